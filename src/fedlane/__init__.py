@@ -1,0 +1,57 @@
+"""FedLane: federated learning over wireless channels, fast and private."""
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+_HOME = {
+    "Policy": "fedlane.scheduling",
+    "Run": "fedlane.simulation",
+    "Scenario": "fedlane.scenario",
+    "Simulation": "fedlane.simulation.run",
+    "SinglePolicy": "fedlane.scheduling",
+    "check_policy": "fedlane.scheduling",
+    "greedy_matching": "fedlane.matching",
+    "max_min_matching": "fedlane.matching",
+    "make_policy": "fedlane.scheduling",
+    "policies": "fedlane.scheduling",
+    "presets": "fedlane.scenario",
+    "register": "fedlane.scheduling",
+    "simulate": "fedlane.simulation",
+}
+
+__all__ = [
+    "Policy",
+    "Run",
+    "Scenario",
+    "Simulation",
+    "SinglePolicy",
+    "__version__",
+    "check_policy",
+    "greedy_matching",
+    "make_policy",
+    "max_min_matching",
+    "policies",
+    "presets",
+    "register",
+    "simulate",
+]
+
+if TYPE_CHECKING:
+    from fedlane.matching import greedy_matching, max_min_matching
+    from fedlane.scenario import Scenario, presets
+    from fedlane.scheduling import Policy, SinglePolicy, check_policy, make_policy, policies, register
+    from fedlane.simulation import Run, simulate
+    from fedlane.simulation.run import Simulation
+
+
+def __getattr__(name: str) -> Any:
+    """Load a name when it is first used: a bare machine may import parts without all dependencies."""
+    if name not in _HOME:
+        raise AttributeError(f"module 'fedlane' has no attribute '{name}'")
+    return getattr(importlib.import_module(_HOME[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,58 @@
+"""Random numbers that depend on a replica's own seed alone.
+
+Two kinds. A *block* stream follows from (seed, purpose, block of rounds): the network draws many rounds at once.
+A *round* stream follows from (seed, purpose, round): a policy draws as it goes, and a run may resume at any round.
+Neither depends on what other replicas, purposes or rounds draw.
+"""
+
+import zlib
+from collections.abc import Sequence
+
+import numpy as np
+
+from fedlane.records import FloatArray, IntArray
+
+
+def generator(seed: int, purpose: str, block: int = 0) -> np.random.Generator:
+    """The generator of (seed, purpose, block)."""
+    return np.random.Generator(np.random.PCG64(_entropy(seed, purpose, block)))
+
+
+def _entropy(seed: int, purpose: str, block: int) -> np.random.SeedSequence:
+    return np.random.SeedSequence([seed, zlib.crc32(purpose.encode()), block])
+
+
+class RoundRng:
+    """One round's randomness: every replica draws from its own stream, whatever its neighbours are."""
+
+    def __init__(self, generators: Sequence[np.random.Generator]) -> None:
+        self.generators = generators
+        """One `numpy.random.Generator` per replica."""
+
+    def uniform(self, *shape: int) -> FloatArray:
+        """Uniform numbers in [0, 1), (R, *shape)."""
+        return np.stack([g.random(shape) for g in self.generators])
+
+    def permutation(self, count: int) -> IntArray:
+        """A random order of ``range(count)`` for each replica, (R, count)."""
+        return np.argsort(self.uniform(count), axis=1, kind="stable").astype(np.int64, copy=False)
+
+    def replica(self, index: int) -> "RoundRng":
+        """The same randomness for one replica alone."""
+        return RoundRng([self.generators[index]])
+
+
+class RoundStreams:
+    """The round streams of many replicas for one purpose: ``streams.at(t)`` is round t's `RoundRng`."""
+
+    def __init__(self, seeds: Sequence[int], purpose: str) -> None:
+        self._bits = [np.random.Philox(_entropy(seed, purpose, 0)) for seed in seeds]
+        self._states = [bits.state for bits in self._bits]
+        self._generators = [np.random.Generator(bits) for bits in self._bits]
+
+    def at(self, round: int) -> RoundRng:
+        """Position every stream at the start of a round: Philox is a function of key and counter."""
+        for bits, state in zip(self._bits, self._states, strict=True):
+            state["state"]["counter"][:] = (0, 0, round, 0)
+            bits.state = state
+        return RoundRng(self._generators)

@@ -1,0 +1,46 @@
+"""Input errors that a person can act on: one line, naming the field, the value and the bound."""
+
+import difflib
+from collections.abc import Iterable
+
+import numpy as np
+
+from fedlane.records import FloatArray
+
+
+class InputError(ValueError):
+    """Something a user gave is wrong. The message is one line; the command line prints it and exits with 2."""
+
+
+def nearest(word: str, known: Iterable[str]) -> str:
+    """`` (did you mean 'x'?)`` for the known word closest to ``word``, or an empty string."""
+    matches = difflib.get_close_matches(word, list(known), n=1, cutoff=0.5)
+    return f" (did you mean '{matches[0]}'?)" if matches else ""
+
+
+def unknown(kind: str, word: str, known: Iterable[str]) -> InputError:
+    """The error for a name that is not among the known ones."""
+    names = sorted(known)
+    return InputError(f"unknown {kind} '{word}'{nearest(word, names) or ': known are ' + ', '.join(names)}")
+
+
+def at_least(field: str, value: float, bound: float) -> None:
+    if not value >= bound:
+        raise InputError(f"{field} must be at least {bound:g}, got {value}")
+
+
+def positive(field: str, value: float) -> None:
+    if not value > 0:
+        raise InputError(f"{field} must be greater than 0, got {value}")
+
+
+def matrix(field: str, value: object, dimensions: int) -> FloatArray:
+    """``value`` as a contiguous float array of at least ``dimensions`` axes without NaN."""
+    array = np.ascontiguousarray(value, dtype=np.float64)
+    if array.ndim < dimensions:
+        raise InputError(f"{field} must have at least {dimensions} axes, got shape {array.shape}")
+    if array.size and np.isnan(array.min()):
+        raise InputError(
+            f"{field} must not contain NaN, first at {tuple(int(k) for k in np.argwhere(np.isnan(array))[0])}"
+        )
+    return array
