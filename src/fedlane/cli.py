@@ -1,0 +1,371 @@
+"""The command line: `fedlane run`, `compare`, `show`, `list`, `bench`."""
+
+import json
+import re
+import sys
+import time
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import click
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.syntax import Syntax
+from rich.table import Table
+
+from fedlane import __version__
+from fedlane.validate import InputError, at_least
+
+if TYPE_CHECKING:  # imported where they are used: `fedlane --help` answers at once
+    from fedlane.scenario import Scenario
+    from fedlane.simulation import Run
+
+CHECKPOINT_S = 5.0
+"""A run that lasts is written this often, so that it can be followed."""
+
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode="rich",
+    help="Federated learning over wireless channels, fast and private.",
+    epilog="First steps: [bold]fedlane run[/bold], then "
+    "[bold]fedlane compare paper-fmnist --policy lane --policy random --seeds 20[/bold].",
+)
+screen = Console()
+messages = Console(stderr=True)
+
+
+class _InterruptedError(Exception):
+    """Ctrl-C after which something could be saved; the message says what."""
+
+
+class Device(StrEnum):
+    cpu = "cpu"
+    cuda = "cuda"
+
+
+class Kind(StrEnum):
+    policies = "policies"
+    scenarios = "scenarios"
+    datasets = "datasets"
+
+
+class Benchmark(StrEnum):
+    matching = "matching"
+    schedule = "schedule"
+
+
+RoundsOption = Annotated[
+    int | None, typer.Option("--rounds", metavar="T", help="Rounds to play, instead of the scenario's.")
+]
+SeedOption = Annotated[int, typer.Option("--seed", metavar="S", help="The seed of a single run.")]
+SeedsOption = Annotated[int | None, typer.Option("--seeds", metavar="K", help="Run seeds 0 to K-1 at once.")]
+SetOption = Annotated[
+    list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change a scenario value, as network.clients=20.")
+]
+DeviceOption = Annotated[Device, typer.Option("--device", help="Where models are trained.")]
+NoLearningOption = Annotated[bool, typer.Option("--no-learning", help="Compute the schedule alone.")]
+OutOption = Annotated[Path | None, typer.Option("--out", metavar="DIR", help="Output folder: new or empty.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print the result as JSON, and nothing else.")]
+QuietOption = Annotated[bool, typer.Option("--quiet", help="Print only errors.")]
+
+
+def _version(value: bool) -> None:
+    if value:
+        screen.print(f"fedlane {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version.")
+    ] = False,
+) -> None:
+    pass
+
+
+@app.command()
+def run(
+    scenario: Annotated[
+        str, typer.Argument(metavar="[SCENARIO]", help="A preset's name or a TOML file.")
+    ] = "quickstart",
+    policy: Annotated[str, typer.Option("--policy", metavar="P", help="As lane or mamab-om:V=10.")] = "lane",
+    rounds: RoundsOption = None,
+    seed: SeedOption = 0,
+    seeds: SeedsOption = None,
+    set_: SetOption = None,
+    device: DeviceOption = Device.cpu,
+    no_learning: NoLearningOption = False,
+    out: OutOption = None,
+    as_json: JsonOption = False,
+    quiet: QuietOption = False,
+) -> None:
+    """Run one scenario under one policy and save the results."""
+    from fedlane.scheduling import make_policy
+
+    loaded = _scenario(scenario, set_, rounds)
+    quiet = quiet or as_json
+    chosen = _seeds(seed, seeds)
+    make_policy(policy, loaded.policies)  # a mistyped name is answered before anything is made
+    _announce_learning(device, no_learning, quiet)
+    folder = out or _new_folder(f"{loaded.name}-{_file_name(policy)}")
+    result = _play(loaded, policy, chosen, folder, quiet)
+    if as_json:
+        print(json.dumps({**result.summary, "folder": str(folder)}))
+    elif not quiet:
+        from fedlane.report.terminal import notes, summary_table
+
+        screen.print(summary_table(result.summary))
+        _print_notes(notes(result.summary))
+        screen.print(f"Saved to {folder}", highlight=False, soft_wrap=True)
+
+
+@app.command()
+def compare(
+    scenario: Annotated[str, typer.Argument(metavar="SCENARIO", help="A preset's name or a TOML file.")],
+    policy: Annotated[
+        list[str], typer.Option("--policy", metavar="P", help="As lane or mamab-om:V=10; once for each.")
+    ],
+    rounds: RoundsOption = None,
+    seed: SeedOption = 0,
+    seeds: SeedsOption = None,
+    set_: SetOption = None,
+    device: DeviceOption = Device.cpu,
+    no_learning: NoLearningOption = False,
+    out: OutOption = None,
+    as_json: JsonOption = False,
+    quiet: QuietOption = False,
+) -> None:
+    """Run one scenario under several policies, on the same seeds, and set them side by side."""
+    from fedlane.scheduling import make_policy
+    from fedlane.simulation.results import RunFolder
+
+    loaded = _scenario(scenario, set_, rounds)
+    quiet = quiet or as_json
+    chosen = _seeds(seed, seeds)
+    names = [_file_name(name) for name in policy]
+    if len(set(names)) < len(names):
+        raise InputError(f"--policy names the same policy twice: {', '.join(policy)}")
+    for name in policy:
+        make_policy(name, loaded.policies)  # a mistyped name must not cost the runs before it
+    _announce_learning(device, no_learning, quiet)
+    folder = out or _new_folder(f"{loaded.name}-compare")
+    RunFolder.create(folder)
+    summaries = [
+        _play(loaded, text, chosen, folder / name, quiet).summary for text, name in zip(policy, names, strict=True)
+    ]
+    if as_json:
+        print(json.dumps({"folder": str(folder), "runs": summaries}))
+    elif not quiet:
+        from fedlane.report.terminal import comparison_table, notes
+
+        screen.print(comparison_table(summaries))
+        _print_notes([note for summary in summaries for note in notes(summary)])
+        screen.print(f"Saved to {folder}", highlight=False, soft_wrap=True)
+
+
+@app.command()
+def show(
+    scenario: Annotated[str, typer.Argument(metavar="SCENARIO", help="A preset, a TOML file or a run folder.")],
+    set_: SetOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Show a scenario with every value, or a run folder's summary."""
+    if Path(scenario).is_dir():
+        from fedlane.report.terminal import notes, summary_table
+        from fedlane.simulation import Run
+
+        loaded = Run.load(scenario)
+        if as_json:
+            print(json.dumps(loaded.summary))
+            return
+        screen.print(summary_table(loaded.summary))
+        _print_notes(notes(loaded.summary))
+        return
+    resolved = _scenario(scenario, set_, None)
+    if as_json:
+        print(json.dumps(resolved.model_dump()))
+    elif screen.is_terminal:
+        screen.print(Syntax(resolved.to_toml(), "toml", background_color="default"))
+    else:
+        print(resolved.to_toml(), end="")
+
+
+@app.command("list")
+def list_(kind: Annotated[Kind, typer.Argument(help="What to list.")], as_json: JsonOption = False) -> None:
+    """List the policies, scenarios or datasets that there are."""
+    rows, headings = _listing(kind)
+    if as_json:
+        print(json.dumps([dict(zip(headings, row, strict=True)) for row in rows]))
+        return
+    table = Table()
+    for heading in headings:
+        table.add_column(heading, no_wrap=heading == headings[0])
+    for row in rows:
+        table.add_row(*row)
+    screen.print(table)
+
+
+@app.command()
+def bench(
+    what: Annotated[Benchmark, typer.Argument(help="What to measure.")],
+    as_json: JsonOption = False,
+) -> None:
+    """Measure speed on this machine, each figure beside its reference."""
+    from fedlane.experiments import benchmarks
+
+    with messages.status(f"Measuring {what.value}"):
+        rows = getattr(benchmarks, what.value)()
+    if as_json:
+        print(json.dumps([row.__dict__ for row in rows]))
+        return
+    table = Table("what", "measured", "reference", "ratio", "asked for")
+    for row in rows:
+        table.add_row(row.what, row.measured, row.reference, row.ratio, row.bound)
+    screen.print(table)
+
+
+def _scenario(name: str, settings: list[str] | None, rounds: int | None) -> "Scenario":
+    from fedlane.scenario import Scenario
+
+    scenario = Scenario.load(name).with_settings(settings or [])
+    return scenario if rounds is None else scenario.with_values({"rounds": rounds})
+
+
+def _seeds(seed: int, seeds: int | None) -> list[int]:
+    if seeds is None:
+        at_least("seed", seed, 0)
+        return [seed]
+    if seeds < 1:
+        raise InputError(f"--seeds must be at least 1, got {seeds}")
+    if seed != 0:
+        raise InputError("--seed and --seeds exclude each other")
+    return list(range(seeds))
+
+
+def _announce_learning(device: Device, no_learning: bool, quiet: bool) -> None:
+    from fedlane.simulation.run import NO_LEARNING
+
+    if device is not Device.cpu:
+        raise InputError("--device cuda trains models there, and learning is not part of this version yet")
+    if not no_learning and not quiet:
+        messages.print(f"Note: {NO_LEARNING} (--no-learning says so yourself).", style="yellow")
+
+
+def _play(scenario: "Scenario", policy: str, seeds: list[int], folder: Path, quiet: bool) -> "Run":
+    """Run to the end with a progress bar; the folder is written on the way when that takes a while."""
+    from fedlane.simulation.results import RunFolder
+    from fedlane.simulation.run import Simulation
+
+    target = RunFolder.create(folder)
+    hidden = quiet or not messages.is_terminal
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("rounds"))
+    try:
+        with Progress(*columns, TimeRemainingColumn(), console=messages, transient=True, disable=hidden) as progress:
+            bar = progress.add_task(f"{policy}: preparing", total=scenario.rounds)
+            simulation = Simulation(scenario, policy, seeds)
+            written = time.monotonic()
+            while not simulation.finished:
+                simulation.step()
+                clock = simulation.trace.delay_s[:, : simulation.round].sum(axis=1).mean()
+                progress.update(bar, completed=simulation.round, description=f"{policy}: {clock:,.0f} s on the air")
+                if time.monotonic() - written > CHECKPOINT_S:
+                    target.write(simulation.result())
+                    written = time.monotonic()
+        result = simulation.result()
+        target.write(result)
+    except KeyboardInterrupt:
+        if "simulation" in locals() and simulation.round:
+            target.write(simulation.result(), interrupted=True)
+            raise _InterruptedError(f"interrupted: the first {simulation.round} rounds are saved in {folder}") from None
+        target.abandon()
+        raise
+    except BaseException:
+        target.abandon()
+        raise
+    return result
+
+
+def _new_folder(stem: str) -> Path:
+    """runs/STEM-TIME, with a number behind it if that is taken."""
+    base = Path("runs") / f"{stem}-{time.strftime('%Y%m%d-%H%M%S')}"
+    folder, number = base, 2
+    while folder.exists():
+        folder, number = base.with_name(f"{base.name}-{number}"), number + 1
+    return folder
+
+
+def _file_name(policy: str) -> str:
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", policy)
+
+
+def _print_notes(lines: list[str]) -> None:
+    for line in lines:
+        messages.print(f"Note: {line}.", style="yellow", highlight=False)
+
+
+def _listing(kind: Kind) -> tuple[list[tuple[str, ...]], tuple[str, ...]]:
+    if kind is Kind.policies:
+        from fedlane.scheduling.registry import parameters, policies
+
+        known = policies().items()
+        return [(name, _shown(parameters(cls)), cls.summary) for name, cls in known], (
+            "policy",
+            "parameters",
+            "what it is",
+        )
+    if kind is Kind.scenarios:
+        from fedlane.scenario import Scenario, presets
+
+        loaded = [Scenario.load(name) for name in presets()]
+        size = [(s.name, f"{s.network.clients} x {s.network.channels}", str(s.rounds)) for s in loaded]
+        return [
+            (*first, s.data.dataset, s.learning.model, s.privacy.mechanism)
+            for first, s in zip(size, loaded, strict=True)
+        ], ("scenario", "clients x channels", "rounds", "dataset", "model", "privacy")
+    from fedlane.learning.datasets import DATASETS
+
+    return [
+        (
+            d.name,
+            d.title,
+            f"{d.classes * d.train_per_class:,} + {d.classes * d.test_per_class:,}",
+            str(d.classes),
+            d.licence,
+        )
+        for d in DATASETS.values()
+    ], ("dataset", "what it is", "train + test", "classes", "licence")
+
+
+def _shown(values: dict[str, Any]) -> str:
+    return ", ".join(f"{key}={value}" for key, value in values.items())
+
+
+def main() -> None:
+    """Entry point: bad input is one line and exit 2, never a traceback."""
+    from fedlane.scheduling.checks import PolicyError
+
+    try:
+        code = app(standalone_mode=False)
+    except click.exceptions.NoArgsIsHelpError as error:
+        error.show()
+        code = 2
+    except click.ClickException as error:
+        code = _fail(error.format_message())
+    except (InputError, PolicyError) as error:
+        code = _fail(str(error))
+    except _InterruptedError as error:
+        messages.print(f"fedlane: {error}", soft_wrap=True, highlight=False)
+        code = 130
+    except MemoryError:
+        code = _fail("not enough memory for this many clients, channels, rounds and seeds")
+    sys.exit(code if isinstance(code, int) else 0)
+
+
+def _fail(message: str) -> int:
+    line = " ".join(message.split())
+    messages.print(f"fedlane: {line}", style="red", markup=False, highlight=False, soft_wrap=True)
+    return 2

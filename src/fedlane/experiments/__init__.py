@@ -1,0 +1,1 @@
+"""Experiments: the drivers behind `fedlane bench` and, later, the paper's figures and claims."""

@@ -1,0 +1,1 @@
+"""The report plane: tables, figures and pages from results. It never simulates."""

@@ -1,0 +1,113 @@
+"""Scenarios as text: TOML out, ``key=value`` in, and validation errors as one line."""
+
+import json
+import tomllib
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic import BaseModel, ValidationError
+
+from fedlane.validate import InputError, nearest
+
+
+def to_toml(values: Mapping[str, Any], prefix: str = "") -> str:
+    """Nested plain values as TOML: this table's own values first, then its sub-tables."""
+    lines = [f"{key} = {_toml_value(value)}" for key, value in values.items() if not isinstance(value, Mapping)]
+    for key, value in values.items():
+        if isinstance(value, Mapping) and value:
+            table = to_toml(value, f"{prefix}{key}.")
+            has_own = any(not isinstance(item, Mapping) for item in value.values())
+            lines += ["", f"[{prefix}{key}]", table] if has_own else [table]
+    return "\n".join(lines).strip("\n") + ("\n" if not prefix else "")
+
+
+def _toml_value(value: Any) -> str:
+    if isinstance(value, list | tuple):
+        return "[" + ", ".join(_toml_value(item) for item in value) + "]"
+    return json.dumps(value) if isinstance(value, bool | str) else repr(value)
+
+
+def parse_value(setting: str) -> tuple[str, Any]:
+    """``key=value`` with the value read as TOML, or as a string where it is not TOML."""
+    key, equals, text = setting.partition("=")
+    if not equals or not key.strip():
+        raise InputError(f"'{setting}' must have the form key=value")
+    try:
+        value = tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        value = text.strip()
+    return key.strip(), value
+
+
+_BOUNDS = {
+    "greater_than": "must be greater than {gt:g}",
+    "greater_than_equal": "must be at least {ge:g}",
+    "less_than": "must be less than {lt:g}",
+    "less_than_equal": "must be at most {le:g}",
+    "finite_number": "must be a finite number",
+    "int_type": "must be a whole number",
+    "int_from_float": "must be a whole number",
+    "float_type": "must be a number",
+    "string_type": "must be a string",
+    "tuple_type": "must be a list",
+    "literal_error": "must be {expected}",
+    "model_type": "must be a table",
+    "dict_type": "must be a table",
+    "missing": "needs another value",
+    "too_short": "must have at least {min_length} values",
+    "too_long": "must have at most {max_length} values",
+}
+
+
+def explain(error: ValidationError, model: type[BaseModel]) -> str:
+    """The first error in one line: field, bound and value; for an unknown key, the nearest known one."""
+    errors = error.errors()
+    first = _deepest(errors)
+    path = _field_path(first["loc"], model)
+    name = ".".join(path)
+    if first["type"] == "extra_forbidden":
+        return f"unknown key '{name}'{nearest(path[-1], _known_keys(path[:-1], model))}"
+    if first["type"] == "value_error":
+        return ".".join([*path, str(first["ctx"]["error"])])
+    bound = _BOUNDS.get(first["type"], first["msg"][:1].lower() + first["msg"][1:]).format(**first.get("ctx", {}))
+    alternatives = [e for e in errors if e["type"] == "literal_error" and _field_path(e["loc"], model) == path]
+    if alternatives and first["type"] != "literal_error":
+        bound += f" or {alternatives[0]['ctx']['expected']}"
+    return f"{name} {bound}, got {_shown(first['input'])}"
+
+
+def _deepest(errors: list[Any]) -> Any:
+    """Of a union's complaints, the one that fits the value: a bound rather than a wrong type."""
+    path = errors[0]["loc"][:2]
+    same = [e for e in errors if e["loc"][:2] == path]
+    return next((e for e in same if not e["type"].endswith("_type") and e["type"] != "literal_error"), same[0])
+
+
+def _field_path(location: tuple[int | str, ...], model: type[BaseModel]) -> list[str]:
+    """The field's dotted path without pydantic's notes on which member of a union was tried."""
+    path: list[str] = []
+    current: Any = model
+    for part in location:
+        if current is None:
+            break
+        path.append(str(part))
+        if isinstance(current, type) and issubclass(current, BaseModel) and part in current.model_fields:
+            annotation = current.model_fields[str(part)].annotation
+            nested = isinstance(annotation, type) and issubclass(annotation, BaseModel)
+            current = annotation if nested else (dict if part == "policies" else None)
+        elif len(path) == 3:  # policies.NAME.KEY
+            break
+    return path
+
+
+def _known_keys(path: list[str], model: type[BaseModel]) -> list[str]:
+    current: Any = model
+    for part in path:
+        current = current.model_fields[part].annotation
+    return list(current.model_fields)
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, tuple):
+        return str(list(value))
+    return f"'{value}'" if isinstance(value, str) else str(value)

@@ -1,0 +1,20 @@
+"""The scheduling plane: who uses which channel this round."""
+
+from fedlane.matching import greedy_matching, max_min_matching, max_sum_matching
+from fedlane.scheduling.checks import PolicyError, check_policy
+from fedlane.scheduling.policy import Policy, SinglePolicy, lift
+from fedlane.scheduling.registry import make_policy, policies, register
+
+__all__ = [
+    "Policy",
+    "PolicyError",
+    "SinglePolicy",
+    "check_policy",
+    "greedy_matching",
+    "lift",
+    "make_policy",
+    "max_min_matching",
+    "max_sum_matching",
+    "policies",
+    "register",
+]

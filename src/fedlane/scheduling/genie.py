@@ -1,0 +1,51 @@
+"""`genie`: `lane`'s rule with the true delay distributions. A yardstick: what there is to gain by knowing."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from fedlane.records import Context, Feedback, IntArray, Problem, State
+from fedlane.rng import RoundRng
+from fedlane.scheduling.lane import Lane
+from fedlane.scheduling.lane_kernels import search_batch
+from fedlane.scheduling.queues import updated_queues
+
+
+@dataclass(frozen=True)
+class Genie(Lane):
+    """`lane` that need not learn; ``exploration`` is accepted and has no effect."""
+
+    name: ClassVar[str] = "genie"
+    summary: ClassVar[str] = "lane's rule with the true delay distributions (a yardstick)"
+    requires: ClassVar[frozenset[str]] = frozenset({"distributions"})
+
+    def init(self, problem: Problem) -> State:
+        replicas, clients = problem.quotas.shape
+        return {
+            "queue": np.zeros((replicas, clients)),
+            "quota": self.quotas(problem),
+            "previous": np.full((replicas, clients), -1, np.int64),
+        }
+
+    def select(self, state: State, context: Context, rng: RoundRng) -> IntArray:
+        truth = context.distributions
+        assert truth is not None, "a run supplies what a policy requires"
+        replicas, clients, channels, cells = truth.cdf.shape
+        slot = np.arange(clients * channels, dtype=np.int32).reshape(1, clients, channels).repeat(replicas, axis=0)
+        assignment: IntArray = search_batch(
+            state["queue"][..., None] * truth.success,
+            truth.cdf.mean(axis=3) + 1e-9,
+            np.zeros(truth.success.shape),
+            np.ones(truth.success.shape, np.int32),
+            slot,
+            truth.cdf.reshape(replicas, clients * channels, cells),
+            context.available,
+            state["previous"],
+            self.V,
+        )
+        return assignment
+
+    def update(self, state: State, feedback: Feedback) -> State:
+        queue = updated_queues(state["queue"], state["quota"], feedback.punctual)
+        return {**state, "queue": queue, "previous": feedback.assignment}

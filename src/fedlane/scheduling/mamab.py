@@ -1,0 +1,122 @@
+"""The paper's policies: Algorithm 1 with optimal matching (OM) or greedy matching with a better alternative (GMBA)."""
+
+from abc import abstractmethod
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from fedlane.matching import greedy_matching, max_min_matching, random_matching
+from fedlane.records import BoolArray, Context, Feedback, FloatArray, IntArray, Problem, State
+from fedlane.rng import RoundRng
+from fedlane.scheduling.estimates import bonus, empty_statistics, mean, record
+from fedlane.scheduling.policy import Policy
+from fedlane.scheduling.queues import updated_queues
+from fedlane.validate import InputError, at_least, positive
+
+
+@dataclass(frozen=True)
+class _Mamab(Policy):
+    """Algorithm 1: a random matching with probability exp(-t / T0), else a matching on the perturbed estimate."""
+
+    V: float = 100.0
+    exploration: float = 0.1
+    T0: float = 100.0
+    quota_slack: float = 0.0
+    queue_weight: str = "additive"
+
+    def __post_init__(self) -> None:
+        at_least("V", self.V, 0)
+        at_least("exploration", self.exploration, 0)
+        positive("T0", self.T0)
+        if not 0 <= self.quota_slack < 1:
+            raise InputError(f"quota_slack must be at least 0 and less than 1, got {self.quota_slack}")
+        if self.queue_weight not in ("additive", "success"):
+            raise InputError(f"queue_weight must be 'additive' or 'success', got '{self.queue_weight}'")
+
+    def init(self, problem: Problem) -> State:
+        replicas, clients = problem.quotas.shape
+        return {
+            **empty_statistics(problem),
+            "queue": np.zeros((replicas, clients)),
+            "quota": self.quotas(problem),
+            "deadline_s": np.full(replicas, problem.deadline_s),
+            "previous": np.full((replicas, clients), -1, np.int64),
+        }
+
+    def select(self, state: State, context: Context, rng: RoundRng) -> IntArray:
+        clients, channels = state["count"].shape[1:]
+        keys = rng.uniform(1 + 2 * clients + channels)
+        kappa, client_keys, order_keys, channel_keys = np.split(keys, np.cumsum([1, clients, clients]), axis=1)
+        assignment = random_matching(context.available, client_keys, channel_keys)
+        # The matching drawn at the end of round t - 1 serves round t; the first round is random for sure (reading 13).
+        explore = 1.0 if context.round == 0 else np.exp(-(context.round - 1) / self.T0)
+        exploit = kappa[:, 0] < 1.0 - explore
+        if exploit.any():
+            estimate = self.estimate({key: array[exploit] for key, array in state.items()})
+            estimate[~context.available[exploit]] = -np.inf
+            assignment[exploit] = self.match(
+                estimate, order_keys[exploit], context.available[exploit], state["previous"][exploit]
+            )
+        return assignment
+
+    def estimate(self, state: State) -> FloatArray:
+        """Equation (11): e_ij = Q_i + V (mean reward + bonus); +inf for a pair never tried.
+
+        ``success`` weighs the queue by the chance that the assignment serves it, Q_i p_ij + V (...), with the
+        optimistic p_ij and index clipped at 1, which neither can exceed (reading 12).
+        """
+        count = state["count"]
+        optimism = bonus(count, self.exploration)
+        index = mean(state["reward"], count) + optimism
+        queue = state["queue"][..., None]
+        if self.queue_weight == "success":
+            queue = queue * np.minimum(mean(state["success"], count) + optimism, 1.0)
+            index = np.minimum(index, 1.0)
+        result = np.full(count.shape, np.inf)
+        np.multiply(index, self.V, out=result, where=count > 0)
+        result += queue
+        return result
+
+    @abstractmethod
+    def match(self, estimate: FloatArray, keys: FloatArray, available: BoolArray, previous: IntArray) -> IntArray:
+        """A matching on the estimate (R, U, N); ``keys`` (R, U) are uniform numbers, ``previous`` is a(t - 1)."""
+
+    def update(self, state: State, feedback: Feedback) -> State:
+        record(state, feedback, state["deadline_s"])
+        queue = updated_queues(state["queue"], state["quota"], feedback.punctual)
+        return {**state, "queue": queue, "previous": feedback.assignment}
+
+
+@dataclass(frozen=True)
+class MamabOm(_Mamab):
+    """OM (Section V-A): the exact max-min matching."""
+
+    name: ClassVar[str] = "mamab-om"
+    summary: ClassVar[str] = "the paper's bandit with optimal max-min matching"
+
+    def match(self, estimate: FloatArray, keys: FloatArray, available: BoolArray, previous: IntArray) -> IntArray:
+        return max_min_matching(estimate)
+
+
+@dataclass(frozen=True)
+class MamabGmba(_Mamab):
+    """GMBA (Algorithm 2): greedy in a random order, kept only if it beats last round's matching."""
+
+    name: ClassVar[str] = "mamab-gmba"
+    summary: ClassVar[str] = "the paper's bandit with greedy matching or last round's, whichever is better"
+
+    def match(self, estimate: FloatArray, keys: FloatArray, available: BoolArray, previous: IntArray) -> IntArray:
+        order = np.argsort(np.where(available, keys, np.inf), axis=1, kind="stable")
+        greedy = greedy_matching(estimate, order)
+        same_size = np.sum(previous >= 0, axis=1) == np.sum(greedy >= 0, axis=1)
+        usable = same_size & ~np.any((previous >= 0) & ~available, axis=1)
+        keep = usable & ~(_smallest(estimate, greedy) > _smallest(estimate, previous))
+        return np.where(keep[:, None], previous, greedy)
+
+
+def _smallest(estimate: FloatArray, assignment: IntArray) -> FloatArray:
+    """The smallest estimate over the assigned pairs of each replica, (R,)."""
+    values = np.take_along_axis(estimate, np.maximum(assignment, 0)[..., None], axis=2)[..., 0]
+    result: FloatArray = np.where(assignment >= 0, values, np.inf).min(axis=1)
+    return result

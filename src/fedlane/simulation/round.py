@@ -1,0 +1,39 @@
+"""One round, readable as pseudocode."""
+
+import numpy as np
+
+from fedlane.network import AirInterface
+from fedlane.records import BoolArray, Context, DelayDistributions, Feedback, FloatArray, State
+from fedlane.rng import RoundStreams
+from fedlane.scheduling.checks import check_assignment
+from fedlane.scheduling.policy import Policy
+
+
+def play_round(
+    round: int,
+    policy: Policy,
+    state: State,
+    air: AirInterface,
+    streams: RoundStreams,
+    available: BoolArray,
+    distributions: DelayDistributions | None,
+) -> tuple[State, Feedback]:
+    """The policy selects, the network answers, the policy learns."""
+    context = Context(
+        round=round,
+        available=available,
+        channel_state=air.channel_state(round) if "channel_state" in policy.requires else None,
+        distributions=distributions,
+    )
+    assignment = policy.select(state, context, streams.at(round))
+    check_assignment(assignment, available, air.channels, f"policy {policy.name}, round {round}")
+    delays = air.delays(round, assignment)
+    punctual = delays.total_s <= air.deadline_s  # NaN, an unassigned client, is not punctual
+    feedback = Feedback(round=round, assignment=assignment, delays=delays, punctual=punctual)
+    return policy.update(state, feedback), feedback
+
+
+def round_delay_s(feedback: Feedback, deadline_s: float) -> FloatArray:
+    """d(t) = max over the assigned clients of min(d_ij, d_max), (R,); 0 when nobody was assigned (reading 6)."""
+    capped = np.fmin(feedback.delays.total_s, deadline_s)
+    return np.where(feedback.assignment >= 0, capped, 0.0).max(axis=1)

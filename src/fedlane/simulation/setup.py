@@ -1,0 +1,99 @@
+"""From a scenario and seeds to all that a run needs: partition -> theta -> quotas -> problem, and the air interface."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from fedlane.learning.datasets import dataset_info
+from fedlane.learning.models import parameter_count
+from fedlane.learning.partition import Partition, label_counts
+from fedlane.network import AirInterface, Compute, Radio, Topology, place
+from fedlane.records import FloatArray, IntArray, Problem
+from fedlane.scenario import Scenario
+from fedlane.theory import feasible_scale, quotas, theta
+
+FEASIBILITY_SAMPLES = 2000
+FEASIBILITY_PAIRS = 20_000
+"""Networks with more client-channel pairs are not checked for feasibility: the linear program grows too large."""
+
+
+@dataclass(frozen=True)
+class Setup:
+    """A run's world before its first round."""
+
+    scenario: Scenario
+    seeds: tuple[int, ...]
+    label_counts: IntArray
+    """(R, U, M)"""
+    topology: Topology
+    air: AirInterface
+    problem: Problem
+
+    def feasible_scale(self, quotas: FloatArray) -> FloatArray | None:
+        """(R,): the multiple of ``quotas`` (R, U) that the best policy could serve; None on very large networks."""
+        if self.problem.clients * self.problem.channels > FEASIBILITY_PAIRS:
+            return None
+        success = self.air.success_probability(FEASIBILITY_SAMPLES)
+        return np.array([feasible_scale(p, beta) for p, beta in zip(success, quotas, strict=True)])
+
+
+def prepare(scenario: Scenario, seeds: Sequence[int]) -> Setup:
+    """Everything that follows from (scenario, seeds)."""
+    network, learning = scenario.network, scenario.learning
+    data = dataset_info(scenario.data.dataset)
+    partition = Partition(scenario.data.partition, scenario.data.noniid_degree, scenario.data.imbalance)
+    counts = np.stack([label_counts(partition, data.class_totals, network.clients, seed) for seed in seeds])
+    sizes = counts.sum(axis=2).astype(np.float64)
+
+    payload_bits, dimension = network.payload_bits, None
+    if payload_bits == "model" or scenario.privacy.theta_noise == "sqrt_d":
+        weights = parameter_count(learning.model, data.input_shape, data.classes)
+        payload_bits = 32.0 * weights if payload_bits == "model" else payload_bits
+        dimension = weights if scenario.privacy.theta_noise == "sqrt_d" else None
+
+    private = scenario.privacy.mechanism != "none"
+    divergence = theta(
+        counts / sizes[..., None],
+        sizes,
+        scenario.per_client(scenario.privacy.epsilon) if private else np.inf,
+        scenario.per_client(scenario.privacy.delta),
+        local_iterations=learning.local_iterations,
+        batch_size=scenario.per_client(learning.batch_size),
+        dimension=dimension,
+    )
+    topology = place(seeds, network.clients, network.channels, network.area_m)
+    radio = Radio(
+        bandwidth_up_hz=network.bandwidth_up_hz,
+        bandwidth_down_hz=network.bandwidth_down_hz,
+        power_up_dbm=network.power_up_dbm,
+        power_down_dbm=network.power_down_dbm,
+        noise_dbm=network.noise_dbm,
+        path_loss_db=network.path_loss_db,
+        path_loss_slope_db=network.path_loss_slope_db,
+        min_distance_m=network.min_distance_m,
+        rayleigh=network.fading == "rayleigh",
+        interference_db=network.interference_db,
+        payload_bits=payload_bits,
+    )
+    compute = Compute.of(
+        sizes,
+        scenario.per_client(scenario.compute.cycles_per_sample),
+        learning.local_iterations,
+        scenario.compute.frequency_low_hz,
+        scenario.compute.frequency_high_hz,
+    )
+    return Setup(
+        scenario=scenario,
+        seeds=tuple(seeds),
+        label_counts=counts,
+        topology=topology,
+        air=AirInterface(seeds, topology, radio, compute, network.deadline_s),
+        problem=Problem(
+            clients=network.clients,
+            channels=network.channels,
+            rounds=scenario.rounds,
+            deadline_s=network.deadline_s,
+            quotas=quotas(divergence, network.channels),
+        ),
+    )
