@@ -1,0 +1,76 @@
+"""Label counts: sums, the paper's degree, short classes, reproducibility."""
+
+import numpy as np
+import pytest
+
+from fedlane.learning.models import parameter_count
+from fedlane.learning.partition import Partition, label_counts
+
+TOTALS = np.full(10, 6000)
+
+
+@pytest.mark.parametrize("kind", ["dominant", "dirichlet", "shards", "iid"])
+@pytest.mark.parametrize("clients", [1, 3, 10, 15, 777])
+@pytest.mark.parametrize("degree", [0.0, 0.3, 0.8, 1.0])
+@pytest.mark.parametrize("imbalance", [0.0, 0.5])
+def test_every_sample_goes_to_one_client(kind, clients, degree, imbalance):
+    counts = label_counts(Partition(kind, degree, imbalance), TOTALS, clients, seed=3)
+    assert counts.shape == (clients, 10)
+    assert counts.min() >= 0
+    np.testing.assert_array_equal(counts.sum(axis=0), TOTALS)
+    sizes = counts.sum(axis=1)
+    if imbalance == 0:
+        assert sizes.max() - sizes.min() <= 1
+    elif clients > 3:
+        mean = 60_000 / clients
+        assert 0.45 * mean < sizes.min() < 0.8 * mean
+        assert 1.2 * mean < sizes.max() < 2.2 * mean
+
+
+def test_the_paper_s_degree():
+    counts = label_counts(Partition("dominant", 0.8, 0.0), TOTALS, 10, seed=0)
+    np.testing.assert_array_equal(counts, 120 + 4800 * np.eye(10, dtype=int))
+
+
+def test_a_class_that_runs_short_is_shared():
+    """15 clients: classes 0-4 are wanted by two clients each, more than there is."""
+    counts = label_counts(Partition("dominant", 0.8, 0.0), TOTALS, 15, seed=0)
+    share = counts / counts.sum(axis=1, keepdims=True)
+    own = share[np.arange(15), np.arange(15) % 10]
+    assert own[[0, 1, 10, 11]].min() > 0.6
+    assert own[5:10].min() > 0.8
+    np.testing.assert_allclose(counts[:5, :5].diagonal(), counts[10:, :5].diagonal(), atol=30)
+
+
+def test_degree_orders_dirichlet_and_shards():
+    def skew(kind, degree):
+        counts = np.concatenate([label_counts(Partition(kind, degree, 0.0), TOTALS, 20, seed) for seed in range(5)])
+        return np.abs(counts / counts.sum(1, keepdims=True) - 0.1).sum(1).mean()
+
+    for kind in ("dirichlet", "shards"):
+        values = [skew(kind, degree) for degree in (0.0, 0.3, 0.6, 0.9)]
+        assert values == sorted(values)
+        assert values[0] < 0.01
+        assert values[-1] > 1.0
+
+
+def test_shards_hold_the_stated_number_of_classes():
+    counts = label_counts(Partition("shards", 0.8, 0.0), TOTALS, 10, seed=1)
+    assert np.sum(counts > 60, axis=1).max() <= 2  # two shards, but for a few that fill rounding
+
+
+def test_counts_follow_from_the_seed():
+    settings = Partition("dirichlet", 0.5, 0.3)
+    np.testing.assert_array_equal(label_counts(settings, TOTALS, 12, 5), label_counts(settings, TOTALS, 12, 5))
+    assert np.any(label_counts(settings, TOTALS, 12, 5) != label_counts(settings, TOTALS, 12, 6))
+
+
+def test_more_clients_than_samples_are_refused():
+    with pytest.raises(ValueError, match=r"network\.clients must be at most 60000"):
+        label_counts(Partition("iid", 0.0, 0.0), TOTALS, 60_001, 0)
+
+
+def test_parameter_counts():
+    assert parameter_count("mlp", (1, 28, 28), 10) == 50_890
+    assert parameter_count("cnn", (3, 32, 32), 10) == 930_826
+    assert parameter_count("softmax", (1, 28, 28), 10) == 7_850

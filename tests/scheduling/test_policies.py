@@ -1,0 +1,240 @@
+"""Every built-in policy keeps the contract; each does what its equation says."""
+
+import numpy as np
+import pytest
+
+from fedlane.matching import max_min_matching
+from fedlane.records import Context, DelayDistributions, Delays, Feedback, Problem
+from fedlane.rng import RoundStreams
+from fedlane.scheduling import check_policy, make_policy, policies
+from fedlane.scheduling.estimates import bonus, mean
+from fedlane.scheduling.mamab import MamabGmba, MamabOm
+from fedlane.scheduling.queues import updated_queues
+
+VARIANTS = [
+    *(
+        "lane",
+        "lane:V=0",
+        "mamab-om",
+        "mamab-om:V=1,queue_weight=success",
+        "mamab-om:V=0,T0=0.1",
+        "mamab-om:exploration=0",
+    ),
+    *("mamab-gmba", "mamab-gmba:T0=0.1,queue_weight=success", "random", "round-robin", "single-ucb:exploration=0.01"),
+    *("single-ucb:exploration=0", "genie", "genie:V=100"),
+]
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_every_built_in_policy_keeps_the_contract(name):
+    check_policy(make_policy(name))
+
+
+def test_the_variants_cover_every_policy():
+    assert {name.split(":")[0] for name in VARIANTS} == set(policies())
+
+
+def problem(replicas=1, clients=4, channels=2, quota=0.4, deadline_s=4.0):
+    return Problem(clients, channels, 100, deadline_s, np.full((replicas, clients), quota))
+
+
+def feedback(assignment, delay_s, deadline_s=4.0, round=0):
+    assignment = np.asarray(assignment)
+    total = np.where(assignment >= 0, np.asarray(delay_s, dtype=float), np.nan)
+    return Feedback(round, assignment, Delays(total / 4, total / 4, total / 2), total <= deadline_s)
+
+
+def everybody(round=0, replicas=1, clients=4):
+    return Context(round, np.ones((replicas, clients), bool))
+
+
+def test_queue_recursion_by_hand():
+    queue = np.array([[0.0, 0.5, 2.0, 0.1]])
+    quota = np.array([[0.4, 0.4, 0.3, 0.2]])
+    punctual = np.array([[False, True, True, True]])
+    np.testing.assert_allclose(updated_queues(queue, quota, punctual), [[0.4, 0.0, 1.3, 0.0]])
+
+
+def test_estimate_by_hand():
+    """Equation (11): U = 4, client 0 tried 3 times on channel 0 and once on channel 1."""
+    policy = MamabOm(V=10.0, exploration=0.5)
+    state = dict(policy.init(problem()))
+    for channel, delay_s in ((0, 1.0), (0, 2.0), (0, 6.0), (1, 3.0)):
+        state = dict(policy.update(state, feedback([[channel, -1, -1, -1]], [[delay_s, 0, 0, 0]])))
+    rewards = (0.75 + 0.5 + 0.0) / 3, 0.25
+    queue = 0.0  # 0.4 - 1 three times, then late: 0.4 - 0, then punctual
+    radius = [0.5 * np.sqrt(6 * np.log(4) / n) for n in (3, 1)]
+    estimate = policy.estimate(state)
+    assert state["queue"][0].tolist() == pytest.approx([0.0, 1.6, 1.6, 1.6])
+    np.testing.assert_allclose(estimate[0, 0], [queue + 10 * (rewards[k] + radius[k]) for k in (0, 1)])
+    assert np.all(np.isposinf(estimate[0, 1:]))
+
+
+def test_success_weight_by_hand():
+    policy = MamabOm(V=10.0, exploration=0.01, queue_weight="success")
+    state = dict(policy.init(problem()))
+    for delay_s in (1.0, 6.0, 6.0, 6.0):
+        state = dict(policy.update(state, feedback([[0, -1, -1, -1]], [[delay_s, 0, 0, 0]])))
+    radius = 0.01 * np.sqrt(6 * np.log(4) / 4)
+    expected = 1.2 * (0.25 + radius) + 10 * (0.75 / 4 + radius)
+    assert policy.estimate(state)[0, 0, 0] == pytest.approx(expected)
+    assert np.isposinf(policy.estimate(state)[0, 0, 1])
+
+
+def test_bonus_is_infinite_only_where_untried_and_mean_is_zero_there():
+    count = np.array([[[0, 1], [2, 2]]])
+    result = bonus(count, 0.1)
+    assert np.isposinf(result[0, 0, 0])
+    assert result[0, 0, 1] == 0  # log of max(n, 1)
+    assert result[0, 1, 0] == pytest.approx(0.1 * np.sqrt(4 * np.log(4) / 2))
+    np.testing.assert_array_equal(mean(np.array([[[0.0, 1.0], [3.0, 1.0]]]), count), [[[0, 1], [1.5, 0.5]]])
+
+
+def explored(policy, rounds, replicas=400):
+    """The share of replicas whose choice in each round is not the policy's own matching."""
+    state = dict(policy.init(problem(replicas)))
+    state["count"][:] = 5
+    state["reward"][:] = np.random.default_rng(0).random(state["reward"].shape) * 5
+    own = max_min_matching(policy.estimate(state))
+    streams = RoundStreams(range(replicas), "policy")
+    return [np.mean(np.any(policy.select(state, everybody(t, replicas), streams.at(t)) != own, axis=1)) for t in rounds]
+
+
+def test_exploration_follows_algorithm_1():
+    """Random with probability exp(-(t - 1) / T0), the first round for sure; a random matching differs in 11 of 12."""
+    rounds = (0, 1, 11, 101, 401)
+    shares = explored(MamabOm(T0=100.0), rounds)
+    for t, share in zip(rounds, shares, strict=True):
+        expected = np.exp(-max(t - 1, 0) / 100) * 11 / 12
+        assert share == pytest.approx(expected, abs=5 * np.sqrt(0.25 / 400))
+
+
+def test_om_takes_the_max_min_matching_when_it_does_not_explore():
+    assert explored(MamabOm(T0=1e-3), [5]) == [0.0]
+
+
+def test_gmba_keeps_last_round_unless_the_new_one_is_strictly_better():
+    policy = MamabGmba(T0=1e-3)
+    estimate = np.array([[[5.0, 4.0], [5.0, 1.0], [0.0, 0.0]]])
+    available = np.ones((1, 3), bool)
+    keys = np.array([[0.1, 0.2, 0.9]])  # greedy order 0, 1, 2: client 0 takes channel 0, client 1 gets 1.0
+    better, worse, equal = ([[1, 0, -1]], [[-1, -1, -1]], [[0, 1, -1]])
+    assert policy.match(estimate, keys, available, np.array(better)).tolist() == better
+    assert policy.match(estimate, keys, available, np.array(worse)).tolist() == [[0, 1, -1]]
+    assert policy.match(estimate, keys, available, np.array(equal)).tolist() == equal
+    gone = np.array([[True, False, True]])
+    masked = np.where(gone[..., None], estimate, -np.inf)
+    assert policy.match(masked, keys, gone, np.array(better)).tolist() == [[0, -1, 1]]
+
+
+def test_random_serves_everyone_alike_on_every_channel():
+    """4,000 replicas: each of the 4 x 2 pairs has chance 1/4; 5 standard errors."""
+    policy = make_policy("random")
+    chosen = policy.select(policy.init(problem(4000)), everybody(0, 4000), RoundStreams(range(4000), "policy").at(0))
+    for client in range(4):
+        for channel in range(2):
+            assert np.mean(chosen[:, client] == channel) == pytest.approx(0.25, abs=5 * np.sqrt(0.1875 / 4000))
+    assert np.all(np.sum(chosen >= 0, axis=1) == 2)
+
+
+def play(policy, rounds, available, clients=10, channels=4):
+    """Assignments of one replica over some rounds, all punctual."""
+    state = policy.init(problem(1, clients, channels))
+    streams, result = RoundStreams([0], "policy"), []
+    for t in range(rounds):
+        assignment = policy.select(state, Context(t, np.asarray(available(t))[None]), streams.at(t))
+        state = policy.update(state, feedback(assignment, np.ones((1, clients)), round=t))
+        result.append(assignment[0])
+    return np.array(result)
+
+
+def test_round_robin_takes_groups_in_turn_and_rotates_channels():
+    chosen = play(make_policy("round-robin"), 13, lambda t: np.ones(10, bool))
+    assert [np.flatnonzero(row >= 0).tolist() for row in chosen[:4]] == [
+        [0, 1, 2, 3],
+        [4, 5, 6, 7],
+        [8, 9],
+        [0, 1, 2, 3],
+    ]
+    assert chosen[:, 0][::3].tolist() == [0, 1, 2, 3, 0]
+
+
+def test_round_robin_passes_over_a_group_with_nobody_available():
+    alive = np.ones(10, bool)
+    alive[4:8] = False
+    chosen = play(make_policy("round-robin"), 4, lambda t: alive)
+    assert [np.flatnonzero(row >= 0).tolist() for row in chosen] == [[0, 1, 2, 3], [8, 9], [0, 1, 2, 3], [8, 9]]
+
+
+def test_single_ucb_prefers_the_fast_and_starves_the_slow():
+    policy = make_policy("single-ucb:exploration=0.01")
+    state = policy.init(problem(1, 4, 2))
+    speed = np.array([[1.0, 1.2, 3.0, 3.5]])
+    streams, chosen = RoundStreams([0], "policy"), []
+    for t in range(200):
+        assignment = policy.select(state, everybody(t), streams.at(t))
+        state = policy.update(state, feedback(assignment, speed, round=t))
+        chosen.append(assignment[0] >= 0)
+    share = np.mean(chosen, axis=0)
+    assert share[:2].min() > 0.95
+    assert share[2:].max() < 0.05
+
+
+def test_lane_tries_every_pair_first():
+    policy = make_policy("lane")
+    state = policy.init(problem(1, 6, 3))
+    streams = RoundStreams([0], "policy")
+    for t in range(6):
+        assignment = policy.select(state, everybody(t, clients=6), streams.at(t))
+        state = policy.update(state, feedback(assignment, np.ones((1, 6)), round=t))
+    assert state["count"].min() == state["count"].max() == 1
+
+
+def objective(queue, truth, assignment, V):
+    """lane's objective, written out over one replica's cells."""
+    product, drift = np.ones(truth.cdf.shape[-1]), 0.0
+    for i, j in enumerate(assignment):
+        if j >= 0:
+            product = product * truth.cdf[0, i, j]
+            drift += queue[i] * truth.success[0, i, j]
+    return drift - V * truth.cdf.shape[2] * (1 - product.mean())
+
+
+def test_genie_finds_the_best_matching_nearly_always():
+    """Brute force over all matchings of 5 clients on 3 channels: local search ends at the optimum, or within 2%."""
+    import itertools
+
+    rng = np.random.default_rng(3)
+    policy = make_policy("genie")
+    exact = 0
+    for trial in range(60):
+        scale = rng.uniform(0.1, 1.5, (1, 5, 3))
+        cells = (np.arange(32) + 0.5) / 32
+        truth = DelayDistributions(1 - np.exp(-cells / scale[..., None]), 1 - np.exp(-1 / scale), 0.0)
+        queue = rng.exponential(3.0, (1, 5))
+        state = {**policy.init(problem(1, 5, 3)), "queue": queue}
+        context = Context(trial, np.ones((1, 5), bool), distributions=truth)
+        found = objective(queue[0], truth, policy.select(state, context, RoundStreams([0], "p").at(trial))[0], policy.V)
+        values = []
+        for clients in itertools.permutations(range(5), 3):
+            assignment = np.full(5, -1)
+            assignment[list(clients)] = range(3)
+            values.append(objective(queue[0], truth, assignment, policy.V))
+        assert found <= max(values) + 1e-6
+        assert found >= max(values) - 0.02 * (max(values) - min(values))
+        exact += found >= max(values) - 1e-6
+    assert exact >= 50
+
+
+def test_lane_packs_slow_clients_together():
+    """Two fast and two slow clients on two channels: pairing alike costs (1 + 3) / 2 a round, mixing 3."""
+    policy = make_policy("lane")
+    state = policy.init(problem(1, 4, 2, quota=0.5))
+    speed = np.array([[1.0, 1.0, 3.0, 3.0]])
+    streams, times = RoundStreams([0], "policy"), []
+    for t in range(400):
+        assignment = policy.select(state, everybody(t), streams.at(t))
+        state = policy.update(state, feedback(assignment, speed, round=t))
+        times.append(speed[0][assignment[0] >= 0].max())
+    assert np.mean(times[100:]) < 2.0  # quota 0.4375 each: a slow pair in 44% of rounds
+    assert state["queue"].max() < 15

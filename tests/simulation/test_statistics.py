@@ -1,0 +1,70 @@
+"""The paper's ordering and `lane`'s promises on paper-fmnist: 100 seeds, 500 rounds, schedule alone."""
+
+from functools import cache
+
+import numpy as np
+import pytest
+
+from fedlane import Scenario, Simulation
+
+SEEDS = range(100)
+LIVELOCKED = (13, 38, 64, 73, 84)
+"""Seeds on which the additive queue grows without bound though the quotas can be served."""
+
+
+@cache
+def played(policy, rounds=500, seeds=tuple(SEEDS)):
+    simulation = Simulation(Scenario.load("paper-fmnist").with_values({"rounds": rounds}), policy, seeds)
+    while not simulation.finished:
+        simulation.step()
+    return simulation
+
+
+def delay_s(policy):
+    return played(policy).trace.delay_s.sum(axis=1).mean()
+
+
+def smallest_participation(simulation):
+    _, in_time = simulation.trace.counts(5.0)
+    return in_time / simulation.round
+
+
+@pytest.mark.xdist_group("statistics")
+class TestStatistics:
+    @pytest.mark.parametrize("policy", ["mamab-om", "mamab-gmba"])
+    def test_delay_falls_with_v(self, policy):
+        assert delay_s(f"{policy}:V=100") < delay_s(f"{policy}:V=10") < delay_s(f"{policy}:V=1")
+
+    @pytest.mark.parametrize("v", [1, 10, 100])
+    def test_om_beats_gmba(self, v):
+        assert delay_s(f"mamab-om:V={v}") < delay_s(f"mamab-gmba:V={v}")
+
+    def test_om_against_the_baselines(self):
+        assert delay_s("mamab-om:V=100") <= 0.65 * delay_s("random")
+        assert delay_s("mamab-om:V=100") <= 0.90 * delay_s("single-ucb:exploration=0.1")
+        assert delay_s("round-robin") < delay_s("random")
+
+    def test_single_ucb_starves_clients(self):
+        assert smallest_participation(played("single-ucb:exploration=0.1")).min(axis=1).mean() < 0.05
+
+    def test_lane_against_random_and_genie(self):
+        assert delay_s("lane") <= 0.54 * delay_s("random")
+        assert delay_s("lane") <= 1.12 * delay_s("genie")
+        assert delay_s("genie") < delay_s("lane")
+
+    @pytest.mark.parametrize("rounds", [500, 5000])
+    def test_lane_serves_every_quota_that_can_be_served(self, rounds):
+        simulation = played("lane", rounds)
+        servable = simulation.feasible_scale >= 1.1
+        assert servable.sum() > 70
+        assert servable[list(LIVELOCKED)].all()
+        shortfall = (simulation.quota - smallest_participation(simulation)).max(axis=1)
+        assert shortfall[servable].max() <= 0.05
+        assert simulation.trace.queue[servable].max() < 30
+
+    def test_the_additive_queue_livelocks_where_lane_and_success_weights_do_not(self):
+        additive = played("mamab-om:V=10,quota_slack=0.125", 5000, LIVELOCKED).trace.queue.max(axis=2)
+        assert additive[:, -1].min() > 1000
+        assert np.all(additive[:, -1] > 1.3 * additive[:, 2500])  # still growing
+        success = played("mamab-om:V=10,quota_slack=0.125,queue_weight=success", 5000, LIVELOCKED)
+        assert success.trace.queue.max() < 30

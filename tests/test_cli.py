@@ -1,0 +1,228 @@
+"""The command line as a user meets it: real processes, exit codes, one clear line on bad input."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+FEDLANE = str(Path(sys.executable).parent / "fedlane")
+
+
+def fedlane(*arguments, cwd, **environment):
+    return subprocess.run(
+        [FEDLANE, *arguments],
+        cwd=cwd,
+        capture_output=True,
+        text=True,
+        env={**os.environ, "COLUMNS": "80", **environment},
+    )
+
+
+def run_folders(root):
+    return sorted(p.parent for p in root.rglob("summary.json"))
+
+
+def test_run_writes_a_folder_and_a_table(tmp_path):
+    result = fedlane("run", "--rounds", "20", "--no-learning", cwd=tmp_path)
+    assert result.returncode == 0, result.stderr
+    assert "cumulative delay" in result.stdout
+    assert "seed 0" in result.stdout
+    (folder,) = run_folders(tmp_path)
+    assert folder.parent.name == "runs"
+    assert folder.name.startswith("quickstart-lane-20")
+    assert json.loads((folder / "summary.json").read_text())["rounds"] == 20
+
+
+def test_run_without_no_learning_says_what_it_does(tmp_path):
+    result = fedlane("run", "--rounds", "2", cwd=tmp_path)
+    assert result.returncode == 0
+    assert "the schedule alone" in " ".join(result.stderr.split())
+
+
+def test_json_is_json_and_nothing_else(tmp_path):
+    result = fedlane("run", "paper-fmnist", "--seeds", "3", "--rounds", "10", "--json", "--out", "o", cwd=tmp_path)
+    summary = json.loads(result.stdout)
+    assert summary["seeds"] == [0, 1, 2]
+    assert summary["cumulative_delay_s"]["low"] < summary["cumulative_delay_s"]["mean"]
+    assert summary["folder"] == "o"
+    assert result.stderr == ""
+
+
+def test_quiet_is_silent(tmp_path):
+    result = fedlane("run", "--rounds", "5", "--quiet", "--out", "o", cwd=tmp_path)
+    assert (result.returncode, result.stdout, result.stderr) == (0, "", "")
+
+
+def test_compare_saves_a_folder_per_policy(tmp_path):
+    names = ("lane", "mamab-om:V=10,T0=5", "random")
+    options = [part for name in names for part in ("--policy", name)]
+    result = fedlane("compare", "paper-fmnist", *options, "--seeds", "2", "--rounds", "20", "--out", "o", cwd=tmp_path)
+    assert result.returncode == 0, result.stderr
+    assert [f.name for f in run_folders(tmp_path)] == ["lane", "mamab-om-V-10-T0-5", "random"]
+    for name in names:
+        assert name.split(":")[0] in result.stdout
+    shown = fedlane("show", "o/lane", cwd=tmp_path)
+    assert "lane" in shown.stdout
+    assert json.loads(fedlane("show", "o/lane", "--json", cwd=tmp_path).stdout)["policy"] == "lane"
+
+
+def test_set_beats_the_scenario_and_inline_beats_set(tmp_path):
+    common = ("run", "paper-fmnist-literal", "--rounds", "3", "--json", "--policy")
+    first = fedlane(*common, "mamab-om", "--out", "a", cwd=tmp_path)
+    assert json.loads(first.stdout)["parameters"]["exploration"] == 1.0
+    second = fedlane(*common, "mamab-om", "--set", "policies.mamab-om.exploration=0.5", "--out", "b", cwd=tmp_path)
+    assert json.loads(second.stdout)["parameters"]["exploration"] == 0.5
+    third = fedlane(
+        *common, "mamab-om:exploration=0.2", "--set", "policies.mamab-om.exploration=0.5", "--out", "c", cwd=tmp_path
+    )
+    assert json.loads(third.stdout)["parameters"]["exploration"] == 0.2
+
+
+def test_a_scenario_file_and_show_round_trip(tmp_path):
+    shown = fedlane("show", "paper-cifar10", "--set", "network.clients=12", cwd=tmp_path)
+    (tmp_path / "mine.toml").write_text(shown.stdout)
+    again = fedlane("show", "mine.toml", cwd=tmp_path)
+    assert again.stdout == shown.stdout
+    assert json.loads(fedlane("show", "mine.toml", "--json", cwd=tmp_path).stdout)["network"]["clients"] == 12
+
+
+@pytest.mark.parametrize(
+    ("kind", "word"), [("policies", "mamab-gmba"), ("scenarios", "paper-cifar10-literal"), ("datasets", "cifar10")]
+)
+def test_list(kind, word, tmp_path):
+    assert word in fedlane("list", kind, cwd=tmp_path).stdout
+    assert word in [
+        next(iter(row.values())) for row in json.loads(fedlane("list", kind, "--json", cwd=tmp_path).stdout)
+    ]
+
+
+@pytest.mark.parametrize("command", [(), ("run",), ("compare",), ("show",), ("list",), ("bench",)])
+def test_help_fits_80_columns(command, tmp_path):
+    result = fedlane(*command, "--help", cwd=tmp_path)
+    assert result.returncode == 0
+    assert max(len(line) for line in result.stdout.splitlines()) <= 80
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("run", "paper-fmnst"), "unknown scenario 'paper-fmnst' (did you mean 'paper-fmnist'?)"),
+        (("run", "--policy", "lne"), "unknown policy 'lne' (did you mean 'lane'?)"),
+        (("run", "--policy", "lane:T0=1"), "policy lane has no parameter 'T0'"),
+        (("run", "--set", "network.bandwidth_up_hz=nan"), "network.bandwidth_up_hz must be a finite number, got nan"),
+        (("run", "--set", "network.bandwidth_up_hz=-3"), "network.bandwidth_up_hz must be greater than 0, got -3"),
+        (("run", "--set", "network.channels=0"), "network.channels must be at least 1, got 0"),
+        (("run", "--set", "network.deadline_s=0"), "network.deadline_s must be greater than 0, got 0"),
+        (("run", "--set", "network.chanels=3"), "unknown key 'network.chanels' (did you mean 'channels'?)"),
+        (("run", "--rounds", "0"), "rounds must be at least 1, got 0"),
+        (("run", "--rounds", "many"), "Invalid value for '--rounds': 'many' is not a valid int"),
+        (("run", "--seeds", "0"), "--seeds must be at least 1, got 0"),
+        (("run", "--seed", "-1"), "seed must be at least 0, got -1"),
+        (("run", "--seed", "1", "--seeds", "2"), "--seed and --seeds exclude each other"),
+        (("run", "--nonsense"), "No such option"),
+        (("compare", "quickstart"), "Missing option '--policy'"),
+        (("compare", "quickstart", "--policy", "lane", "--policy", "lane"), "names the same policy twice"),
+        (("compare", "quickstart", "--policy", "random", "--policy", "rndom"), "did you mean 'random'?"),
+        (("show", "nothing"), "unknown scenario 'nothing'"),
+        (("list", "cats"), "Invalid value for"),
+        (("show", "."), "is not a run folder: scenario.toml is missing"),
+        (("frobnicate",), "No such command 'frobnicate'"),
+    ],
+)
+def test_bad_input_is_one_line_and_exit_2(arguments, message, tmp_path):
+    result = fedlane(*arguments, cwd=tmp_path)
+    assert result.returncode == 2
+    assert result.stdout == ""
+    (line,) = result.stderr.splitlines()
+    assert line.startswith("fedlane: ")
+    assert message in line
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_non_empty_output_folder_is_refused(tmp_path):
+    (tmp_path / "o").mkdir()
+    (tmp_path / "o" / "precious").write_text("x")
+    result = fedlane("run", "--rounds", "2", "--quiet", "--out", "o", cwd=tmp_path)
+    assert result.returncode == 2
+    assert result.stderr == "fedlane: output folder o is not empty\n"
+    assert [p.name for p in (tmp_path / "o").iterdir()] == ["precious"]
+
+
+def test_an_output_folder_that_cannot_be_made_is_refused(tmp_path):
+    (tmp_path / "file").write_text("x")
+    result = fedlane("run", "--rounds", "2", "--quiet", "--out", "file/o", cwd=tmp_path)
+    assert result.returncode == 2
+    assert "output folder file/o cannot be written: Not a directory" in result.stderr
+
+
+def test_a_full_disk_is_one_line_and_leaves_nothing(tmp_path):
+    """A file-size limit stands in for a full disk: the write fails in the operating system."""
+    import resource
+
+    def limit():
+        resource.setrlimit(resource.RLIMIT_FSIZE, (4000, 4000))
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+
+    result = subprocess.run(
+        [FEDLANE, "run", "--rounds", "100", "--quiet", "--out", "o"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        preexec_fn=limit,
+        env={**os.environ, "NUMBA_CACHE_DIR": ""},
+    )
+    assert result.returncode == 2, result.stderr
+    (line,) = result.stderr.splitlines()
+    assert "output folder o cannot be written: " in line
+    assert not (tmp_path / "o").exists()
+
+
+def test_ctrl_c_saves_what_is_finished(tmp_path):
+    process = subprocess.Popen(
+        [FEDLANE, "run", "--rounds", "200000", "--no-learning", "--out", "o"],
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    deadline = time.monotonic() + 60
+    while not (tmp_path / "o" / "status.json").exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "rounds are saved in o" in " ".join(errors.split())
+    assert "Traceback" not in errors
+    status = json.loads((tmp_path / "o" / "status.json").read_text())
+    assert status["state"] == "interrupted"
+    assert fedlane("show", "o", cwd=tmp_path).returncode == 0
+
+
+def test_the_example_policy_runs_from_the_command_line(tmp_path):
+    source = Path(__file__).parent.parent / "examples" / "patient_policy.py"
+    (tmp_path / "patient_policy.py").write_text(source.read_text())
+    result = fedlane(
+        "run",
+        "paper-fmnist",
+        "--policy",
+        "patient_policy:Patient:optimism_s=1",
+        "--rounds",
+        "20",
+        "--json",
+        cwd=tmp_path,
+    )
+    assert result.returncode == 0, result.stderr
+    assert json.loads(result.stdout)["parameters"] == {"optimism_s": 1.0}
+
+
+def test_the_example_policy_as_a_program():
+    source = Path(__file__).parent.parent / "examples" / "patient_policy.py"
+    result = subprocess.run([sys.executable, str(source)], capture_output=True, text=True, check=True)
+    times = {line.split()[0]: float(line.split()[1]) for line in result.stdout.splitlines()}
+    assert times["lane"] < times["patient"] < times["random"]

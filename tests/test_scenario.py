@@ -1,0 +1,148 @@
+"""Scenarios: presets, TOML round trips, and errors that name field, value and bound."""
+
+import numpy as np
+import pytest
+
+from fedlane.scenario import Scenario, presets
+from fedlane.validate import InputError
+
+
+def test_presets_of_the_contract():
+    assert set(presets()) >= {
+        *("paper-fmnist", "paper-cifar10", "paper-fmnist-literal", "paper-cifar10-literal", "quickstart")
+    }
+    for name in presets():
+        assert Scenario.load(name).name == name
+
+
+def test_section_vi_constants():
+    s = Scenario.load("paper-fmnist")
+    n = s.network
+    assert (n.clients, n.channels, n.area_m, n.deadline_s, s.rounds) == (10, 4, 2000, 5, 500)
+    assert (n.bandwidth_up_hz, n.bandwidth_down_hz, n.power_up_dbm, n.noise_dbm) == (15e3, 15e3, 23, -107)
+    assert (n.path_loss_db, n.path_loss_slope_db, n.interference_db, n.payload_bits) == (128.1, 37.6, (-5, 10), 5000)
+    assert (s.compute.frequency_low_hz, s.compute.frequency_high_hz) == ((10e3, 10e3), (30e3, 100e3))
+    assert (s.data.noniid_degree, s.learning.local_iterations) == (0.8, 5)
+    assert (s.privacy.mechanism, s.privacy.epsilon, s.privacy.delta) == ("paper", 25, 1e-3)
+    c = Scenario.load("paper-cifar10")
+    assert (c.network.deadline_s, c.network.payload_bits, c.compute.cycles_per_sample) == (2, 2000, 1.44)
+    literal = Scenario.load("paper-fmnist-literal")
+    assert literal.policies["mamab-om"]["exploration"] == literal.policies["mamab-gmba"]["exploration"] == 1.0
+    assert Scenario.load("quickstart").privacy.mechanism == "rigorous"
+
+
+def test_the_two_presets_are_one_network_scaled_by_two_fifths():
+    from fedlane.simulation.setup import prepare
+
+    small, large = (prepare(Scenario.load(name), [0]).air for name in ("paper-cifar10", "paper-fmnist"))
+    assignment = np.array([[0, 1, 2, 3] + [-1] * 6])
+    ratio = small.delays(0, assignment).total_s / large.delays(0, assignment).total_s
+    np.testing.assert_allclose(ratio[0, :4], 0.4, rtol=1e-9)
+
+
+@pytest.mark.parametrize("name", presets())
+def test_toml_round_trip(name, tmp_path):
+    scenario = Scenario.load(name).with_values({"privacy.epsilon": list(range(1, 11)), "policies.lane.V": 3})
+    path = tmp_path / f"{name}.toml"
+    path.write_text(scenario.to_toml())
+    assert Scenario.load(path) == scenario
+
+
+def test_strings_survive_toml(tmp_path):
+    scenario = Scenario().with_values(
+        {"learning.model": 'pkg:"Net\\n"\u00e9', "policies.mamab-om.queue_weight": "success"}
+    )
+    (tmp_path / "a.toml").write_text(scenario.to_toml())
+    assert Scenario.load(tmp_path / "a.toml") == scenario
+
+
+def test_settings_are_read_as_toml_or_text():
+    s = Scenario().with_settings(
+        ["network.clients=20", "network.fading=rayleigh", "network.interference_db=[0, 3.5]", "policies.lane.V=2"]
+    )
+    assert (s.network.clients, s.network.fading, s.network.interference_db) == (20, "rayleigh", (0, 3.5))
+    assert s.policies == {"lane": {"V": 2}}
+    assert Scenario().with_values({"network.clients": np.int64(7)}).network.clients == 7
+
+
+def test_scenarios_are_frozen():
+    with pytest.raises(ValueError, match="frozen"):
+        Scenario().rounds = 3
+
+
+def test_per_client_values():
+    s = Scenario().with_values({"network.clients": 2, "privacy.epsilon": [1, 2.5]})
+    np.testing.assert_array_equal(s.per_client(s.privacy.epsilon), [1.0, 2.5])
+    np.testing.assert_array_equal(s.per_client(s.privacy.delta), [1e-3, 1e-3])
+    assert s.max_uploads == s.rounds
+    assert s.with_values({"privacy.max_uploads": 9}).max_uploads == 9
+
+
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        ("network.bandwidth_up_hz=nan", "network.bandwidth_up_hz must be a finite number, got nan"),
+        ("network.bandwidth_up_hz=-1", "network.bandwidth_up_hz must be greater than 0, got -1"),
+        ("network.channels=0", "network.channels must be at least 1, got 0"),
+        ("network.channels=2.5", "network.channels must be a whole number, got 2.5"),
+        ("network.channels=abc", "network.channels must be a whole number, got 'abc'"),
+        ("network.clients=true", "network.clients must be a whole number, got True"),
+        ("network.deadline_s=0", "network.deadline_s must be greater than 0, got 0"),
+        ("network.deadline_s=inf", "network.deadline_s must be a finite number, got inf"),
+        ("network.payload_bits=-3", "network.payload_bits must be greater than 0 or 'model', got -3"),
+        ("network.payload_bits=modle", "network.payload_bits must be a number or 'model', got 'modle'"),
+        ("network.fading=no", "network.fading must be 'none' or 'rayleigh', got 'no'"),
+        (
+            "network.interference_db=[3, 1]",
+            "network.interference_db must be [low, high] with low at most high, got [3.0, 1.0]",
+        ),
+        ("network.interference_db=5", "network.interference_db must be a list, got 5"),
+        ("network.chanels=3", "unknown key 'network.chanels' (did you mean 'channels'?)"),
+        ("netwrk.channels=3", "unknown key 'netwrk' (did you mean 'network'?)"),
+        ("rounds.x=3", "unknown key 'rounds.x': 'rounds' has no keys below it"),
+        ("rounds=0", "rounds must be at least 1, got 0"),
+        ("network=3", "network must be a table, got 3"),
+        ("data.noniid_degree=1.5", "data.noniid_degree must be at most 1, got 1.5"),
+        ("data.imbalance=1", "data.imbalance must be less than 1, got 1"),
+        (
+            "compute.cycles_per_sample=[1, 2]",
+            "compute.cycles_per_sample must be one value or one per client (10), got 2 values",
+        ),
+        ("privacy.epsilon=[1, -2]", "privacy.epsilon must be greater than 0, got -2"),
+        ("privacy.delta=1", "privacy.delta must be less than 1, got 1"),
+        ("privacy.max_uploads=0", "privacy.max_uploads must be at least 1 or 'rounds', got 0"),
+        ("policies.lane.V=nan", "policies.lane.V must be a finite number, got nan"),
+        ("foo", "'foo' must have the form key=value"),
+    ],
+)
+def test_a_wrong_value_gets_one_clear_line(setting, message):
+    with pytest.raises(InputError) as error:
+        Scenario.load("paper-fmnist").with_settings([setting])
+    assert str(error.value) == message
+
+
+def test_frequencies_must_be_positive_for_every_client():
+    with pytest.raises(InputError, match=r"greater than 0 .* for client 10"):
+        Scenario().with_values({"compute.frequency_low_hz": [15e3, -2e3]})
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("paper-fmnst", r"unknown scenario 'paper-fmnst' \(did you mean 'paper-fmnist'\?\)"),
+        ("nowhere/x.toml", "scenario file nowhere/x.toml does not exist"),
+    ],
+)
+def test_unknown_scenarios(name, message):
+    with pytest.raises(InputError, match=message):
+        Scenario.load(name)
+
+
+def test_broken_toml(tmp_path):
+    path = tmp_path / "bad.toml"
+    path.write_text("rounds = = 3")
+    with pytest.raises(InputError, match="scenario bad is not valid TOML"):
+        Scenario.load(path)
+    path.write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(InputError, match="cannot be read"):
+        Scenario.load(path)
