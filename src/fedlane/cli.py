@@ -19,8 +19,12 @@ from fedlane import __version__
 from fedlane.validate import InputError, at_least
 
 if TYPE_CHECKING:  # imported where they are used: `fedlane --help` answers at once
+    from collections.abc import Callable
+
     from fedlane.scenario import Scenario
     from fedlane.simulation import Run
+    from fedlane.simulation.results import RunFolder
+    from fedlane.simulation.run import Simulation
 
 CHECKPOINT_S = 5.0
 """A run that lasts is written this often, so that it can be followed."""
@@ -68,6 +72,10 @@ SetOption = Annotated[
 DeviceOption = Annotated[Device, typer.Option("--device", help="Where models are trained.")]
 NoLearningOption = Annotated[bool, typer.Option("--no-learning", help="Compute the schedule alone.")]
 OutOption = Annotated[Path | None, typer.Option("--out", metavar="DIR", help="Output folder: new or empty.")]
+TargetOption = Annotated[
+    float | None, typer.Option("--target", metavar="A", help="Also report the time to reach this accuracy.")
+]
+CheckpointOption = Annotated[int, typer.Option("--checkpoint-every", metavar="K", help="Rounds between checkpoints.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print the result as JSON, and nothing else.")]
 QuietOption = Annotated[bool, typer.Option("--quiet", help="Print only errors.")]
 
@@ -90,8 +98,8 @@ def _options(
 @app.command()
 def run(
     scenario: Annotated[
-        str, typer.Argument(metavar="[SCENARIO]", help="A preset's name or a TOML file.")
-    ] = "quickstart",
+        str | None, typer.Argument(metavar="[SCENARIO]", help="A preset's name or a TOML file (quickstart).")
+    ] = None,
     policy: Annotated[str, typer.Option("--policy", metavar="P", help="As lane or mamab-om:V=10.")] = "lane",
     rounds: RoundsOption = None,
     seed: SeedOption = 0,
@@ -99,27 +107,55 @@ def run(
     set_: SetOption = None,
     device: DeviceOption = Device.cpu,
     no_learning: NoLearningOption = False,
+    target: TargetOption = None,
+    checkpoint_every: CheckpointOption = 50,
+    save_schedule: Annotated[
+        Path | None,
+        typer.Option("--save-schedule", metavar="FILE", help="Also save the schedule to learn from elsewhere."),
+    ] = None,
     out: OutOption = None,
+    resume: Annotated[
+        Path | None, typer.Option("--resume", metavar="DIR", help="Go on with a run that was interrupted.")
+    ] = None,
     as_json: JsonOption = False,
     quiet: QuietOption = False,
 ) -> None:
     """Run one scenario under one policy and save the results."""
     from fedlane.scheduling import make_policy
+    from fedlane.simulation.results import RunFolder
+    from fedlane.simulation.run import Simulation
 
-    loaded = _scenario(scenario, set_, rounds)
+    at_least("--checkpoint-every", checkpoint_every, 1)
     quiet = quiet or as_json
-    chosen = _seeds(seed, seeds)
-    make_policy(policy, loaded.policies)  # a mistyped name is answered before anything is made
-    _announce_learning(device, no_learning, quiet)
-    folder = out or _new_folder(f"{loaded.name}-{_file_name(policy)}")
-    result = _play(loaded, policy, chosen, folder, quiet)
+    if resume is not None:
+        if scenario is not None or out is not None or set_ or rounds or seeds or seed:
+            raise InputError("--resume DIR continues that run as it is: leave out the scenario and what changes it")
+        folder = resume
+        result = _play(
+            "resuming", lambda: Simulation.resume(resume, device), RunFolder(resume), checkpoint_every, quiet
+        )
+    else:
+        loaded = _scenario(scenario or "quickstart", set_, rounds)
+        chosen = _seeds(seed, seeds)
+        make_policy(policy, loaded.policies)  # a mistyped name is answered before anything is made
+        folder = out or _new_folder(f"{loaded.name}-{_file_name(policy)}")
+        made: list[Simulation] = []
+
+        def make() -> Simulation:
+            made.append(Simulation(loaded, policy, chosen, learning=not no_learning, device=device))
+            return made[0]
+
+        result = _play(policy, make, RunFolder.create(folder), checkpoint_every, quiet)
+        if save_schedule is not None:
+            made[0].schedule().save(save_schedule)
     if as_json:
-        print(json.dumps({**result.summary, "folder": str(folder)}))
+        print(json.dumps({**_with_target(result, target), "folder": str(folder)}))
     elif not quiet:
         from fedlane.report.terminal import notes, summary_table
 
-        screen.print(summary_table(result.summary))
-        _print_notes(notes(result.summary))
+        summary = _with_target(result, target)
+        screen.print(summary_table(summary))
+        _print_notes(notes(summary))
         screen.print(f"Saved to {folder}", highlight=False, soft_wrap=True)
 
 
@@ -135,6 +171,8 @@ def compare(
     set_: SetOption = None,
     device: DeviceOption = Device.cpu,
     no_learning: NoLearningOption = False,
+    target: TargetOption = None,
+    checkpoint_every: CheckpointOption = 50,
     out: OutOption = None,
     as_json: JsonOption = False,
     quiet: QuietOption = False,
@@ -142,7 +180,9 @@ def compare(
     """Run one scenario under several policies, on the same seeds, and set them side by side."""
     from fedlane.scheduling import make_policy
     from fedlane.simulation.results import RunFolder
+    from fedlane.simulation.run import Simulation
 
+    at_least("--checkpoint-every", checkpoint_every, 1)
     loaded = _scenario(scenario, set_, rounds)
     quiet = quiet or as_json
     chosen = _seeds(seed, seeds)
@@ -151,12 +191,21 @@ def compare(
         raise InputError(f"--policy names the same policy twice: {', '.join(policy)}")
     for name in policy:
         make_policy(name, loaded.policies)  # a mistyped name must not cost the runs before it
-    _announce_learning(device, no_learning, quiet)
     folder = out or _new_folder(f"{loaded.name}-compare")
     RunFolder.create(folder)
-    summaries = [
-        _play(loaded, text, chosen, folder / name, quiet).summary for text, name in zip(policy, names, strict=True)
-    ]
+
+    def played(text: str, name: str) -> "Run":
+        def make() -> "Simulation":
+            return Simulation(loaded, text, chosen, learning=not no_learning, device=device)
+
+        return _play(text, make, RunFolder.create(folder / name), checkpoint_every, quiet)
+
+    runs = [played(text, name) for text, name in zip(policy, names, strict=True)]
+    summaries = [_with_target(result, target) for result in runs]
+    if not no_learning:
+        from fedlane.report.figures import accuracy_figure
+
+        accuracy_figure({result.summary["policy"]: result.rounds for result in runs}, folder / "accuracy.png")
     if as_json:
         print(json.dumps({"folder": str(folder), "runs": summaries}))
     elif not quiet:
@@ -171,6 +220,10 @@ def compare(
 def show(
     scenario: Annotated[str, typer.Argument(metavar="SCENARIO", help="A preset, a TOML file or a run folder.")],
     set_: SetOption = None,
+    seed: SeedOption = 0,
+    picture: Annotated[
+        Path | None, typer.Option("--picture", metavar="FILE", help="Draw who holds which classes into a PNG or PDF.")
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Show a scenario with every value, or a run folder's summary."""
@@ -186,6 +239,13 @@ def show(
         _print_notes(notes(loaded.summary))
         return
     resolved = _scenario(scenario, set_, None)
+    if picture is not None:
+        from fedlane.report.figures import partition_figure
+        from fedlane.simulation.setup import prepare
+
+        partition_figure(prepare(resolved, [seed]).label_counts[0], picture)
+        messages.print(f"Drew the partition of seed {seed} to {picture}", highlight=False, soft_wrap=True)
+        return
     if as_json:
         print(json.dumps(resolved.model_dump()))
     elif screen.is_terminal:
@@ -246,47 +306,64 @@ def _seeds(seed: int, seeds: int | None) -> list[int]:
     return list(range(seeds))
 
 
-def _announce_learning(device: Device, no_learning: bool, quiet: bool) -> None:
-    from fedlane.simulation.run import NO_LEARNING
+def _with_target(result: "Run", target: float | None) -> dict[str, Any]:
+    """A run's summary, with the time it took to reach an accuracy if one was asked for."""
+    from fedlane.simulation.results import interval
 
-    if device is not Device.cpu:
-        raise InputError("--device cuda trains models there, and learning is not part of this version yet")
-    if not no_learning and not quiet:
-        messages.print(f"Note: {NO_LEARNING} (--no-learning says so yourself).", style="yellow")
+    summary = dict(result.summary)
+    if target is not None:
+        seconds = result.time_to_accuracy(target)
+        reached = seconds[seconds == seconds]
+        summary["time_to_accuracy"] = {"target": target, "reached": len(reached), **interval(reached)}
+    return summary
 
 
-def _play(scenario: "Scenario", policy: str, seeds: list[int], folder: Path, quiet: bool) -> "Run":
-    """Run to the end with a progress bar; the folder is written on the way when that takes a while."""
-    from fedlane.simulation.results import RunFolder
-    from fedlane.simulation.run import Simulation
-
-    target = RunFolder.create(folder)
+def _play(
+    name: str, make: "Callable[[], Simulation]", target: "RunFolder", checkpoint_every: int, quiet: bool
+) -> "Run":
+    """Run to the end with a progress bar; the folder is rewritten on the way, so that the run can be followed."""
     hidden = quiet or not messages.is_terminal
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("rounds"))
+    simulation: Simulation | None = None
     try:
         with Progress(*columns, TimeRemainingColumn(), console=messages, transient=True, disable=hidden) as progress:
-            bar = progress.add_task(f"{policy}: preparing", total=scenario.rounds)
-            simulation = Simulation(scenario, policy, seeds)
-            written = time.monotonic()
+            bar = progress.add_task(f"{name}: preparing", total=None)
+            simulation = make()
+            progress.update(bar, total=simulation.scenario.rounds)
+            written, started = time.monotonic(), simulation.round
             while not simulation.finished:
                 simulation.step()
-                clock = simulation.trace.delay_s[:, : simulation.round].sum(axis=1).mean()
-                progress.update(bar, completed=simulation.round, description=f"{policy}: {clock:,.0f} s on the air")
-                if time.monotonic() - written > CHECKPOINT_S:
-                    target.write(simulation.result())
+                if not hidden:
+                    progress.update(bar, completed=simulation.round, description=_progress_line(simulation))
+                due = (simulation.round - started) % checkpoint_every == 0 and simulation.federation is not None
+                if (due or time.monotonic() - written > CHECKPOINT_S) and not simulation.finished:
+                    target.write(simulation.result(), checkpoint=simulation.checkpoint())
                     written = time.monotonic()
         result = simulation.result()
         target.write(result)
     except KeyboardInterrupt:
-        if "simulation" in locals() and simulation.round:
-            target.write(simulation.result(), interrupted=True)
-            raise _InterruptedError(f"interrupted: the first {simulation.round} rounds are saved in {folder}") from None
-        target.abandon()
-        raise
+        if simulation is None or not simulation.round:
+            target.abandon()
+            raise
+        target.write(simulation.result(), checkpoint=simulation.checkpoint(), interrupted=True)
+        raise _InterruptedError(
+            f"interrupted: the first {simulation.round} rounds are saved; go on with fedlane run --resume {target.path}"
+        ) from None
     except BaseException:
         target.abandon()
         raise
     return result
+
+
+def _progress_line(simulation: "Simulation") -> str:
+    """Policy, time on the air so far, and the last tested accuracy."""
+    trace = simulation.trace
+    line = f"{simulation.label}: {trace.delay_s[:, : simulation.round].sum(axis=1).mean():,.0f} s on the air"
+    tested = trace.accuracy[0, : simulation.round]
+    if simulation.federation is not None and (tested == tested).any():
+        last = max(t for t in range(simulation.round) if tested[t] == tested[t])
+        line += f", accuracy {trace.accuracy[:, last].mean():.3f}"
+    return line
 
 
 def _new_folder(stem: str) -> Path:

@@ -89,3 +89,15 @@ class Feedback:
 
 State = Mapping[str, NDArray[Any]]
 """A policy's memory: named arrays, each with a leading replica axis, so that any state can be saved."""
+
+
+@dataclass(frozen=True)
+class MechanismSpec:
+    """What a client does to its data before anything leaves it: made by privacy, executed by learning."""
+
+    name: str
+    """none, paper or rigorous."""
+    clip_norm: float | None
+    """C: no sample's gradient counts with a longer norm; None for no clipping."""
+    upload_noise: FloatArray
+    """(R, U): standard deviation of the Gaussian noise added once to the uploaded weights; 0 for none."""

@@ -56,3 +56,8 @@ class RoundStreams:
             state["state"]["counter"][:] = (0, 0, round, 0)
             bits.state = state
         return RoundRng(self._generators)
+
+
+def key(seed: int, purpose: str) -> int:
+    """A signed 64-bit key of (seed, purpose), for counter-based draws on other devices."""
+    return int(_entropy(seed, purpose, 0).generate_state(1, np.uint64).view(np.int64)[0])

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from fedlane.learning.models import parameter_count
+from fedlane.learning.architectures import parameter_count
 from fedlane.learning.partition import Partition, label_counts
 
 TOTALS = np.full(10, 6000)

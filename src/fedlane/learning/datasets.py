@@ -1,11 +1,35 @@
-"""The data sets FedLane knows, by what the other planes need to know of them."""
+"""The data sets FedLane knows: their facts, where their files are looked for, and reading them.
 
-from dataclasses import dataclass
+Every file is verified by the checksum of its content before use. Looked for, in order: ``$FEDLANE_DATA``, the
+system's dataset folder, the user's cache; then downloaded from the official home into the cache.
+"""
+
+import gzip
+import hashlib
+import os
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from importlib import resources
+from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
+from fedlane.learning.download import fetch, unpack
 from fedlane.records import IntArray
-from fedlane.validate import unknown
+from fedlane.validate import InputError, unknown
+
+SYSTEM = Path("/usr/share/datasets")
+
+
+@dataclass(frozen=True)
+class SourceFile:
+    """One file of a data set: the size and SHA-256 of its content, uncompressed."""
+
+    name: str
+    size: int
+    sha256: str
 
 
 @dataclass(frozen=True)
@@ -14,11 +38,17 @@ class DatasetInfo:
 
     name: str
     title: str
-    input_shape: tuple[int, ...]
+    input_shape: tuple[int, int, int]
+    """(planes, height, width)"""
     classes: int
     train_per_class: int
     test_per_class: int
     licence: str
+    folders: tuple[str, ...] = ()
+    """Names of the folder that its files may lie in."""
+    files: tuple[SourceFile, ...] = field(default=(), repr=False)
+    home: str = ""
+    """Where it is downloaded from: a folder of .gz files, or a .tar.gz archive."""
 
     @property
     def class_totals(self) -> IntArray:
@@ -26,11 +56,66 @@ class DatasetInfo:
         return np.full(self.classes, self.train_per_class, np.int64)
 
 
+@dataclass(frozen=True)
+class Samples:
+    """Images (n, height, width, planes) as bytes, and their labels (n,)."""
+
+    images: NDArray[np.uint8]
+    labels: IntArray
+
+
+@dataclass(frozen=True)
+class Dataset:
+    info: DatasetInfo
+    train: Samples
+    test: Samples
+
+
+_IDX = "train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte"
+_IDX_SHA256 = (
+    "c59f468a2f672dc815687fe0f83887768d799fd8a3f3276145d20f83aa44d888",
+    "bad3541b69d912435c50bb6ba87bec294ff4f6a2e1246121d8633921760443d9",
+    "5b4141f0afbad91edebe8549f8fcffe087ea10ca49f1dbef5c9a5cd8815ce37b",
+    "0402a96d92fd2663957122ceb108a494c5af83dab82d92729df917d7dec38c34",
+)
+_IDX_SIZES = 47_040_016, 60_008, 7_840_016, 10_008
+_CIFAR = *(f"data_batch_{k}.bin" for k in range(1, 6)), "test_batch.bin"
+_CIFAR_SHA256 = (
+    "cee916563c9f80d84e3cc88e17fdc0941787f1244f00a67874d45b261883ada5",
+    "a591ca11fa1708a91ee40f54b3da4784ccd871ecf2137de63f51ada8b3fa57ed",
+    "bbe8596564c0f86427f876058170b84dac6670ddf06d79402899d93ceea26f67",
+    "014e562d6e23c72197cc727519169a60359f5eccd8945ad5a09d710285ff4e48",
+    "755304fc0b379caeae8c14f0dac912fbc7d6cd469eb67a1029a08a39453a9add",
+    "8e2eb146ae340b09e24670f29cabc6326dba54da8789dab6768acf480273f65b",
+)
+
 DATASETS = {
     info.name: info
     for info in (
-        DatasetInfo("fashion-mnist", "Fashion-MNIST, full", (1, 28, 28), 10, 6000, 1000, "MIT"),
-        DatasetInfo("cifar10", "CIFAR-10, full", (3, 32, 32), 10, 5000, 1000, "none stated; cite Krizhevsky 2009"),
+        DatasetInfo(
+            name="fashion-mnist",
+            title="Fashion-MNIST, full",
+            input_shape=(1, 28, 28),
+            classes=10,
+            train_per_class=6000,
+            test_per_class=1000,
+            licence="MIT",
+            folders=("fashion-mnist", ""),
+            files=tuple(map(SourceFile, _IDX, _IDX_SIZES, _IDX_SHA256)),
+            home="http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/",
+        ),
+        DatasetInfo(
+            name="cifar10",
+            title="CIFAR-10, full",
+            input_shape=(3, 32, 32),
+            classes=10,
+            train_per_class=5000,
+            test_per_class=1000,
+            licence="none stated; cite Krizhevsky 2009",
+            folders=("cifar-10-batches-bin", "cifar10/cifar-10-batches-bin", "cifar10", ""),
+            files=tuple(SourceFile(name, 30_730_000, sha) for name, sha in zip(_CIFAR, _CIFAR_SHA256, strict=True)),
+            home="https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz",
+        ),
         DatasetInfo("fashion-mnist-mini", "Fashion-MNIST, a subset for first runs", (1, 28, 28), 10, 800, 200, "MIT"),
     )
 }
@@ -41,3 +126,107 @@ def dataset_info(name: str) -> DatasetInfo:
     if name not in DATASETS:
         raise unknown("dataset", name, DATASETS)
     return DATASETS[name]
+
+
+def load_dataset(name: str) -> Dataset:
+    """Find, verify and read a data set; downloaded where it is not here."""
+    info = dataset_info(name)
+    if not info.files:
+        dataset = _embedded(info)
+    else:
+        folder = locate(info) or _download(info)
+        content = [_verified(folder, file) for file in info.files]
+        dataset = _read_cifar(info, content) if info.name == "cifar10" else _read_idx(info, content)
+    for part, per_class in ((dataset.train, info.train_per_class), (dataset.test, info.test_per_class)):
+        if np.any(np.bincount(part.labels, minlength=info.classes) != per_class):
+            raise InputError(f"dataset {name} must hold {per_class} samples of each class")
+    return dataset
+
+
+def locate(info: DatasetInfo) -> Path | None:
+    """The first folder that holds every file of a data set, compressed or not; None where there is none."""
+    for folder in _places(info):
+        if all(_path(folder, file) for file in info.files):
+            return folder
+    return None
+
+
+def cache_folder() -> Path:
+    """Where downloads are kept."""
+    base = os.environ.get("XDG_CACHE_HOME")
+    return (Path(base) if base else Path.home() / ".cache") / "fedlane"
+
+
+def _places(info: DatasetInfo) -> Iterator[Path]:
+    roots = [Path(os.environ["FEDLANE_DATA"])] if os.environ.get("FEDLANE_DATA") else []
+    for root in (*roots, SYSTEM, cache_folder()):
+        yield from (root / name for name in info.folders)
+
+
+def _path(folder: Path, file: SourceFile) -> Path | None:
+    return next((p for p in (folder / file.name, folder / f"{file.name}.gz") if p.is_file()), None)
+
+
+def _verified(folder: Path, file: SourceFile) -> bytes:
+    path = _path(folder, file)
+    assert path is not None
+    try:
+        content = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+    except (OSError, EOFError, zlib.error) as error:
+        raise InputError(f"data file {path} is damaged: {error}") from error
+    if len(content) != file.size or hashlib.sha256(content).hexdigest() != file.sha256:
+        raise InputError(f"data file {path} is damaged: its checksum is not the published one")
+    return content
+
+
+def _download(info: DatasetInfo) -> Path:
+    """Fetch a data set into the cache; a file gets its name there only once its content is verified."""
+    home = os.environ.get("FEDLANE_MIRROR", "").rstrip("/")
+    folder = cache_folder() / info.folders[0]
+    folder.mkdir(parents=True, exist_ok=True)
+    if info.home.endswith(".tar.gz"):
+        archive = f"{home}/{info.home.rsplit('/', 1)[1]}" if home else info.home
+        unpack(fetch(archive, folder), folder, {file.name: file.sha256 for file in info.files})
+    else:
+        for file in info.files:
+            url = f"{home}/{file.name}.gz" if home else f"{info.home}{file.name}.gz"
+            unpack(fetch(url, folder), folder, {file.name: file.sha256})
+    return folder
+
+
+def _read_idx(info: DatasetInfo, content: list[bytes]) -> Dataset:
+    """IDX: a big-endian header of 8 (labels) or 16 (images) bytes, then bytes."""
+    _, height, width = info.input_shape
+    train, train_labels, test, test_labels = (
+        np.frombuffer(data, np.uint8, offset=16 if images else 8)
+        for data, images in zip(content, (True, False, True, False), strict=True)
+    )
+    return Dataset(
+        info,
+        Samples(train.reshape(-1, height, width, 1), train_labels.astype(np.int64)),
+        Samples(test.reshape(-1, height, width, 1), test_labels.astype(np.int64)),
+    )
+
+
+def _read_cifar(info: DatasetInfo, content: list[bytes]) -> Dataset:
+    """Binary batches: for each image a label byte, then its planes red, green, blue."""
+    planes, height, width = info.input_shape
+    rows = np.frombuffer(b"".join(content), np.uint8).reshape(-1, 1 + planes * height * width)
+    images = rows[:, 1:].reshape(-1, planes, height, width).transpose(0, 2, 3, 1)
+    labels = rows[:, 0].astype(np.int64)
+    count = info.classes * info.train_per_class
+    return Dataset(
+        info,
+        Samples(np.ascontiguousarray(images[:count]), labels[:count]),
+        Samples(np.ascontiguousarray(images[count:]), labels[count:]),
+    )
+
+
+def _embedded(info: DatasetInfo) -> Dataset:
+    """The subset that comes with the package."""
+    with resources.files("fedlane").joinpath("data", f"{info.name}.npz").open("rb") as file, np.load(file) as arrays:
+        return Dataset(
+            info,
+            Samples(arrays["train_images"][..., None], arrays["train_labels"].astype(np.int64)),
+            Samples(arrays["test_images"][..., None], arrays["test_labels"].astype(np.int64)),
+        )

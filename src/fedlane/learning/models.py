@@ -1,27 +1,224 @@
-"""Sizes of the built-in models (reading 16): what the payload and the sqrt(d) reading of Theorem 1 need."""
+"""Models over many weight sets at once: built-in ones layer by layer, anybody's `torch.nn.Module` by torch.func.
 
+Weights are flat rows, (G, d) for G weight sets, so that copying, noising and averaging models are single operations.
+"""
+
+import importlib
+import sys
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from itertools import pairwise
-from math import prod
+from dataclasses import dataclass
 
-from fedlane.validate import unknown
+import torch
+from torch import Tensor
 
-MODELS = ("mlp", "cnn", "softmax")
-
-
-def parameter_count(model: str, input_shape: Sequence[int], classes: int) -> int:
-    """Number of weights and biases of a built-in model on inputs (channels, height, width)."""
-    if model == "softmax":
-        return _dense(prod(input_shape), classes)
-    if model == "mlp":
-        return _dense(prod(input_shape), 64, classes)
-    if model == "cnn":
-        planes, height, width = input_shape
-        filters = (planes, 64, 128, 256)
-        convolutions = sum((9 * before + 1) * after for before, after in pairwise(filters))
-        return convolutions + _dense(256 * (height // 8) * (width // 8), 128, 256, classes)
-    raise unknown("model", model, MODELS)
+from fedlane.learning import layers
+from fedlane.learning.architectures import MODELS, Convolution, Dense, Layer, architecture
+from fedlane.rng import generator
+from fedlane.validate import InputError, unknown
 
 
-def _dense(*widths: int) -> int:
-    return sum((before + 1) * after for before, after in pairwise(widths))
+@dataclass(frozen=True)
+class Batch:
+    """Samples to train on, B for each of G weight sets."""
+
+    x: Tensor
+    """(G, B, ...)"""
+    targets: Tensor
+    """(G, B, M): one-hot labels."""
+    squares: Tensor | None = None
+    """(G, B): the squared norm of each input, where it is known already."""
+
+
+class Model(ABC):
+    """A classifier with flat weights."""
+
+    size: int
+    """d, the number of weights."""
+
+    @abstractmethod
+    def initial(self, seed: int) -> Tensor:
+        """First weights of a replica, (d,)."""
+
+    @abstractmethod
+    def logits(self, weights: Tensor, x: Tensor) -> Tensor:
+        """Class scores (G, B, M) of weights (G, d) on inputs x (G, B, ...) or, the same for all, (1, B, ...)."""
+
+    @abstractmethod
+    def descend(self, weights: Tensor, batch: Batch, clip_norm: float | None, scale: Tensor) -> None:
+        """weights -= scale_s min(1, C / |g_s|) g_s, summed over samples s, in place.
+
+        g_s is the cross-entropy gradient of sample s, scale (G, B). Without a clip norm, the plain gradients.
+        """
+
+    @abstractmethod
+    def bytes_per_sample(self) -> int:
+        """About what one sample needs while it is trained on, for fitting work into memory."""
+
+    @abstractmethod
+    def tensors(self, weights: Tensor) -> dict[str, Tensor]:
+        """One flat weight set (d,) as named tensors, for saving."""
+
+
+class LayeredModel(Model):
+    """A built-in model: its layers by hand, clipped by ghost norms."""
+
+    def __init__(self, stack: Sequence[Layer]) -> None:
+        self.layers = tuple(stack)
+        self.size = sum(layer.size for layer in self.layers)
+
+    def initial(self, seed: int) -> Tensor:
+        """He-normal weights, zero biases (reading 16)."""
+        rng = generator(seed, "weights")
+        parts = []
+        for layer in self.layers:
+            inputs = layer.inputs if isinstance(layer, Dense) else 9 * layer.inputs
+            parts.append(torch.from_numpy(rng.standard_normal(inputs * layer.outputs) * (2.0 / inputs) ** 0.5))
+            parts.append(torch.zeros(layer.outputs, dtype=torch.float64))
+        return torch.cat(parts).to(torch.float32)
+
+    def _blocks(self, weights: Tensor) -> Sequence[Tensor]:
+        return torch.split(weights, [layer.size for layer in self.layers], dim=1)
+
+    def logits(self, weights: Tensor, x: Tensor) -> Tensor:
+        h = x.expand(len(weights), *x.shape[1:])
+        for layer, block in zip(self.layers, self._blocks(weights), strict=True):
+            h = layers.forward(layer, block, h, keep=False).outputs
+        return h
+
+    def descend(self, weights: Tensor, batch: Batch, clip_norm: float | None, scale: Tensor) -> None:
+        blocks = self._blocks(weights)
+        passes: list[layers.Pass] = []
+        h = batch.x
+        for layer, block in zip(self.layers, blocks, strict=True):
+            passes.append(layers.forward(layer, block, h, keep=True))
+            h = passes[-1].outputs
+        # The gradient of cross-entropy: softmax minus one-hot label.
+        gradient: Tensor | None = softmax(h).sub_(batch.targets)
+        for index in reversed(range(len(self.layers))):
+            assert gradient is not None
+            gradient = layers.backward(self.layers[index], blocks[index], passes[index], gradient, first=index == 0)
+        factor = scale
+        if clip_norm is not None:
+            square = layers.squared_norms(self.layers[0], passes[0], batch.squares)
+            for layer, done in zip(self.layers[1:], passes[1:], strict=True):
+                square += layers.squared_norms(layer, done)
+            factor = torch.minimum(square.rsqrt_().mul_(clip_norm).mul_(scale), scale)
+        for layer, block, done in zip(self.layers, blocks, passes, strict=True):
+            layers.descend(layer, block, done, factor)
+
+    def bytes_per_sample(self) -> int:
+        floats = 0
+        for layer in self.layers:
+            if isinstance(layer, Convolution):
+                positions = layer.height * layer.width
+                floats += positions * (2 * 9 * layer.inputs + 2 * layer.inputs + 5 * layer.outputs)
+                floats += 9 * layer.inputs * layer.outputs  # a per-sample gradient, or Gram matrices below that
+            else:
+                floats += layer.inputs + 4 * layer.outputs
+        return 4 * floats
+
+    def tensors(self, weights: Tensor) -> dict[str, Tensor]:
+        named = {}
+        for index, (layer, block) in enumerate(zip(self.layers, self._blocks(weights[None]), strict=True)):
+            matrix, bias = layers.weights_of(layer, block)
+            if isinstance(layer, Convolution):  # as torch.nn.Conv2d has it: (out, in, 3, 3)
+                matrix = matrix.view(1, layer.outputs, 3, 3, layer.inputs).permute(0, 1, 4, 2, 3)
+            named[f"layer{index}.weight"] = matrix[0].contiguous()
+            named[f"layer{index}.bias"] = bias[0].contiguous()
+        return named
+
+
+class ModuleModel(Model):
+    """Anybody's `torch.nn.Module` from images (B, planes, height, width) to scores (B, M).
+
+    Per-sample gradients by torch.func, a chunk of samples at a time. Modules with buffers that change while training
+    (batch normalisation) mix samples, so that no per-sample gradient exists: they are refused.
+    """
+
+    def __init__(self, module: torch.nn.Module, chunk: int = 64) -> None:
+        if any(True for _ in module.buffers()):
+            raise InputError(
+                f"model {type(module).__name__} has buffers (batch normalisation?): its samples are not independent, "
+                "so they cannot be clipped one by one"
+            )
+        self.module, self.chunk = module, chunk
+        self.shapes = {name: parameter.shape for name, parameter in module.named_parameters()}
+        self.size = sum(parameter.numel() for parameter in module.parameters())
+        self._start = torch.cat([parameter.detach().reshape(-1) for parameter in module.parameters()]).float()
+        self._module_type = type(module)
+
+    def initial(self, seed: int) -> Tensor:
+        """The weights the module's own initialisation gives under the replica's seed."""
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(int(generator(seed, "weights").integers(2**62)))
+            fresh = self._module_type()
+        return torch.cat([parameter.detach().reshape(-1) for parameter in fresh.parameters()]).float()
+
+    def _named(self, flat: Tensor) -> dict[str, Tensor]:
+        parts = torch.split(flat, [shape.numel() for shape in self.shapes.values()], dim=-1)
+        return {name: part.view(shape) for part, (name, shape) in zip(parts, self.shapes.items(), strict=True)}
+
+    def _scores(self, flat: Tensor, x: Tensor) -> Tensor:
+        images = x.permute(0, 3, 1, 2) if x.ndim == 4 else x
+        scores: Tensor = torch.func.functional_call(self.module, self._named(flat), (images,))
+        return scores
+
+    def logits(self, weights: Tensor, x: Tensor) -> Tensor:
+        many = x.expand(len(weights), *x.shape[1:])
+        return torch.stack([self._scores(flat, inputs) for flat, inputs in zip(weights, many, strict=True)])
+
+    def descend(self, weights: Tensor, batch: Batch, clip_norm: float | None, scale: Tensor) -> None:
+        def loss(flat: Tensor, sample: Tensor, target: Tensor) -> Tensor:
+            return torch.nn.functional.cross_entropy(self._scores(flat, sample[None]), target[None])
+
+        per_sample = torch.func.vmap(torch.func.grad(loss), in_dims=(None, 0, 0))
+        for flat, inputs, targets, amount in zip(weights, batch.x, batch.targets, scale, strict=True):
+            step = torch.zeros_like(flat)
+            for start in range(0, len(targets), self.chunk):
+                piece = slice(start, start + self.chunk)
+                gradients = per_sample(flat, inputs[piece], targets[piece])
+                factor = amount[piece]
+                if clip_norm is not None:
+                    factor = factor * (clip_norm / gradients.norm(dim=1).clamp_(min=clip_norm))
+                step += factor @ gradients
+            flat -= step
+
+    def bytes_per_sample(self) -> int:
+        return 8 * self.size
+
+    def tensors(self, weights: Tensor) -> dict[str, Tensor]:
+        return {name: tensor.contiguous() for name, tensor in self._named(weights).items()}
+
+
+def softmax(scores: Tensor) -> Tensor:
+    """Softmax over the last axis of (G, B, M), computed across samples: several times faster where M is small."""
+    return torch.softmax(scores.transpose(1, 2).contiguous(), dim=1).transpose(1, 2)
+
+
+def make_model(name: str, input_shape: Sequence[int], classes: int) -> Model:
+    """A built-in model by name, or ``package.module:Class`` (called without arguments)."""
+    if name in MODELS:
+        return LayeredModel(architecture(name, input_shape, classes))
+    module, colon, attribute = name.partition(":")
+    if not colon:
+        raise unknown("model", name, MODELS)
+    sys.path.insert(0, "")
+    try:
+        made = getattr(importlib.import_module(module), attribute)()
+    except (ImportError, AttributeError, TypeError) as error:
+        raise InputError(f"learning.model '{name}' cannot be made: {error}") from error
+    finally:
+        sys.path.remove("")
+    if not isinstance(made, torch.nn.Module):
+        raise InputError(f"learning.model '{name}' must be a torch.nn.Module, got {type(made).__name__}")
+    planes, height, width = input_shape
+    try:
+        scores = made(torch.zeros(2, planes, height, width))
+    except (RuntimeError, ValueError) as error:
+        raise InputError(
+            f"learning.model '{name}' does not take images {planes} x {height} x {width}: {error}"
+        ) from error
+    if tuple(scores.shape) != (2, classes):
+        raise InputError(f"learning.model '{name}' must give {classes} scores a sample, got {tuple(scores.shape)[1:]}")
+    return ModuleModel(made)

@@ -51,6 +51,21 @@ def label_counts(partition: Partition, class_totals: IntArray, clients: int, see
     return counts
 
 
+def assign_samples(counts: IntArray, labels: IntArray, seed: int) -> IntArray:
+    """Sample indices, client after client: client i's are the next counts[i].sum(), in random order.
+
+    counts (U, M) as from `label_counts`, labels (n,) of the data set. Which sample of a class goes where is random.
+    """
+    rng = generator(seed, "samples")
+    owner = np.full(len(labels), len(counts))
+    for label, per_client in enumerate(counts.T):
+        members = rng.permutation(np.flatnonzero(labels == label))
+        owner[members[: per_client.sum()]] = np.repeat(np.arange(len(counts)), per_client)
+    shuffled = rng.permutation(len(labels))
+    order = shuffled[np.argsort(owner[shuffled], kind="stable")]
+    return order[: counts.sum()]
+
+
 def _sizes(clients: int, total: int, imbalance: float, rng: np.random.Generator) -> IntArray:
     """Client sizes that sum to ``total``, each at least 1."""
     weights = rng.uniform(1 - imbalance, 1 + imbalance, clients) if imbalance else np.ones(clients)

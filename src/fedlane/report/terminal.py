@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 Summary = Mapping[str, Any]
@@ -34,6 +35,15 @@ def _plus_minus(measure: Mapping[str, float | None]) -> str:
     return f"{mean:,.0f}" if high is None else f"{mean:,.0f} ± {high - mean:,.0f}"
 
 
+def _time_to(summary: Summary) -> str:
+    """Mean time to the target accuracy over the seeds that reach it, and how many do, if not all."""
+    measure = summary["time_to_accuracy"]
+    if not measure["reached"]:
+        return "never"
+    missing = len(summary["seeds"]) - measure["reached"]
+    return f"{measure['mean']:,.0f} s" + (f" ({measure['reached']}/{len(summary['seeds'])})" if missing else "")
+
+
 def summary_table(summary: Summary) -> Table:
     """One run: each measure with its 95% interval over seeds."""
     seeds = len(summary["seeds"])
@@ -43,32 +53,41 @@ def summary_table(summary: Summary) -> Table:
     table.add_column("mean [95% interval over seeds]" if seeds > 1 else "value", justify="right")
     for label, key, form, unit in _ROWS:
         table.add_row(label, with_interval(summary[key], form, unit))
+    if summary["final_accuracy"]["mean"] is not None:
+        table.add_row("final accuracy", with_interval(summary["final_accuracy"], "{:.4f}"))
+    if "time_to_accuracy" in summary:
+        table.add_row(f"time to accuracy {summary['time_to_accuracy']['target']:g}", _time_to(summary))
     table.add_row("quotas", f"{summary['quota']['smallest']:.3f} to {summary['quota']['largest']:.3f}")
     return table
 
 
 def comparison_table(summaries: Sequence[Summary]) -> Table:
-    """Several runs of one scenario, a row each; the last column is time against the first run's."""
+    """Several runs of one scenario, a row each."""
     first = summaries[0]
     title = f"{first['scenario']} · {first['rounds']} rounds · {_seeds(first['seeds'])}"
     if len(first["seeds"]) > 1:
         title += " · mean ± 95% interval"
-    table = Table(title=title, title_justify="left")
-    table.add_column("policy", overflow="fold", min_width=16)
-    for heading in ("delay (s)", "late", "participation", "short by", "queue", "vs first"):
+    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, pad_edge=False, caption_justify="left")
+    table.add_column("policy", overflow="fold", min_width=10)
+    learned = first["final_accuracy"]["mean"] is not None
+    timed = "time_to_accuracy" in first
+    headings = ["delay (s)", "ratio", "late", "least", "queue"]
+    headings += ["accuracy"] * learned + ([f"to {first['time_to_accuracy']['target']:g}"] if timed else [])
+    for heading in headings:
         table.add_column(heading, justify="right", no_wrap=True)
     base = first["cumulative_delay_s"]["mean"]
     for summary in summaries:
-        smallest, largest = (summary[key]["mean"] for key in ("min_participation", "max_participation"))
         table.add_row(
             summary["policy"],
             _plus_minus(summary["cumulative_delay_s"]),
+            f"{summary['cumulative_delay_s']['mean'] / base:.2f}" if base else "-",
             f"{summary['late_share']['mean']:.1%}",
-            f"{smallest:.2f}-{largest:.2f}",
-            f"{summary['quota_shortfall']['mean']:.3f}",
+            f"{summary['min_participation']['mean']:.2f}",
             f"{summary['max_queue']['mean']:.1f}",
-            f"x{summary['cumulative_delay_s']['mean'] / base:.2f}" if base else "-",
+            *([f"{summary['final_accuracy']['mean']:.3f}"] if learned else []),
+            *([_time_to(summary)] if timed else []),
         )
+    table.caption = "ratio: delay against the first row's; late: share of uploads; least: smallest participation"
     return table
 
 

@@ -5,17 +5,22 @@ import json
 import math
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from numpy.typing import NDArray
+from safetensors import SafetensorError
+from safetensors.numpy import load_file, save_file
 from scipy.special import stdtrit
 
 from fedlane.records import FloatArray
 from fedlane.scenario import Scenario
+from fedlane.simulation.checkpoint import NAME as CHECKPOINT
+from fedlane.simulation.checkpoint import Checkpoint
 from fedlane.simulation.setup import Setup
 from fedlane.simulation.trace import Trace
 from fedlane.validate import InputError
@@ -40,6 +45,7 @@ COLUMNS = {
     "channels": ("replica", "channel", "x_m", "y_m"),
     "client_rounds": ("replica", "round", "client", "queue", "epsilon", "available"),
 }
+MODEL = "model.safetensors"
 MEASURES = ("cumulative_delay_s", "mean_round_s", "late_share", "min_participation", "max_queue", "final_accuracy")
 
 
@@ -50,6 +56,8 @@ class Run:
     scenario: Scenario
     tables: Mapping[str, pa.Table]
     summary: Mapping[str, Any]
+    model: Mapping[str, NDArray[np.float32]] = field(default_factory=dict)
+    """The global model's tensors by name; with several replicas, names begin with ``replicaN.``"""
 
     @property
     def rounds(self) -> pa.Table:
@@ -71,6 +79,23 @@ class Run:
     def client_rounds(self) -> pa.Table:
         return self.tables["client_rounds"]
 
+    def time_to_accuracy(self, target: float) -> FloatArray:
+        """(R,): seconds on the air until accuracy reaches ``target``; NaN where it never does.
+
+        Accuracy is smoothed over three evaluations, so that one lucky test does not count.
+        """
+        replica = self.rounds["replica"].to_numpy()
+        accuracy, clock_s = self.rounds["accuracy"].to_numpy(), self.rounds["clock_s"].to_numpy()
+        result = np.full(int(replica.max(initial=-1)) + 1, np.nan)
+        for r in range(len(result)):
+            tested = (replica == r) & ~np.isnan(accuracy)
+            curve = accuracy[tested]
+            smooth = np.convolve(curve, np.ones(3) / 3, mode="valid") if len(curve) >= 3 else curve[:0]
+            reached = np.flatnonzero(smooth >= target)
+            if len(reached):
+                result[r] = clock_s[tested][reached[0] + 1]
+        return result
+
     def save(self, folder: str | Path) -> None:
         """Write the run folder, which must be new or empty."""
         RunFolder.create(folder).write(self)
@@ -87,9 +112,8 @@ class Run:
         loaded = {}
         for name, columns in COLUMNS.items():
             try:
-                loaded[name] = pq.read_table(
-                    path / f"{name}.parquet", page_checksum_verification=True, partitioning=None
-                )
+                with (path / f"{name}.parquet").open("rb") as file:
+                    loaded[name] = pq.read_table(file, page_checksum_verification=True, partitioning=None)
             except (OSError, pa.ArrowException) as error:
                 raise InputError(f"{path / name}.parquet is damaged: {str(error).splitlines()[0]}") from error
             missing = [column for column in columns if column not in loaded[name].column_names]
@@ -102,13 +126,19 @@ class Run:
             raise InputError(f"{path / 'summary.json'} is damaged: {error}") from error
         if not complete:
             raise InputError(f"{path / 'summary.json'} is not FedLane's: a mean or bound is missing")
-        return cls(scenario=Scenario.load(path / "scenario.toml"), tables=loaded, summary=summary)
+        model = {}
+        if (path / MODEL).is_file():
+            try:
+                model = load_file(path / MODEL)
+            except (OSError, SafetensorError) as error:
+                raise InputError(f"{path / MODEL} is damaged: {error}") from error
+        return cls(scenario=Scenario.load(path / "scenario.toml"), tables=loaded, summary=summary, model=model)
 
 
 class RunFolder:
     """A run's folder. Every write goes to a temporary name and is renamed, so that a reader never sees half a file."""
 
-    def __init__(self, path: Path, made: Sequence[Path]) -> None:
+    def __init__(self, path: Path, made: Sequence[Path] = ()) -> None:
         self.path = path
         self._made = made
         self._written = False
@@ -128,11 +158,14 @@ class RunFolder:
             raise InputError(f"output folder {path} cannot be written: {error.strerror or error}") from error
         return cls(path, made)
 
-    def write(self, run: Run, *, interrupted: bool = False) -> None:
-        """Write or rewrite everything; on failure nothing of this write stays."""
+    def write(self, run: Run, *, checkpoint: Checkpoint | None = None, interrupted: bool = False) -> None:
+        """Write or rewrite everything; on failure nothing of this write stays. A finished run keeps no checkpoint."""
         try:
             with tempfile.TemporaryDirectory(dir=self.path, prefix=".writing-") as temporary:
                 names = _write_files(run, Path(temporary), interrupted)
+                if checkpoint is not None:
+                    (Path(temporary) / CHECKPOINT).write_bytes(checkpoint.to_bytes())
+                    names.insert(0, CHECKPOINT)
                 for name in names:
                     (Path(temporary) / name).replace(self.path / name)
         except (OSError, pa.ArrowException) as error:
@@ -140,6 +173,8 @@ class RunFolder:
             reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error).splitlines()[0]
             raise InputError(f"output folder {self.path} cannot be written: {reason}") from error
         self._written = True
+        if checkpoint is None:
+            (self.path / CHECKPOINT).unlink(missing_ok=True)
 
     def abandon(self) -> None:
         """Remove the folders that this run made, if nothing complete was ever written."""
@@ -152,14 +187,18 @@ class RunFolder:
 def _write_files(run: Run, folder: Path, interrupted: bool) -> list[str]:
     """Write all files of a run into ``folder``; returns their names, the status last."""
     for name, table in run.tables.items():
-        pq.write_table(table, folder / f"{name}.parquet", compression="zstd", write_page_checksum=True)
+        with (folder / f"{name}.parquet").open("wb") as file:  # by handle: a ':' in the path is no address
+            pq.write_table(table, file, compression="zstd", write_page_checksum=True)
+    if run.model:
+        save_file(dict(run.model), folder / MODEL)
     (folder / "scenario.toml").write_text(run.scenario.to_toml())
     (folder / "summary.json").write_text(json.dumps(run.summary, indent=2) + "\n")
     done, rounds = run.summary["rounds"], run.scenario.rounds
     state = "finished" if done == rounds else "interrupted" if interrupted else "running"
     status = {"round": done, "rounds": rounds, "state": state}
     (folder / "status.json").write_text(json.dumps(status) + "\n")
-    return [*(f"{name}.parquet" for name in run.tables), "scenario.toml", "summary.json", "status.json"]
+    model = [MODEL] if run.model else []
+    return [*(f"{name}.parquet" for name in run.tables), *model, "scenario.toml", "summary.json", "status.json"]
 
 
 def interval(values: FloatArray | None) -> dict[str, float | None]:
@@ -196,7 +235,7 @@ def summarise(
         "late_share": 1.0 - in_time.sum(axis=1) / np.maximum(uploads, 1),
         "min_participation": participation.min(axis=1),
         "max_queue": trace.queue.max(axis=(1, 2), initial=0.0).astype(np.float64),
-        "final_accuracy": None,
+        "final_accuracy": _last_accuracy(trace),
         "max_participation": participation.max(axis=1),
         "quota_shortfall": np.maximum(quota - participation, 0.0).max(axis=1),
         "feasible_scale": feasible_scale if feasible_scale is None or np.isfinite(feasible_scale).all() else None,
@@ -215,6 +254,14 @@ def summarise(
     }
 
 
+def _last_accuracy(trace: Trace) -> FloatArray | None:
+    """(R,): accuracy at the last evaluation; None without learning."""
+    tested = np.flatnonzero(~np.isnan(trace.accuracy).any(axis=0))
+    return trace.accuracy[:, tested[-1]] if len(tested) else None
+
+
 def _infeasible(seeds: tuple[int, ...], scale: FloatArray | None) -> dict[str, float]:
     """Seeds on which no policy could serve the quotas, with the multiple of them that the best could serve."""
-    return {} if scale is None else {str(seed): float(s) for seed, s in zip(seeds, scale, strict=True) if s < 1.0}
+    return (
+        {} if scale is None else {str(seed): float(s) for seed, s in zip(seeds, scale, strict=True) if s < 1.0 - 1e-9}
+    )

@@ -1,11 +1,13 @@
 """Whole runs: `simulate` for one call, `Simulation` for whoever wants to follow round by round."""
 
 import time
-import warnings
 from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from fedlane.privacy import make_mechanism
 from fedlane.records import DelayDistributions
 from fedlane.rng import RoundStreams
 from fedlane.scenario import Scenario
@@ -13,20 +15,29 @@ from fedlane.scheduling.lane import CELLS
 from fedlane.scheduling.policy import Policy, SinglePolicy, lift
 from fedlane.scheduling.queues import updated_queues
 from fedlane.scheduling.registry import make_policy, resolved_parameters
+from fedlane.simulation.checkpoint import Checkpoint
 from fedlane.simulation.results import Run, summarise
 from fedlane.simulation.round import play_round
-from fedlane.simulation.setup import prepare
+from fedlane.simulation.setup import Setup, prepare
 from fedlane.simulation.trace import Trace, tables
 from fedlane.validate import InputError, at_least
 
-NO_LEARNING = "learning is not part of this version yet: the schedule alone is computed"
+if TYPE_CHECKING:  # PyTorch is loaded only by runs that learn
+    from fedlane.learning.federation import Federation
+    from fedlane.learning.replay import LearningTask, Schedule
 
 
 class Simulation:
     """A run in progress: every replica's world, the policy's state, and the trace so far."""
 
     def __init__(
-        self, scenario: Scenario, policy: str | Policy | SinglePolicy = "lane", seeds: Sequence[int] = (0,)
+        self,
+        scenario: Scenario,
+        policy: str | Policy | SinglePolicy = "lane",
+        seeds: Sequence[int] = (0,),
+        *,
+        learning: bool = False,
+        device: str = "cpu",
     ) -> None:
         self.label = policy if isinstance(policy, str) else policy.name
         if isinstance(policy, str):
@@ -37,7 +48,7 @@ class Simulation:
             raise InputError(f"seeds must be at least one and all different, got {list(seeds)}")
         at_least("seed", min(seeds), 0)
         if "losses" in policy.requires:
-            raise InputError(f"policy {policy.name} requires losses, which a run without learning does not have")
+            raise InputError(f"policy {policy.name} requires losses, which runs do not supply yet")
         self.policy = policy
         self.scenario = scenario.with_values(
             {f"policies.{policy.name}.{key}": value for key, value in resolved_parameters(policy).items()}
@@ -55,6 +66,7 @@ class Simulation:
         self._queue = np.zeros(problem.quotas.shape)
         self._uploads = np.zeros(problem.quotas.shape, np.int64)
         self._started = time.perf_counter()
+        self.federation = learning_task(self.setup).federation(device) if learning else None
 
     @property
     def round(self) -> int:
@@ -74,6 +86,16 @@ class Simulation:
         self._uploads += feedback.assignment >= 0
         self._queue = updated_queues(self._queue, self.quota, feedback.punctual)
         self.trace.append(feedback, self._queue, available, self.setup.problem.deadline_s)
+        if self.federation is not None:
+            self._learn(self.federation, self.round - 1)
+
+    def _learn(self, federation: "Federation", t: int) -> None:
+        """The punctual clients of round ``t`` teach the model; now and then it is tested."""
+        punctual = self.trace.total_s_at(t) <= self.setup.problem.deadline_s
+        federation.play(t, self.trace.client[:, t], punctual)
+        if self.finished or (t + 1) % self.scenario.learning.evaluate_every == 0:
+            evaluation = federation.evaluate()
+            self.trace.accuracy[:, t], self.trace.loss[:, t] = evaluation.accuracy, evaluation.loss
 
     def result(self) -> Run:
         """What has been played so far as a `Run`."""
@@ -86,7 +108,61 @@ class Simulation:
             self.feasible_scale,
             time.perf_counter() - self._started,
         )
-        return Run(scenario=self.scenario, tables=tables(self.trace, self.setup, self.quota), summary=summary)
+        return Run(
+            scenario=self.scenario,
+            tables=tables(self.trace, self.setup, self.quota),
+            summary=summary,
+            model={} if self.federation is None else self.federation.tensors(),
+        )
+
+    def schedule(self) -> "Schedule":
+        """The rounds played so far as a schedule that can be learned from elsewhere."""
+        from fedlane.learning.replay import Schedule
+
+        trace = self.trace.played()
+        punctual = trace.total_s <= self.setup.problem.deadline_s
+        return Schedule(learning_task(self.setup), trace.client, punctual, trace.delay_s)
+
+    def checkpoint(self) -> Checkpoint:
+        """Everything needed to go on from here."""
+        arrays: dict[str, np.ndarray[Any, Any]] = {
+            **{f"state.{name}": array for name, array in self._state.items()},
+            **{f"trace.{name}": array for name, array in self.trace.played().arrays().items()},
+            "queue": self._queue,
+            "uploads": self._uploads,
+        }
+        if self.federation is not None:
+            arrays["weights"] = self.federation.weights.cpu().numpy()
+        return Checkpoint(self.label, self.setup.seeds, self.federation is not None, arrays)
+
+    @classmethod
+    def resume(cls, folder: str | Path, device: str = "cpu") -> "Simulation":
+        """The run of a folder, at its last checkpoint: going on gives what an unbroken run would have given."""
+        saved = Checkpoint.load(Path(folder))
+        simulation = cls(
+            Scenario.load(Path(folder) / "scenario.toml"),
+            saved.label,
+            saved.seeds,
+            learning=saved.learning,
+            device=device,
+        )
+        try:
+            simulation._restore(saved)
+        except (KeyError, ValueError) as error:
+            raise InputError(
+                f"{folder} cannot be resumed: its checkpoint does not fit its scenario ({error})"
+            ) from error
+        return simulation
+
+    def _restore(self, saved: Checkpoint) -> None:
+        played = saved.arrays["trace.delay_s"].shape[1]
+        for name, array in self.trace.arrays().items():
+            array[:, :played] = saved.arrays[f"trace.{name}"]
+        self.trace.rounds = played
+        self._state = {name: saved.arrays[f"state.{name}"] for name in self._state}
+        self._queue, self._uploads = saved.arrays["queue"], saved.arrays["uploads"]
+        if self.federation is not None:
+            self.federation.restore(saved.arrays["weights"])
 
 
 def simulate(
@@ -100,15 +176,43 @@ def simulate(
     progress: Callable[[int], None] | None = None,
 ) -> Run:
     """Run a scenario under a policy for some seeds at once; ``progress`` is called with the rounds played so far."""
-    if learning:
-        warnings.warn(NO_LEARNING, stacklevel=2)
     if isinstance(scenario, str):
         scenario = Scenario.load(scenario)
     if rounds is not None:
         scenario = scenario.with_values({"rounds": rounds})
-    simulation = Simulation(scenario, policy, seeds)
+    simulation = Simulation(scenario, policy, seeds, learning=learning, device=device)
     while not simulation.finished:
         simulation.step()
         if progress is not None:
             progress(simulation.round)
     return simulation.result()
+
+
+def learning_task(setup: Setup) -> "LearningTask":
+    """What the scenario says of learning, as plain values."""
+    from fedlane.learning.replay import LearningTask
+
+    scenario = setup.scenario
+    learning = scenario.learning
+    mechanism = make_mechanism(
+        scenario.privacy.mechanism,
+        scenario.per_client(scenario.privacy.epsilon),
+        scenario.per_client(scenario.privacy.delta),
+        setup.label_counts.sum(axis=2),
+        learning_rate=learning.learning_rate,
+        clip_norm=learning.clip_norm,
+        local_iterations=learning.local_iterations,
+    )
+    return LearningTask(
+        dataset=scenario.data.dataset,
+        model=learning.model,
+        learning_rate=learning.learning_rate,
+        local_iterations=learning.local_iterations,
+        evaluate_every=learning.evaluate_every,
+        mechanism=mechanism.name,
+        clip_norm=np.inf if mechanism.clip_norm is None else mechanism.clip_norm,
+        upload_noise=mechanism.upload_noise,
+        batch_size=scenario.per_client(learning.batch_size).astype(np.int64),
+        label_counts=setup.label_counts,
+        seeds=np.array(setup.seeds),
+    )

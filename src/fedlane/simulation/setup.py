@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from fedlane.learning.architectures import parameter_count
 from fedlane.learning.datasets import dataset_info
-from fedlane.learning.models import parameter_count
 from fedlane.learning.partition import Partition, label_counts
 from fedlane.network import AirInterface, Compute, Radio, Topology, place
 from fedlane.records import FloatArray, IntArray, Problem

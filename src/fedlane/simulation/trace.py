@@ -1,6 +1,6 @@
 """What happened, round by round, as arrays; and the tables made from it."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
@@ -27,6 +27,9 @@ class Trace:
     """(R, T, U): after the round."""
     available: BoolArray
     """(R, T, U): before the round."""
+    accuracy: FloatArray
+    """(R, T): of the global model on the test set after the round; NaN where not evaluated."""
+    loss: FloatArray
     rounds: int = 0
     """Rounds played so far."""
 
@@ -40,6 +43,8 @@ class Trace:
             delay_s=np.zeros((replicas, rounds)),
             queue=np.zeros((replicas, rounds, clients), np.float32),
             available=np.ones((replicas, rounds, clients), np.bool_),
+            accuracy=np.full((replicas, rounds), np.nan),
+            loss=np.full((replicas, rounds), np.nan),
         )
 
     def append(self, feedback: Feedback, queue: FloatArray, available: BoolArray, deadline_s: float) -> None:
@@ -58,22 +63,20 @@ class Trace:
 
     def played(self) -> "Trace":
         """The rounds played so far."""
-        t = self.rounds
-        return Trace(
-            self.client[:, :t],
-            self.download_s[:, :t],
-            self.compute_s[:, :t],
-            self.upload_s[:, :t],
-            self.delay_s[:, :t],
-            self.queue[:, :t],
-            self.available[:, :t],
-            t,
-        )
+        return Trace(**{name: array[:, : self.rounds] for name, array in self.arrays().items()}, rounds=self.rounds)
+
+    def arrays(self) -> dict[str, np.ndarray[Any, Any]]:
+        """Every array by its field's name."""
+        return {f.name: getattr(self, f.name) for f in fields(self) if f.name != "rounds"}
 
     @property
     def total_s(self) -> FloatArray:
         """(R, T, N): each assigned client's whole delay."""
         return self.download_s + self.compute_s + self.upload_s
+
+    def total_s_at(self, round: int) -> FloatArray:
+        """(R, N): the same for one round."""
+        return self.download_s[:, round] + self.compute_s[:, round] + self.upload_s[:, round]
 
     def counts(self, deadline_s: float) -> tuple[IntArray, IntArray]:
         """Rounds in which each client was assigned, and punctual; each (R, U)."""
@@ -114,8 +117,8 @@ def tables(trace: Trace, setup: Setup, quota: FloatArray) -> dict[str, pa.Table]
         "delay_s": trace.delay_s.ravel(),
         "clock_s": np.cumsum(trace.delay_s, axis=1).ravel(),
         "punctual": punctual.sum(axis=2).ravel().astype(np.int32),
-        "accuracy": nulls(len(r)),
-        "loss": nulls(len(r)),
+        "accuracy": pa.array(trace.accuracy.ravel(), from_pandas=True),  # NaN becomes null
+        "loss": pa.array(trace.loss.ravel(), from_pandas=True),
     }
     at = replica, round, channel
     assignments = {

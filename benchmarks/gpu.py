@@ -1,0 +1,135 @@
+"""Learning on one GPU, with PyTorch and NumPy alone: federation-rounds per second, and how far from the card's limits.
+
+    python benchmarks/gpu.py mlp 200 100 50         # model, replicas, rounds, evaluate every; needs Fashion-MNIST
+    python benchmarks/gpu.py cnn 32 10 50           # on random images of CIFAR-10's shape
+
+Draws, punctual masks (a fifth of uploads late), noise and evaluation are included; the first rounds are not timed.
+"""
+
+import sys
+import time
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent.parent / "src"))
+
+import numpy as np
+import torch
+
+from fedlane.learning.architectures import Convolution, architecture
+from fedlane.learning.datasets import Dataset, Samples, dataset_info
+from fedlane.learning.federation import Federation
+from fedlane.learning.local import LocalTask
+from fedlane.learning.models import make_model
+from fedlane.learning.partition import Partition, label_counts
+from fedlane.records import MechanismSpec
+
+CLIENTS, CHANNELS, BATCH, STEPS = 10, 4, 64, 5
+WARM_UP = 5
+
+
+def flop_per_sample(model: str, shape: tuple[int, int, int]) -> float:
+    """Multiply-adds times two of a forward and backward pass with clipping, as the layers do it."""
+    total = 0.0
+    for index, layer in enumerate(architecture(model, shape, 10)):
+        if isinstance(layer, Convolution):
+            positions, width = layer.height * layer.width, 9 * layer.inputs
+            product = 2.0 * positions * width * layer.outputs
+            ghost = 2.0 * positions**2 * (width + layer.outputs)
+            norms = min(ghost, product)
+            gradient = 0.0 if norms == product else product  # the per-sample gradients are summed, not made again
+            total += product * (1 if index == 0 else 2) + norms + gradient
+        else:
+            total += 2.0 * layer.inputs * layer.outputs * (2 if index == 0 else 3)
+    return total
+
+
+def synthetic(name: str) -> Dataset:
+    """Random images in the shape of a data set: speed does not depend on what they show."""
+    info = dataset_info(name)
+    rng = np.random.default_rng(0)
+    planes, height, width = info.input_shape
+
+    def samples(per_class: int) -> Samples:
+        labels = np.repeat(np.arange(10), per_class)
+        return Samples(rng.integers(0, 256, (len(labels), height, width, planes), dtype=np.uint8), labels)
+
+    return Dataset(info, samples(info.train_per_class), samples(info.test_per_class))
+
+
+def ceilings(device: str) -> tuple[float, float]:
+    """Matrix rate in FLOP/s at the precision used, and copy bandwidth in bytes/s (read and written)."""
+    size = 8192 if device == "cuda" else 1024
+    a, b = torch.randn(2, size, size, device=device)
+    rate = 2.0 * size**3 / timed(lambda: a @ b, device)
+    block = torch.empty(2**30 if device == "cuda" else 2**26, dtype=torch.uint8, device=device)
+    other = torch.empty_like(block)
+    return rate, 2.0 * block.numel() / timed(lambda: other.copy_(block), device)
+
+
+def timed(call: object, device: str, repeats: int = 10) -> float:
+    """Median seconds of a call."""
+    times = []
+    for _ in range(repeats + 3):
+        wait(device)
+        start = time.perf_counter()
+        call()  # type: ignore[operator]
+        wait(device)
+        times.append(time.perf_counter() - start)
+    return float(np.median(times[3:]))
+
+
+def wait(device: str) -> None:
+    if device == "cuda":
+        torch.cuda.synchronize()
+
+
+def measure(model: str, replicas: int, rounds: int, evaluate_every: int, device: str) -> None:
+    data = synthetic("cifar10" if model == "cnn" else "fashion-mnist")
+    counts = np.stack(
+        [label_counts(Partition("dominant", 0.8, 0.0), data.info.class_totals, CLIENTS, s) for s in range(replicas)]
+    )
+    federation = Federation(
+        make_model(model, data.info.input_shape, 10),
+        data,
+        counts,
+        range(replicas),
+        LocalTask(0.1, STEPS, 20.0 if model == "cnn" else 1.0),
+        MechanismSpec("paper", 1.0, np.full((replicas, CLIENTS), 1e-5)),
+        np.full(CLIENTS, BATCH),
+        device,
+    )
+    rng = np.random.default_rng(1)
+    client = np.argsort(rng.random((WARM_UP + rounds, replicas, CLIENTS)), axis=2)[..., :CHANNELS]
+    punctual = rng.random(client.shape) < 0.8
+    for t in range(WARM_UP):
+        federation.play(t, client[t], punctual[t])
+    federation.evaluate()
+    wait(device)
+    start, testing = time.perf_counter(), 0.0
+    for t in range(WARM_UP, WARM_UP + rounds):
+        federation.play(t, client[t], punctual[t])
+        if (t - WARM_UP + 1) % evaluate_every == 0:
+            wait(device)
+            before = time.perf_counter()
+            federation.evaluate()
+            wait(device)
+            testing += time.perf_counter() - before
+    wait(device)
+    seconds = time.perf_counter() - start
+    rate, bandwidth = ceilings(device)
+    trained = punctual[WARM_UP:].sum() * STEPS * BATCH
+    flop = trained * flop_per_sample(model, data.info.input_shape)
+    print(
+        f"{model}, {replicas} replicas, {rounds} rounds: {replicas * rounds / seconds:,.0f} federation-rounds/s "
+        f"({seconds:.2f} s, {testing:.2f} s of it evaluation); {flop / (seconds - testing) / 1e12:.2f} TFLOP/s while "
+        f"training, {flop / (seconds - testing) / rate:.1%} of the {rate / 1e12:.1f} measured in one large product; "
+        f"copies run at {bandwidth / 1e12:.2f} TB/s; replicas at once {federation._replicas_at_once(CHANNELS)}",
+        flush=True,
+    )
+    if device == "cuda":
+        print(f"peak memory {torch.cuda.max_memory_allocated() / 2**30:.1f} GiB", flush=True)
+
+
+if __name__ == "__main__":
+    chosen = "cuda" if torch.cuda.is_available() else "cpu"
+    measure(sys.argv[1], *map(int, sys.argv[2:5]), chosen)

@@ -1,0 +1,64 @@
+"""The built-in models as data: a list of layers each (reading 16). Needs no PyTorch."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+
+from fedlane.validate import InputError, unknown
+
+MODELS = ("mlp", "cnn", "softmax")
+
+
+@dataclass(frozen=True)
+class Dense:
+    """A fully connected layer with bias; its input is flattened."""
+
+    inputs: int
+    outputs: int
+    relu: bool
+
+    @property
+    def size(self) -> int:
+        return (self.inputs + 1) * self.outputs
+
+
+@dataclass(frozen=True)
+class Convolution:
+    """3 x 3, padding 1, bias; then 2 x 2 max-pooling and ReLU. Images are (height, width, planes)."""
+
+    height: int
+    width: int
+    inputs: int
+    outputs: int
+
+    @property
+    def size(self) -> int:
+        return (9 * self.inputs + 1) * self.outputs
+
+
+Layer = Dense | Convolution
+
+
+def architecture(model: str, input_shape: Sequence[int], classes: int) -> tuple[Layer, ...]:
+    """The layers of a built-in model on inputs (planes, height, width)."""
+    pixels = prod(input_shape)
+    if model == "softmax":
+        return (Dense(pixels, classes, relu=False),)
+    if model == "mlp":
+        return (Dense(pixels, 64, relu=True), Dense(64, classes, relu=False))
+    if model == "cnn":
+        planes, height, width = input_shape
+        if height < 8 or width < 8:
+            raise InputError(f"model cnn needs images of at least 8 x 8, got {height} x {width}")
+        convolutions = []
+        for outputs in (64, 128, 256):
+            convolutions.append(Convolution(height, width, planes, outputs))
+            planes, height, width = outputs, height // 2, width // 2
+        dense = Dense(planes * height * width, 128, relu=True), Dense(128, 256, relu=True)
+        return (*convolutions, *dense, Dense(256, classes, relu=False))
+    raise unknown("model", model, MODELS)
+
+
+def parameter_count(model: str, input_shape: Sequence[int], classes: int) -> int:
+    """Number of weights and biases of a built-in model."""
+    return sum(layer.size for layer in architecture(model, input_shape, classes))

@@ -1,0 +1,95 @@
+"""Downloads that survive cut connections: resumed where they stopped, verified before they get their name."""
+
+import gzip
+import hashlib
+import http.client
+import os
+import shutil
+import tarfile
+import time
+import urllib.error
+import urllib.request
+import zlib
+from collections.abc import Mapping
+from pathlib import Path
+
+from fedlane.validate import InputError
+
+ATTEMPTS = 4
+TIMEOUT_S = 30.0
+_PIECE = 1 << 20
+
+
+def fetch(url: str, folder: Path) -> Path:
+    """Download ``url`` to ``folder/NAME.part``, going on from what an earlier try left there; returns that path."""
+    if not url.startswith(("http://", "https://")):
+        raise InputError(f"download address must begin with http:// or https://, got '{url}'")
+    part = folder / f"{url.rsplit('/', 1)[1]}.part"
+    problem: Exception | None = None
+    for attempt in range(ATTEMPTS):
+        if attempt:
+            time.sleep(0.2 * 2**attempt)
+        try:
+            _fetch_rest(url, part)
+            return part
+        except urllib.error.HTTPError as error:
+            if error.code == 416:  # nothing left to send: the part is whole, or stale
+                return part
+            problem = error
+            if 400 <= error.code < 500:
+                break
+        except (OSError, http.client.HTTPException) as error:
+            problem = error
+    raise InputError(f"download of {url} failed: {problem}; the part so far is kept and resumed") from problem
+
+
+def _fetch_rest(url: str, part: Path) -> None:
+    have = part.stat().st_size if part.exists() else 0
+    request = urllib.request.Request(url, headers={"Range": f"bytes={have}-"} if have else {})
+    with urllib.request.urlopen(request, timeout=TIMEOUT_S) as response:
+        resumed = response.status == 206
+        expected = response.headers.get("Content-Length")
+        received = 0
+        with part.open("ab" if resumed else "wb") as file:
+            while piece := response.read(_PIECE):
+                file.write(piece)
+                received += len(piece)
+        if expected is not None and received < int(expected):
+            raise http.client.IncompleteRead(b"", int(expected) - received)
+
+
+def unpack(part: Path, folder: Path, wanted: Mapping[str, str]) -> None:
+    """Take the wanted files (name -> SHA-256 of the content) out of a downloaded .gz or .tar.gz, verify and name them.
+
+    On a wrong checksum nothing is named and the download is removed, so that the next try starts afresh.
+    """
+    temporary = {name: folder / f".{name}.{os.getpid()}" for name in wanted}
+    try:
+        _extract(part, temporary)
+        for name, sha256 in wanted.items():
+            with temporary[name].open("rb") as file:
+                if hashlib.file_digest(file, "sha256").hexdigest() != sha256:
+                    raise InputError(f"download {part.name.removesuffix('.part')}: the checksum of {name} is wrong")
+        for name in wanted:
+            temporary[name].replace(folder / name)
+    except (OSError, EOFError, KeyError, zlib.error, tarfile.TarError) as error:
+        raise InputError(f"download {part.name.removesuffix('.part')} cannot be unpacked: {error}") from error
+    finally:
+        part.unlink(missing_ok=True)
+        for path in temporary.values():
+            path.unlink(missing_ok=True)
+
+
+def _extract(part: Path, targets: Mapping[str, Path]) -> None:
+    if part.name.endswith(".tar.gz.part"):
+        with tarfile.open(part, "r:gz") as archive:
+            members = {Path(member.name).name: member for member in archive if member.isfile()}
+            for name, target in targets.items():
+                source = archive.extractfile(members[name])
+                assert source is not None
+                with source, target.open("wb") as file:
+                    shutil.copyfileobj(source, file)
+    else:
+        (target,) = targets.values()
+        with gzip.open(part, "rb") as compressed, target.open("wb") as file:
+            shutil.copyfileobj(compressed, file)

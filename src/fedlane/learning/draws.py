@@ -1,0 +1,66 @@
+"""Random numbers on any device, without state: a hash of (key, counter).
+
+A replica's numbers follow from its own key, whatever runs beside it, and integers are the same on CPU and GPU.
+For simulation only: this is no cryptographic generator.
+"""
+
+import math
+from collections.abc import Sequence
+
+import torch
+
+from fedlane.rng import key
+
+_GAMMA = -7046029254386353131  # 2^64 / golden ratio, as a signed 64-bit integer
+
+
+def keys(seeds: Sequence[int], purpose: str, device: torch.device) -> torch.Tensor:
+    """One 64-bit key per replica for a purpose, (R,)."""
+    return torch.tensor([key(seed, purpose) for seed in seeds], dtype=torch.int64, device=device)
+
+
+def bits(key: torch.Tensor, counter: torch.Tensor) -> torch.Tensor:
+    """64 random bits for every (key, counter), broadcast together: the finaliser of splitmix64."""
+    x = key + counter * _GAMMA
+    x = (x ^ _shifted(x, 30)) * -4658895280553007687
+    x = (x ^ _shifted(x, 27)) * -7723592293110705685
+    return x ^ _shifted(x, 31)
+
+
+def _shifted(x: torch.Tensor, places: int) -> torch.Tensor:
+    """x >> places with zeros coming in from the left."""
+    return (x >> places) & ((1 << (64 - places)) - 1)
+
+
+def sample_positions(key: torch.Tensor, counter: torch.Tensor, size: torch.Tensor, count: int) -> torch.Tensor:
+    """``count`` distinct positions below ``size``, each position equally likely to be among them.
+
+    One from each of ``count`` equal strata, the strata turned by a random offset. key, counter and size have one
+    shape S; the result is (*S, count), int64. With more than ``size`` asked for, positions repeat.
+    """
+    places = torch.arange(count + 1, device=key.device)
+    size = size[..., None]
+    edges = places * size // count
+    random = _shifted(bits(key[..., None], (counter * (count + 1))[..., None] + places), 32)  # products stay below 2^63
+    width = edges.diff(dim=-1).clamp_(min=1)
+    within = edges[..., :-1] + ((random[..., :-1] * width) >> 32)
+    turn = (random[..., -1:] * size) >> 32
+    return (within + turn) % size
+
+
+def normals(key: torch.Tensor, counter: int, count: int) -> torch.Tensor:
+    """Standard normal numbers (R, count) for keys (R,), float32.
+
+    On a CPU from PyTorch's own generator, seeded by each (key, counter); on a GPU by Box-Muller on hashed bits, all
+    replicas at once. The same device gives the same numbers.
+    """
+    if key.device.type == "cpu":
+        seeds = bits(key, torch.tensor(counter)).tolist()
+        source = torch.Generator()
+        return torch.stack([torch.randn(count, generator=source.manual_seed(seed)) for seed in seeds])
+    half = (count + 1) // 2
+    random = bits(key[:, None], counter * half + torch.arange(half, device=key.device))
+    first = (_shifted(random, 32).to(torch.float32) + 0.5) * 2.0**-32
+    angle = (random & 0xFFFFFFFF).to(torch.float32) * (2.0 * math.pi * 2.0**-32)
+    radius = torch.log(first).mul_(-2.0).sqrt_()
+    return torch.cat([radius * torch.cos(angle), radius * torch.sin(angle)], dim=1)[:, :count]

@@ -1,0 +1,87 @@
+"""Local training: what the clients of a round do with the model they were sent (paper, Section II, steps 2 and 3).
+
+Every training client of every replica is one row: tau iterations of per-sample-clipped SGD on all rows at once.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from fedlane.learning.draws import sample_positions
+from fedlane.learning.models import Batch, Model
+
+
+@dataclass(frozen=True)
+class LocalTask:
+    """How a client trains."""
+
+    learning_rate: float
+    local_iterations: int
+    clip_norm: float | None
+
+
+@dataclass(frozen=True)
+class ClientData:
+    """All replicas' partitions over one resident data set: indices only, never copies of samples."""
+
+    inputs: Tensor
+    """(samples, height, width, planes), float32."""
+    targets: Tensor
+    """(samples, M): one-hot labels, float32."""
+    squares: Tensor
+    """(samples,): the squared norm of each sample's input."""
+    order: Tensor
+    """(R, samples): sample indices of each replica, client after client; int32."""
+    start: Tensor
+    """(R, U): where each client's indices begin."""
+    size: Tensor
+    """(R, U): |D_i|."""
+    batch_size: Tensor
+    """(U,): b_i."""
+    largest_batch: int
+    equal_batches: bool
+
+
+def draw_batches(
+    data: ClientData, key: Tensor, replica: Tensor, client: Tensor, round: int, iterations: int
+) -> tuple[Tensor, Tensor]:
+    """Which samples each row trains on: indices (G, tau, B) and, where batches differ in size, a mask of that shape.
+
+    Drawn from (seed, round, client, iteration) alone: b_i distinct samples, all equally likely.
+    """
+    clients = data.size.shape[1]
+    largest = data.largest_batch
+    step = torch.arange(iterations, device=key.device)
+    counter = ((round * clients + client)[:, None] * iterations) + step
+    size = data.size[replica, client][:, None].expand_as(counter)
+    positions = sample_positions(key[replica][:, None].expand_as(counter), counter, size, largest)
+    indices = data.order[replica[:, None, None], data.start[replica, client][:, None, None] + positions]
+    if data.equal_batches:
+        return indices, torch.empty(0)
+    # A smaller batch keeps a random part of the largest one: which strata are kept turns with the draw.
+    turned = (torch.arange(largest, device=key.device) + positions[..., :1]) % largest
+    return indices, turned < data.batch_size[client][:, None, None]
+
+
+def train_locally(
+    model: Model, task: LocalTask, weights: Tensor, data: ClientData, indices: Tensor, mask: Tensor, batch_size: Tensor
+) -> None:
+    """tau iterations of w -= (eta / b) sum_s clip(g_s), in place on weights (G, d).
+
+    indices (G, tau, B), mask the same or empty, batch_size (G,): the fixed b that the sum is divided by.
+    """
+    scale = (task.learning_rate / batch_size)[:, None].expand(-1, indices.shape[2])
+    targets, squares = _rows(data.targets, indices), _rows(data.squares, indices)
+    for step in range(task.local_iterations):
+        batch = Batch(
+            x=_rows(data.inputs, indices[:, step]),
+            targets=targets[:, step],
+            squares=squares[:, step],
+        )
+        model.descend(weights, batch, task.clip_norm, scale if mask.numel() == 0 else scale * mask[:, step])
+
+
+def _rows(table: Tensor, indices: Tensor) -> Tensor:
+    """table[indices], by the fastest way there is."""
+    return table.index_select(0, indices.reshape(-1)).view(*indices.shape, *table.shape[1:])

@@ -1,0 +1,154 @@
+"""Learning from a saved schedule, on a machine with PyTorch and NumPy alone.
+
+    python -m fedlane.learning.replay schedule.npz --device cuda --out curves.npz
+
+For most policies the model does not influence the schedule, so that it can be computed where that is cheap and
+learned from where the GPU is. The data must be there, or come with the package.
+"""
+
+import argparse
+import sys
+import time
+import zipfile
+from collections.abc import Callable
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedlane.learning.datasets import dataset_info, load_dataset
+from fedlane.learning.federation import Federation
+from fedlane.learning.local import LocalTask
+from fedlane.learning.models import make_model
+from fedlane.records import BoolArray, FloatArray, IntArray, MechanismSpec
+from fedlane.validate import InputError
+
+
+@dataclass(frozen=True)
+class LearningTask:
+    """All that a federation needs to know to learn, as plain values."""
+
+    dataset: str
+    model: str
+    learning_rate: float
+    local_iterations: int
+    evaluate_every: int
+    mechanism: str
+    clip_norm: float
+    """Infinite for none."""
+    upload_noise: FloatArray
+    """(R, U)"""
+    batch_size: IntArray
+    """(U,)"""
+    label_counts: IntArray
+    """(R, U, M)"""
+    seeds: IntArray
+    """(R,)"""
+
+    def federation(self, device: str) -> Federation:
+        """The federations, before their first round."""
+        info = dataset_info(self.dataset)
+        clip_norm = None if np.isinf(self.clip_norm) else self.clip_norm
+        return Federation(
+            make_model(self.model, info.input_shape, info.classes),
+            load_dataset(self.dataset),
+            self.label_counts,
+            [int(seed) for seed in self.seeds],
+            LocalTask(self.learning_rate, self.local_iterations, clip_norm),
+            MechanismSpec(self.mechanism, clip_norm, self.upload_noise),
+            self.batch_size,
+            device,
+        )
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """Who used which channel and who was punctual, for all rounds, and what is to be learned."""
+
+    task: LearningTask
+    client: IntArray
+    """(R, T, N): -1 for nobody."""
+    punctual: BoolArray
+    """(R, T, N)"""
+    delay_s: FloatArray
+    """(R, T)"""
+
+    def save(self, path: str | Path) -> None:
+        arrays = {f"task.{f.name}": np.asarray(getattr(self.task, f.name)) for f in fields(self.task)}
+        own = {"client": self.client, "punctual": self.punctual, "delay_s": self.delay_s}
+        try:
+            with Path(path).open("wb") as file:
+                np.savez_compressed(file, allow_pickle=False, **arrays, **own)
+        except OSError as error:
+            raise InputError(f"schedule {path} cannot be written: {error.strerror}") from error
+
+    @classmethod
+    def load(cls, path: str | Path) -> "Schedule":
+        try:
+            with np.load(path, allow_pickle=False) as stored:
+                task: dict[str, Any] = {f.name: stored[f"task.{f.name}"] for f in fields(LearningTask)}
+                plain = {name: value.item() if value.ndim == 0 else value for name, value in task.items()}
+                return cls(LearningTask(**plain), stored["client"], stored["punctual"], stored["delay_s"])
+        except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
+            raise InputError(f"schedule {path} cannot be read: {error}") from error
+
+
+@dataclass(frozen=True)
+class Curves:
+    """What was learned: the model after some rounds, and how it did on the test set on the way."""
+
+    round: IntArray
+    """(K,): tested rounds, from 0."""
+    clock_s: FloatArray
+    """(R, K)"""
+    accuracy: FloatArray
+    loss: FloatArray
+    weights: FloatArray
+    """(R, d): the final models."""
+
+
+def learn(schedule: Schedule, device: str = "cpu", progress: Callable[[int, float], None] | None = None) -> Curves:
+    """Train every replica through the schedule; ``progress`` is called with rounds done and mean accuracy."""
+    federation = schedule.task.federation(device)
+    rounds = schedule.delay_s.shape[1]
+    tested, accuracy, loss = [], [], []
+    for t in range(rounds):
+        federation.play(t, schedule.client[:, t], schedule.punctual[:, t])
+        if t == rounds - 1 or (t + 1) % schedule.task.evaluate_every == 0:
+            evaluation = federation.evaluate()
+            tested.append(t)
+            accuracy.append(evaluation.accuracy)
+            loss.append(evaluation.loss)
+            if progress is not None:
+                progress(t + 1, float(evaluation.accuracy.mean()))
+    clock_s = np.cumsum(schedule.delay_s, axis=1)[:, tested]
+    weights = federation.weights.cpu().numpy()
+    return Curves(np.array(tested), clock_s, np.array(accuracy).T, np.array(loss).T, weights)
+
+
+def main() -> None:
+    """Learn from a schedule file and write the curves."""
+    parser = argparse.ArgumentParser(prog="fedlane.learning.replay", description="Learn from a saved schedule.")
+    parser.add_argument("schedule")
+    parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
+    parser.add_argument("--out", default="curves.npz")
+    parser.add_argument("--evaluate-every", type=int)
+    options = parser.parse_args()
+    try:
+        schedule = Schedule.load(options.schedule)
+        if options.evaluate_every:
+            schedule = replace(schedule, task=replace(schedule.task, evaluate_every=options.evaluate_every))
+        start = time.perf_counter()
+        curves = learn(schedule, options.device, lambda t, a: print(f"round {t}: accuracy {a:.4f}", flush=True))
+        seconds = time.perf_counter() - start
+    except InputError as error:
+        sys.exit(f"fedlane: {error}")
+    with Path(options.out).open("wb") as file:
+        np.savez_compressed(file, allow_pickle=False, **curves.__dict__)
+    replicas, rounds = schedule.delay_s.shape
+    print(f"{replicas} replicas x {rounds} rounds in {seconds:.1f} s ({replicas * rounds / seconds:,.0f} a second)")
+
+
+if __name__ == "__main__":
+    main()

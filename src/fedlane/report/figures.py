@@ -1,0 +1,90 @@
+"""Figures from results: one style, safe for colour-blind readers."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from scipy.special import stdtrit
+
+from fedlane.records import FloatArray, IntArray
+from fedlane.validate import InputError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from matplotlib.figure import Figure
+
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#999933")
+"""Okabe and Ito's palette, and one more."""
+
+
+def partition_figure(counts: IntArray, path: Path) -> None:
+    """Who holds how many samples of which class: counts (U, M) as stacked bars."""
+    figure, axes = _figure(max(5.0, min(14.0, 2.5 + 0.35 * len(counts))), 3.6)
+    base = np.zeros(len(counts))
+    shades = np.linspace(0.0, 0.95, counts.shape[1])
+    for label, column in enumerate(counts.T):
+        axes.bar(np.arange(len(counts)), column, bottom=base, width=0.85, color=_shade(shades[label]), label=str(label))
+        base += column
+    axes.set_xlabel("client")
+    axes.set_ylabel("samples")
+    if len(counts) <= 30:
+        axes.set_xticks(np.arange(len(counts)))
+    axes.legend(title="class", loc="center left", bbox_to_anchor=(1.0, 0.5), frameon=False)
+    _save(figure, path)
+
+
+def accuracy_figure(runs: Mapping[str, "pa.Table"], path: Path) -> None:
+    """Accuracy against rounds and against time on the air, for `rounds` tables by name: mean and 95% band."""
+    figure, axes = _figure(9.0, 3.8, columns=2)
+    for (name, rounds), colour in zip(runs.items(), COLOURS * (1 + len(runs) // len(COLOURS)), strict=False):
+        round, clock_s, accuracy = _curves(rounds)
+        low, mean, high = _band(accuracy)
+        axes[0].plot(round + 1, mean, color=colour, label=name)
+        axes[0].fill_between(round + 1, low, high, color=colour, alpha=0.2, linewidth=0)
+        axes[1].plot(clock_s.mean(axis=0), mean, color=colour, label=name)
+        axes[1].fill_between(clock_s.mean(axis=0), low, high, color=colour, alpha=0.2, linewidth=0)
+    axes[0].set_xlabel("round")
+    axes[1].set_xlabel("time on the air (s), mean over seeds")
+    for panel in axes:
+        panel.set_ylabel("test accuracy")
+        panel.grid(alpha=0.3)
+    axes[1].legend(frameon=False, loc="lower right")
+    _save(figure, path)
+
+
+def _curves(rounds: "pa.Table") -> tuple[IntArray, FloatArray, FloatArray]:
+    """Tested rounds (K,), and clock and accuracy (R, K), of a `rounds` table."""
+    replicas = int(rounds["replica"].to_numpy().max()) + 1
+    accuracy = rounds["accuracy"].to_numpy().reshape(replicas, -1)
+    tested = np.flatnonzero(~np.isnan(accuracy).any(axis=0))
+    return tested, rounds["clock_s"].to_numpy().reshape(replicas, -1)[:, tested], accuracy[:, tested]
+
+
+def _band(values: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """Mean over the first axis between its 95% bounds; all the same for one row."""
+    mean = values.mean(axis=0)
+    if len(values) == 1:
+        return mean, mean, mean
+    half = stdtrit(len(values) - 1, 0.975) * values.std(axis=0, ddof=1) / np.sqrt(len(values))
+    return mean - half, mean, mean + half
+
+
+def _shade(position: float) -> Any:
+    from matplotlib import colormaps
+
+    return colormaps["cividis"](position)
+
+
+def _figure(width: float, height: float, columns: int = 1) -> tuple["Figure", Any]:
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(width, height), layout="constrained")
+    return figure, figure.subplots(1, columns)
+
+
+def _save(figure: "Figure", path: Path) -> None:
+    try:
+        figure.savefig(path, dpi=150)
+    except (OSError, ValueError) as error:
+        raise InputError(f"picture {path} cannot be written: {error}") from error

@@ -1,0 +1,55 @@
+"""Checkpoints: everything a run needs to go on exactly where it was, as plain arrays in one file.
+
+Random streams need no state of their own: they follow from (seed, purpose, round).
+"""
+
+import io
+import zipfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedlane.validate import InputError
+
+NAME = "checkpoint.npz"
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A run's arrays after some rounds, by name, and the label of its policy."""
+
+    label: str
+    seeds: tuple[int, ...]
+    learning: bool
+    arrays: Mapping[str, np.ndarray[Any, Any]]
+
+    def to_bytes(self) -> bytes:
+        buffer = io.BytesIO()
+        header = {
+            "_label": np.array(self.label),
+            "_seeds": np.array(self.seeds, np.int64),
+            "_learning": np.array(self.learning),
+        }
+        np.savez(buffer, allow_pickle=False, **header, **self.arrays)
+        return buffer.getvalue()
+
+    @classmethod
+    def load(cls, folder: Path) -> "Checkpoint":
+        """Read a run folder's checkpoint; a missing or damaged one is an `InputError`."""
+        path = folder / NAME
+        if not path.is_file():
+            raise InputError(f"{folder} cannot be resumed: {NAME} is missing")
+        try:
+            with np.load(path, allow_pickle=False) as stored:
+                arrays = {name: stored[name] for name in stored.files}
+            return cls(
+                label=str(arrays.pop("_label")),
+                seeds=tuple(int(seed) for seed in arrays.pop("_seeds")),
+                learning=bool(arrays.pop("_learning")),
+                arrays=arrays,
+            )
+        except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
+            raise InputError(f"{path} is damaged: {error}") from error
