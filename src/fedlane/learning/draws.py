@@ -48,14 +48,14 @@ def sample_positions(key: torch.Tensor, counter: torch.Tensor, size: torch.Tenso
     return (within + turn) % size
 
 
-def normals(key: torch.Tensor, counter: int, count: int) -> torch.Tensor:
-    """Standard normal numbers (R, count) for keys (R,), float32.
+def normals(key: torch.Tensor, counter: torch.Tensor, count: int) -> torch.Tensor:
+    """Standard normal numbers (R, count) for keys (R,) and one counter, float32.
 
     On a CPU from PyTorch's own generator, seeded by each (key, counter); on a GPU by Box-Muller on hashed bits, all
     replicas at once. The same device gives the same numbers.
     """
     if key.device.type == "cpu":
-        seeds = bits(key, torch.tensor(counter)).tolist()
+        seeds = bits(key, counter).tolist()
         source = torch.Generator()
         return torch.stack([torch.randn(count, generator=source.manual_seed(seed)) for seed in seeds])
     half = (count + 1) // 2

@@ -70,40 +70,50 @@ class Federation:
         )
         self.batch_key = keys(seeds, "batches", self.device)
         self.noise_key = keys(seeds, "upload-noise", self.device)
+        self._graph: RoundGraph | None = None
+        self._at_once: int | None = None
         self.weights = torch.stack([model.initial(seed) for seed in seeds]).to(self.device)
 
     @torch.inference_mode()
     def play(self, round: int, client: IntArray, punctual: BoolArray) -> None:
         """One round: the punctual clients train from the global model, their noised models are averaged.
 
-        client, punctual (R, N). A late client's model would be dropped, so it is not trained.
+        client, punctual (R, N). A late client's model would be dropped, so on a CPU it is not trained at all; on a GPU
+        every channel's client is, so that all rounds have one shape and replay as one captured graph.
         """
         uploads = Uploads.of(client, punctual, self.sizes)
         replicas = self._replicas_at_once(client.shape[1])
+        if self.device.type == "cuda" and replicas >= len(self.weights):
+            if self._graph is None or self._graph.channels != client.shape[1]:
+                self._graph = RoundGraph(self, client.shape[1])
+            self._graph.play(round, client, punctual, uploads)
+            return
         for first in range(0, len(self.weights), replicas):
             part = uploads.part(first, first + replicas)
             if len(part.replica):
-                self._play_part(round, slice(first, first + replicas), part)
+                self._play_part(torch.tensor(round, device=self.device), slice(first, first + replicas), part)
 
-    def _play_part(self, round: int, rows: slice, uploads: Uploads) -> None:
+    def _play_part(self, round: Tensor, rows: slice, uploads: Uploads) -> None:
         index = torch.from_numpy(np.stack([uploads.replica, uploads.client])).to(self.device)
-        replica, client = index[0], index[1]
         weights = self.weights[rows]
-        models = weights.index_select(0, replica)
-        within = replica + (rows.start or 0)
-        batch = self.data.batch_size[client]
-        indices, mask = draw_batches(self.data, self.batch_key, within, client, round, self.task.local_iterations)
-        train_locally(self.model, self.task, models, self.data, indices, mask, batch)
+        models = self.trained(round, index[0] + rows.start, index[1])
         aggregate_(weights, models, uploads)
-        deviation = self._noise_of_average(rows, uploads)
+        deviation = self.noise_of_average(uploads, rows)
         if deviation.any():
             noise = normals(self.noise_key[rows], round, self.model.size)
             weights += noise.mul_(torch.from_numpy(deviation).to(self.device)[:, None])
 
-    def _noise_of_average(self, rows: slice, uploads: Uploads) -> NDArray[np.float32]:
+    def trained(self, round: Tensor, replica: Tensor, client: Tensor) -> Tensor:
+        """The models (G, d) of clients (G,) of replicas (G,) after local training from their global models."""
+        models = self.weights.index_select(0, replica)
+        indices, mask = draw_batches(self.data, self.batch_key, replica, client, round, self.task.local_iterations)
+        train_locally(self.model, self.task, models, self.data, indices, mask, self.data.batch_size[client])
+        return models
+
+    def noise_of_average(self, uploads: Uploads, rows: slice = slice(None)) -> NDArray[np.float32]:
         """The deviation of sum p_i n_i, (R,): independent Gaussians average to one Gaussian, which is drawn instead."""
         sigma = self.mechanism.upload_noise[rows][uploads.replica, uploads.client]
-        count = len(self.weights[rows])
+        count = len(self.mechanism.upload_noise[rows])
         return np.sqrt(np.bincount(uploads.replica, (uploads.share * sigma) ** 2, minlength=count)).astype(np.float32)
 
     def evaluate(self) -> Evaluation:
@@ -133,8 +143,55 @@ class Federation:
 
     def _replicas_at_once(self, channels: int) -> int:
         """How many replicas fit into memory while their clients train."""
-        per_client = self.data.largest_batch * self.model.bytes_per_sample() + 3 * 4 * self.model.size
-        return max(1, int(self._memory_bytes() / (channels * per_client)))
+        if self._at_once is None:
+            per_client = self.data.largest_batch * self.model.bytes_per_sample() + 3 * 4 * self.model.size
+            self._at_once = max(1, int(self._memory_bytes() / (channels * per_client)))
+        return self._at_once
+
+
+class RoundGraph:
+    """A round of all replicas as one CUDA graph: hundreds of small launches become one replay."""
+
+    def __init__(self, federation: Federation, channels: int) -> None:
+        self.federation, self.channels = federation, channels
+        replicas, device = len(federation.weights), federation.device
+        self._round = torch.zeros((), dtype=torch.int64, device=device)
+        self._client = torch.zeros(replicas * channels, dtype=torch.int64, device=device)
+        self._share = torch.zeros(replicas, 1, channels, device=device)
+        self._present = torch.zeros(replicas, 1, dtype=torch.bool, device=device)
+        self._deviation = torch.zeros(replicas, 1, device=device)
+        self._replica = torch.arange(replicas, device=device).repeat_interleave(channels)
+        self._noisy = bool(federation.mechanism.upload_noise.any())
+        before = federation.weights.clone()
+        side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):  # libraries set themselves up on a first pass that is not captured
+            self._work()
+        torch.cuda.current_stream().wait_stream(side)
+        self._graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(self._graph):
+            self._work()
+        federation.weights.copy_(before)
+
+    def _work(self) -> None:
+        federation = self.federation
+        weights = federation.weights
+        models = federation.trained(self._round, self._replica, self._client)
+        average = torch.bmm(self._share, models.view(len(weights), self.channels, -1))[:, 0]
+        if self._noisy:
+            average += normals(federation.noise_key, self._round, federation.model.size).mul_(self._deviation)
+        weights.copy_(torch.where(self._present, average, weights))
+
+    def play(self, round: int, client: IntArray, punctual: BoolArray, uploads: Uploads) -> None:
+        """Fill in the round's inputs and replay."""
+        share = np.zeros(client.shape, np.float32)
+        share[punctual] = uploads.share  # both go replica by replica, channel by channel
+        self._round.fill_(round)
+        self._client.copy_(torch.from_numpy(np.maximum(client, 0).astype(np.int64).ravel()))
+        self._share.copy_(torch.from_numpy(share[:, None]))
+        self._present.copy_(torch.from_numpy(punctual.any(axis=1, keepdims=True)))
+        self._deviation.copy_(torch.from_numpy(self.federation.noise_of_average(uploads)[:, None]))
+        self._graph.replay()
 
 
 def torch_device(name: str) -> torch.device:

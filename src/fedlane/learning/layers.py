@@ -45,9 +45,9 @@ def forward(layer: Layer, block: Tensor, x: Tensor, *, keep: bool) -> Pass:
         flat = x.reshape(groups, samples, -1)
         out = torch.baddbmm(bias[:, None], flat, matrix.transpose(1, 2))
         return Pass(flat, out.relu_() if layer.relu else out)
-    patches = _patches(x.view(groups * samples, layer.height, layer.width, layer.inputs)).view(
-        groups, samples * layer.height * layer.width, 9 * layer.inputs
-    )
+    one = x[:1] if x.stride(0) == 0 else x  # the same images for every weight set are cut up once
+    patches = _patches(one.reshape(-1, layer.height, layer.width, layer.inputs))
+    patches = patches.view(len(one), -1, 9 * layer.inputs).expand(groups, -1, -1)
     out = torch.baddbmm(bias[:, None], patches, matrix.transpose(1, 2))
     image = out.view(groups * samples, layer.height, layer.width, layer.outputs).permute(0, 3, 1, 2)
     pooled, choice = torch.nn.functional.max_pool2d(image, 2, return_indices=True)
@@ -73,12 +73,8 @@ def backward(layer: Layer, block: Tensor, done: Pass, gradient: Tensor, *, first
     if first:
         return None
     spread = torch.bmm(done.gradient, matrix)
-    image = spread.view(groups * samples, layer.height, layer.width, 3, 3, layer.inputs)
-    padded = image.new_zeros(groups * samples, layer.height + 2, layer.width + 2, layer.inputs)
-    for i in range(3):
-        for j in range(3):
-            padded[:, i : i + layer.height, j : j + layer.width] += image[:, :, :, i, j]
-    return padded[:, 1:-1, 1:-1].reshape(groups, samples, layer.height, layer.width, layer.inputs)
+    image = _gathered(spread.view(groups * samples, layer.height, layer.width, 9, layer.inputs))
+    return image.view(groups, samples, layer.height, layer.width, layer.inputs)
 
 
 def squared_norms(layer: Layer, done: Pass, squares: Tensor | None = None) -> Tensor:
@@ -139,6 +135,24 @@ def _patches(image: Tensor) -> Tensor:
     padded[:, 1:-1, 1:-1] = image
     a, b, c, d = padded.stride()
     return padded.as_strided((n, height, width, 3, 3, planes), (a, b, c, b, c, d)).contiguous()
+
+
+def _gathered(spread: Tensor) -> Tensor:
+    """The reverse of `_patches`: (n, height, width, 9, planes) added up at each pixel, (n, height, width, planes)."""
+    n, height, width, _, planes = spread.shape
+    rows = _pixel_rows(n, height, width, spread.device)
+    # Row 0 belongs to a neighbour outside the first image, so that it can stand for "nothing".
+    return torch.nn.functional.embedding_bag(rows, spread.view(-1, planes), mode="sum", padding_idx=0)
+
+
+def _pixel_rows(n: int, height: int, width: int, device: torch.device) -> Tensor:
+    """For each pixel, the 9 patch rows that hold it (patch pixel, place in patch), 0 for those outside; (n h w, 9)."""
+    y, x, k = (torch.arange(count, device=device, dtype=torch.int32) for count in (height, width, 3))
+    row, column = y[:, None, None, None] + 1 - k[:, None], x[:, None, None] + 1 - k
+    inside = (row >= 0) & (row < height) & (column >= 0) & (column < width)
+    one = (row * width + column) * 9 + k[:, None] * 3 + k
+    images = torch.arange(n, device=device, dtype=torch.int32)[:, None] * (height * width * 9)
+    return torch.where(inside.view(-1), images + one.reshape(-1), 0).view(-1, 9)
 
 
 def _unpool(layer: Convolution, gradient: Tensor, choice: Tensor) -> Tensor:

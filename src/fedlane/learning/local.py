@@ -44,7 +44,7 @@ class ClientData:
 
 
 def draw_batches(
-    data: ClientData, key: Tensor, replica: Tensor, client: Tensor, round: int, iterations: int
+    data: ClientData, key: Tensor, replica: Tensor, client: Tensor, round: Tensor, iterations: int
 ) -> tuple[Tensor, Tensor]:
     """Which samples each row trains on: indices (G, tau, B) and, where batches differ in size, a mask of that shape.
 
