@@ -15,10 +15,12 @@ install: .venv/ready  ## create .venv and install FedLane with its developer too
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
 	@touch $@
 
-demo: install  ## the first run: FedLane's own policy on the quickstart scenario
+demo: install  ## the first run: a private model over the air, and what the same run reaches without privacy
 	$(BIN)/fedlane run quickstart
+	$(BIN)/fedlane run quickstart --set privacy.mechanism=none
 
 test: install  ## what CI runs: lint, types, tests
+	@.ci/system
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy

@@ -1,6 +1,6 @@
 """How the embedded subset was made: the first 800 training and 200 test images of each class of Fashion-MNIST.
 
-    python examples/make_mini.py        # writes src/fedlane/data/fashion-mnist-mini.npz, the same bytes every time
+python examples/make_mini.py        # writes src/fedlane/data/fashion-mnist-mini.npz, the same bytes every time
 """
 
 from pathlib import Path

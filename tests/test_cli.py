@@ -38,14 +38,19 @@ def test_run_writes_a_folder_and_a_table(tmp_path):
     assert json.loads((folder / "summary.json").read_text())["rounds"] == 20
 
 
-def test_run_without_no_learning_says_what_it_does(tmp_path):
-    result = fedlane("run", "--rounds", "2", cwd=tmp_path)
-    assert result.returncode == 0
-    assert "the schedule alone" in " ".join(result.stderr.split())
+def test_a_run_learns_unless_told_otherwise(tmp_path):
+    result = fedlane("run", "--rounds", "20", "--target", "0.3", "--json", "--out", "o", cwd=tmp_path)
+    summary = json.loads(result.stdout)
+    assert summary["final_accuracy"]["mean"] > 0.3
+    assert (tmp_path / "o" / "model.safetensors").exists()
+    assert not (tmp_path / "o" / "checkpoint.npz").exists()
+    assert summary["time_to_accuracy"]["target"] == 0.3
 
 
 def test_json_is_json_and_nothing_else(tmp_path):
-    result = fedlane("run", "paper-fmnist", "--seeds", "3", "--rounds", "10", "--json", "--out", "o", cwd=tmp_path)
+    result = fedlane(
+        "run", "paper-fmnist", "--seeds", "3", "--rounds", "10", "--no-learning", "--json", "--out", "o", cwd=tmp_path
+    )
     summary = json.loads(result.stdout)
     assert summary["seeds"] == [0, 1, 2]
     assert summary["cumulative_delay_s"]["low"] < summary["cumulative_delay_s"]["mean"]
@@ -54,14 +59,26 @@ def test_json_is_json_and_nothing_else(tmp_path):
 
 
 def test_quiet_is_silent(tmp_path):
-    result = fedlane("run", "--rounds", "5", "--quiet", "--out", "o", cwd=tmp_path)
+    result = fedlane("run", "--rounds", "5", "--quiet", "--no-learning", "--out", "o", cwd=tmp_path)
     assert (result.returncode, result.stdout, result.stderr) == (0, "", "")
 
 
 def test_compare_saves_a_folder_per_policy(tmp_path):
     names = ("lane", "mamab-om:V=10,T0=5", "random")
     options = [part for name in names for part in ("--policy", name)]
-    result = fedlane("compare", "paper-fmnist", *options, "--seeds", "2", "--rounds", "20", "--out", "o", cwd=tmp_path)
+    result = fedlane(
+        "compare",
+        "paper-fmnist",
+        *options,
+        "--seeds",
+        "2",
+        "--rounds",
+        "20",
+        "--no-learning",
+        "--out",
+        "o",
+        cwd=tmp_path,
+    )
     assert result.returncode == 0, result.stderr
     assert [f.name for f in run_folders(tmp_path)] == ["lane", "mamab-om-V-10-T0-5", "random"]
     for name in names:
@@ -72,7 +89,7 @@ def test_compare_saves_a_folder_per_policy(tmp_path):
 
 
 def test_set_beats_the_scenario_and_inline_beats_set(tmp_path):
-    common = ("run", "paper-fmnist-literal", "--rounds", "3", "--json", "--policy")
+    common = ("run", "paper-fmnist-literal", "--rounds", "3", "--no-learning", "--json", "--policy")
     first = fedlane(*common, "mamab-om", "--out", "a", cwd=tmp_path)
     assert json.loads(first.stdout)["parameters"]["exploration"] == 1.0
     second = fedlane(*common, "mamab-om", "--set", "policies.mamab-om.exploration=0.5", "--out", "b", cwd=tmp_path)
@@ -129,6 +146,13 @@ def test_help_fits_80_columns(command, tmp_path):
         (("compare", "quickstart", "--policy", "lane", "--policy", "lane"), "names the same policy twice"),
         (("compare", "quickstart", "--policy", "random", "--policy", "rndom"), "did you mean 'random'?"),
         (("show", "nothing"), "unknown scenario 'nothing'"),
+        (("run", "--resume", "nowhere"), "nowhere cannot be resumed: checkpoint.npz is missing"),
+        (("run", "quickstart", "--resume", "x"), "--resume DIR continues that run as it is"),
+        (("run", "--set", "learning.model=mpl"), "unknown model 'mpl' (did you mean 'mlp'?)"),
+        (("run", "--set", "learning.model=nowhere:Net"), "learning.model 'nowhere:Net' cannot be made"),
+        (("run", "--set", "privacy.mechanism=rigorous"), "privacy.mechanism 'rigorous' cannot train yet"),
+        (("run", "--device", "cuda"), "device cuda is not available here"),
+        (("run", "--checkpoint-every", "0"), "--checkpoint-every must be at least 1, got 0"),
         (("list", "cats"), "Invalid value for"),
         (("show", "."), "is not a run folder: scenario.toml is missing"),
         (("frobnicate",), "No such command 'frobnicate'"),
@@ -169,7 +193,7 @@ def test_a_full_disk_is_one_line_and_leaves_nothing(tmp_path):
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 
     result = subprocess.run(
-        [FEDLANE, "run", "--rounds", "100", "--quiet", "--out", "o"],
+        [FEDLANE, "run", "--rounds", "100", "--no-learning", "--quiet", "--out", "o"],
         cwd=tmp_path,
         capture_output=True,
         text=True,
@@ -197,7 +221,7 @@ def test_ctrl_c_saves_what_is_finished(tmp_path):
     process.send_signal(signal.SIGINT)
     _, errors = process.communicate(timeout=60)
     assert process.returncode == 130
-    assert "rounds are saved in o" in " ".join(errors.split())
+    assert "rounds are saved; go on with fedlane run --resume o" in " ".join(errors.split())
     assert "Traceback" not in errors
     status = json.loads((tmp_path / "o" / "status.json").read_text())
     assert status["state"] == "interrupted"
@@ -214,6 +238,7 @@ def test_the_example_policy_runs_from_the_command_line(tmp_path):
         "patient_policy:Patient:optimism_s=1",
         "--rounds",
         "20",
+        "--no-learning",
         "--json",
         cwd=tmp_path,
     )
@@ -226,3 +251,60 @@ def test_the_example_policy_as_a_program():
     result = subprocess.run([sys.executable, str(source)], capture_output=True, text=True, check=True)
     times = {line.split()[0]: float(line.split()[1]) for line in result.stdout.splitlines()}
     assert times["lane"] < times["patient"] < times["random"]
+
+
+def test_compare_with_learning_draws_accuracy(tmp_path):
+    options = ("--policy", "lane", "--policy", "random", "--rounds", "40", "--seeds", "2", "--target", "0.4")
+    result = fedlane("compare", "quickstart", *options, "--out", "o", cwd=tmp_path)
+    assert result.returncode == 0, result.stderr
+    assert max(len(line) for line in result.stdout.splitlines()) <= 80
+    assert "accuracy" in result.stdout
+    assert (tmp_path / "o" / "accuracy.png").stat().st_size > 10_000
+
+
+def test_an_interrupted_run_is_resumed_to_the_same_results(tmp_path):
+    whole = fedlane("run", "--rounds", "60", "--json", "--out", "whole", cwd=tmp_path)
+    process = subprocess.Popen(
+        [FEDLANE, "run", "--rounds", "60", "--quiet", "--checkpoint-every", "5", "--out", "cut"], cwd=tmp_path
+    )
+    deadline = time.monotonic() + 60
+    while not (tmp_path / "cut" / "checkpoint.npz").exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    process.kill()
+    process.wait()
+    assert json.loads((tmp_path / "cut" / "status.json").read_text())["state"] == "running"
+    resumed = fedlane("run", "--resume", "cut", "--json", cwd=tmp_path)
+    assert resumed.returncode == 0, resumed.stderr
+    first, second = json.loads(whole.stdout), json.loads(resumed.stdout)
+    for key in ("elapsed_s", "folder"):
+        del first[key], second[key]
+    assert first == second
+    assert fedlane("run", "--resume", "cut", cwd=tmp_path).stderr == (
+        "fedlane: cut cannot be resumed: checkpoint.npz is missing (the run is finished)\n"
+    )
+
+
+def test_a_saved_schedule_is_learned_from_elsewhere(tmp_path):
+    common = ("run", "--rounds", "20", "--seeds", "2")
+    fedlane(*common, "--no-learning", "--quiet", "--save-schedule", "s.npz", "--out", "a", cwd=tmp_path)
+    here = json.loads(fedlane(*common, "--json", "--out", "b", cwd=tmp_path).stdout)
+    result = subprocess.run(
+        [sys.executable, "-m", "fedlane.learning.replay", "s.npz", "--out", "c.npz"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+    )
+    assert result.returncode == 0, result.stderr
+    import numpy as np
+
+    with np.load(tmp_path / "c.npz") as curves:
+        assert curves["accuracy"][:, -1].mean() == here["final_accuracy"]["mean"]
+
+
+def test_show_draws_the_partition(tmp_path):
+    assert fedlane("show", "quickstart", "--picture", "p.png", cwd=tmp_path).returncode == 0
+    assert (tmp_path / "p.png").stat().st_size > 5_000
+    result = fedlane("show", "quickstart", "--picture", "p.nonsense", cwd=tmp_path)
+    assert result.returncode == 2
+    assert "picture p.nonsense cannot be written" in result.stderr

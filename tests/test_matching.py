@@ -80,17 +80,15 @@ def test_brute_force_agrees_on_ties_infinities_and_forbidden_edges(clients, chan
         np.float64,
         st.tuples(st.integers(1, 5), st.integers(1, 4)),
         elements=st.one_of(
-            st.floats(allow_nan=False, allow_infinity=True, width=64),
-            st.sampled_from([0.0, 1.0, -1.0, 1e308, -1e308, 5e-324, np.inf, -np.inf]),
+            st.floats(-2e307, 2e307, allow_nan=False),
+            st.sampled_from([0.0, 1.0, -1.0, 2e307, -2e307, 5e-324, np.inf, -np.inf]),
         ),
     )
 )
 def test_any_values_at_all(e):
-    # Sums of huge values round (and may overflow in fsum): compare them scaled.
-    scaled = np.where(np.isfinite(e), e / 16, e)
-    found, best = score(scaled, max_min_matching(e)), brute_force(scaled)
-    assert found[:3] == best[:3]
-    assert abs(found[3] - best[3]) <= 1e-12 * max(np.abs(scaled[np.isfinite(scaled)]).max(initial=0.0), 1e-290)
+    with_sum, best = score(e, max_min_matching(e)), brute_force(e)
+    assert with_sum[:3] == best[:3]
+    assert abs(with_sum[3] - best[3]) <= 1e-12 * max(np.abs(e[np.isfinite(e)]).max(initial=0.0), 1e-290)
 
 
 def bottleneck_by_search(e):

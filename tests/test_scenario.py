@@ -28,7 +28,6 @@ def test_section_vi_constants():
     assert (c.network.deadline_s, c.network.payload_bits, c.compute.cycles_per_sample) == (2, 2000, 1.44)
     literal = Scenario.load("paper-fmnist-literal")
     assert literal.policies["mamab-om"]["exploration"] == literal.policies["mamab-gmba"]["exploration"] == 1.0
-    assert Scenario.load("quickstart").privacy.mechanism == "rigorous"
 
 
 def test_the_two_presets_are_one_network_scaled_by_two_fifths():

@@ -155,7 +155,7 @@ class Clairvoyant(SinglePolicy):
 
 
 def test_a_policy_that_needs_what_the_run_lacks_is_refused():
-    with pytest.raises(InputError, match="policy wants requires losses, which a run without learning does not have"):
+    with pytest.raises(InputError, match="policy wants requires losses, which runs do not supply yet"):
         Simulation(Scenario(), Wants(), [0])
 
 

@@ -58,6 +58,11 @@ def normals(key: torch.Tensor, counter: torch.Tensor, count: int) -> torch.Tenso
         seeds = bits(key, counter).tolist()
         source = torch.Generator()
         return torch.stack([torch.randn(count, generator=source.manual_seed(seed)) for seed in seeds])
+    return box_muller(key, counter, count)
+
+
+def box_muller(key: torch.Tensor, counter: torch.Tensor, count: int) -> torch.Tensor:
+    """Standard normal numbers (R, count) from hashed bits: two for every 64 bits."""
     half = (count + 1) // 2
     random = bits(key[:, None], counter * half + torch.arange(half, device=key.device))
     first = (_shifted(random, 32).to(torch.float32) + 0.5) * 2.0**-32

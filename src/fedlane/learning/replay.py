@@ -86,7 +86,7 @@ class Schedule:
     @classmethod
     def load(cls, path: str | Path) -> "Schedule":
         try:
-            with np.load(path, allow_pickle=False) as stored:
+            with Path(path).open("rb") as file, np.load(file, allow_pickle=False) as stored:
                 task: dict[str, Any] = {f.name: stored[f"task.{f.name}"] for f in fields(LearningTask)}
                 plain = {name: value.item() if value.ndim == 0 else value for name, value in task.items()}
                 return cls(LearningTask(**plain), stored["client"], stored["punctual"], stored["delay_s"])
@@ -134,6 +134,7 @@ def main() -> None:
     parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
     parser.add_argument("--out", default="curves.npz")
     parser.add_argument("--evaluate-every", type=int)
+    parser.add_argument("--weights", action="store_true", help="write the final models too")
     options = parser.parse_args()
     try:
         schedule = Schedule.load(options.schedule)
@@ -145,7 +146,8 @@ def main() -> None:
     except InputError as error:
         sys.exit(f"fedlane: {error}")
     with Path(options.out).open("wb") as file:
-        np.savez_compressed(file, allow_pickle=False, **curves.__dict__)
+        arrays = {name: array for name, array in curves.__dict__.items() if name != "weights" or options.weights}
+        np.savez_compressed(file, allow_pickle=False, **arrays)
     replicas, rounds = schedule.delay_s.shape
     print(f"{replicas} replicas x {rounds} rounds in {seconds:.1f} s ({replicas * rounds / seconds:,.0f} a second)")
 

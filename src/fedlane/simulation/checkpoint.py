@@ -41,9 +41,10 @@ class Checkpoint:
         """Read a run folder's checkpoint; a missing or damaged one is an `InputError`."""
         path = folder / NAME
         if not path.is_file():
-            raise InputError(f"{folder} cannot be resumed: {NAME} is missing")
+            finished = " (the run is finished)" if (folder / "status.json").is_file() else ""
+            raise InputError(f"{folder} cannot be resumed: {NAME} is missing{finished}")
         try:
-            with np.load(path, allow_pickle=False) as stored:
+            with path.open("rb") as file, np.load(file, allow_pickle=False) as stored:
                 arrays = {name: stored[name] for name in stored.files}
             return cls(
                 label=str(arrays.pop("_label")),

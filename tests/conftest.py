@@ -1,0 +1,40 @@
+"""Shared pieces: real data where it is to be found. Under CI=true a missing part is a failure, elsewhere a skip."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+BESIDE = Path(__file__).parent.parent.parent / "shared" / "data"
+"""Data that lies beside a checkout, if any."""
+
+
+def missing(what):
+    if os.environ.get("CI") == "true":
+        pytest.fail(f"{what}: must not be missing in CI")
+    pytest.skip(what)
+
+
+@pytest.fixture(scope="session")
+def fashion_mnist():
+    from fedlane.learning.datasets import dataset_info, load_dataset, locate
+
+    if locate(dataset_info("fashion-mnist")) is None:
+        missing("full Fashion-MNIST is not here (Debian: dataset-fashion-mnist)")
+    return load_dataset("fashion-mnist")
+
+
+@pytest.fixture(scope="session")
+def cifar10(tmp_path_factory):
+    from fedlane.learning.datasets import dataset_info, load_dataset, locate
+
+    if locate(dataset_info("cifar10")) is None:
+        unpack = Path(os.environ.get("FEDLANE_DATA", BESIDE)) / "cifar10" / "unpack"
+        if not unpack.is_file():
+            missing("CIFAR-10 is not here (FEDLANE_DATA)")
+        folder = tmp_path_factory.mktemp("cifar")
+        subprocess.run([sys.executable, str(unpack), str(folder)], check=True, capture_output=True)
+        os.environ["FEDLANE_DATA"] = str(folder)
+    return load_dataset("cifar10")

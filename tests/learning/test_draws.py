@@ -1,0 +1,72 @@
+"""Counter-based draws: distinct samples, all equally likely; normal numbers; independence of neighbours."""
+
+import numpy as np
+import pytest
+import torch
+
+from fedlane.learning.draws import bits, box_muller, keys, normals, sample_positions
+
+CPU = torch.device("cpu")
+
+
+def positions(size, count, draws, seed=0):
+    key = keys([seed], "batches", CPU).expand(draws)
+    return sample_positions(key, torch.arange(draws), torch.full((draws,), size), count)
+
+
+@pytest.mark.parametrize(("size", "count"), [(6000, 64), (100, 64), (64, 64), (65, 64), (7, 1), (1, 1)])
+def test_positions_are_distinct_and_in_range(size, count):
+    drawn = positions(size, count, 300)
+    assert drawn.min() >= 0
+    assert drawn.max() < size
+    assert all(len(torch.unique(row)) == count for row in drawn)
+
+
+def test_every_sample_is_equally_likely():
+    """20,000 draws of 10 out of 37: each is included with probability 10 / 37; 5 standard errors."""
+    drawn = positions(37, 10, 20_000)
+    share = torch.bincount(drawn.reshape(-1), minlength=37).double() / 20_000
+    p = 10 / 37
+    assert (share - p).abs().max() < 5 * np.sqrt(p * (1 - p) / 20_000)
+
+
+def test_more_than_there_are_repeat():
+    assert positions(3, 8, 50).max() < 3
+
+
+def test_draws_follow_from_key_and_counter_alone():
+    one = sample_positions(keys([7], "b", CPU), torch.tensor([5]), torch.tensor([100]), 8)
+    many = sample_positions(keys([1, 7], "b", CPU), torch.tensor([5, 5]), torch.tensor([100, 100]), 8)
+    assert torch.equal(one[0], many[1])
+    assert not torch.equal(many[0], many[1])
+    assert not torch.equal(one, sample_positions(keys([7], "b", CPU), torch.tensor([6]), torch.tensor([100]), 8))
+
+
+def test_bits_are_balanced_and_uncorrelated():
+    random = bits(torch.tensor(3), torch.arange(20_000))
+    ones = torch.stack([(random >> k) & 1 for k in range(64)]).double()
+    assert (ones.mean(1) - 0.5).abs().max() < 5 * 0.5 / np.sqrt(20_000)
+    assert torch.corrcoef(ones).fill_diagonal_(0).abs().max() < 5 / np.sqrt(20_000)
+
+
+def normal_cdf(x):
+    from scipy.special import ndtr
+
+    return ndtr(x)
+
+
+@pytest.mark.parametrize("source", [normals, box_muller])
+def test_normals_are_normal(source):
+    """Kolmogorov-Smirnov on 100,000 numbers: the 99.99% point of sqrt(n) D is 2.23."""
+    numbers = np.sort(source(keys([0], "noise", CPU), torch.tensor(4), 100_000)[0].double().numpy())
+    empirical = (np.arange(len(numbers)) + 0.5) / len(numbers)
+    assert np.abs(normal_cdf(numbers) - empirical).max() * np.sqrt(len(numbers)) < 2.23
+    assert np.abs(numbers).max() < 7
+
+
+@pytest.mark.parametrize("source", [normals, box_muller])
+def test_normals_belong_to_their_replica_and_round(source):
+    alone, among = (source(keys(seeds, "noise", CPU), torch.tensor(4), 999) for seeds in ([7], [3, 7]))
+    assert torch.equal(alone[0], among[1])
+    for a, b in ((among[0], among[1]), (alone[0], source(keys([7], "noise", CPU), torch.tensor(5), 999)[0])):
+        assert abs(float(torch.corrcoef(torch.stack([a, b]))[0, 1])) < 5 / np.sqrt(999)

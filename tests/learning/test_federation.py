@@ -1,0 +1,200 @@
+"""Federations: against the slow path, aggregation weights, independence of neighbours, noise."""
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+sys.path.insert(0, str(Path(__file__).parent))
+import slow
+
+from fedlane.learning.aggregate import Uploads, aggregate_
+from fedlane.learning.datasets import load_dataset
+from fedlane.learning.federation import Federation
+from fedlane.learning.local import LocalTask, draw_batches
+from fedlane.learning.models import make_model
+from fedlane.learning.partition import Partition, label_counts
+from fedlane.records import MechanismSpec
+
+CLIENTS = 6
+FLOAT_TOLERANCE = 2e-4
+"""How far a replica's weights may lie from the same replica's alone after 10 rounds: other shapes round otherwise."""
+
+
+@pytest.fixture(scope="module")
+def data():
+    return load_dataset("fashion-mnist-mini")
+
+
+def federation(data, seeds=(0,), clip_norm=1.0, noise=0.0, batch=8, model="mlp", imbalance=0.4, iterations=3):
+    counts = np.stack(
+        [label_counts(Partition("dominant", 0.8, imbalance), data.info.class_totals, CLIENTS, seed) for seed in seeds]
+    )
+    return Federation(
+        make_model(model, data.info.input_shape, 10),
+        data,
+        counts,
+        seeds,
+        LocalTask(0.1, iterations, clip_norm),
+        MechanismSpec("paper", clip_norm, np.full((len(seeds), CLIENTS), noise)),
+        np.full(CLIENTS, batch) if np.isscalar(batch) else np.array(batch),
+    )
+
+
+def images_of(data):
+    return torch.from_numpy(np.array(data.train.images)).float() / 255, data.train.labels
+
+
+def drawn(learner, round, replica, client):
+    indices, mask = draw_batches(
+        learner.data,
+        learner.batch_key,
+        torch.tensor([replica]),
+        torch.tensor([client]),
+        torch.tensor(round),
+        learner.task.local_iterations,
+    )
+    return indices[0] if mask.numel() == 0 else [row[keep] for row, keep in zip(indices[0], mask[0], strict=True)]
+
+
+@pytest.mark.parametrize(("clip_norm", "batch"), [(1.0, 8), (None, 8), (0.5, [3, 4, 5, 6, 7, 8])])
+def test_two_rounds_are_the_slow_path_s_two_rounds(data, clip_norm, batch):
+    """Two replicas, a late client and an idle channel, unequal sizes and batches; one sample at a time beside it."""
+    learner = federation(data, (3, 9), clip_norm, batch=batch, iterations=2)
+    images, labels = images_of(data)
+    expected = learner.weights.clone()
+    client = np.array([[[0, 4, 2], [5, -1, 1]], [[1, 3, 4], [2, 0, 5]]])
+    punctual = np.array([[[True, True, False], [True, False, True]], [[True, True, True], [False, False, True]]])
+    for t in range(2):
+        before = expected.clone()
+        for r in range(2):
+            chosen = client[t, r][punctual[t, r]]
+            sizes = learner.sizes[r, chosen]
+            expected[r] = sum(
+                float(size / sizes.sum())
+                * slow.train(
+                    learner.model.layers, before[r], images, labels, drawn(learner, t, r, int(i)), 0.1, clip_norm
+                )
+                for i, size in zip(chosen, sizes, strict=True)
+            )
+        learner.play(t, client[t], punctual[t])
+    assert (expected - federation(data, (3, 9)).weights).abs().max() > 1e-2
+    torch.testing.assert_close(learner.weights, expected, rtol=1e-3, atol=1e-5)
+
+
+def test_batches_come_from_the_client_s_own_samples_and_have_its_size(data):
+    learner = federation(data, (0, 1), batch=[3, 8, 8, 8, 8, 8])
+    for r in range(2):
+        owned = np.split(learner.data.order[r].numpy(), np.cumsum(learner.sizes[r])[:-1])
+        assert sorted(np.concatenate(owned)) == list(range(8000))
+        for i in range(CLIENTS):
+            for row in drawn(learner, 4, r, i):
+                assert len(set(row.tolist())) == len(row) == (3 if i == 0 else 8)
+                assert set(row.tolist()) <= set(owned[i].tolist())
+
+
+def test_partition_sums_survive_into_the_samples(data):
+    learner = federation(data, (5,))
+    counts = label_counts(Partition("dominant", 0.8, 0.4), data.info.class_totals, CLIENTS, 5)
+    owned = np.split(learner.data.order[0].numpy(), np.cumsum(learner.sizes[0])[:-1])
+    for i in range(CLIENTS):
+        np.testing.assert_array_equal(np.bincount(data.train.labels[owned[i]], minlength=10), counts[i])
+
+
+def test_aggregation_weights():
+    sizes = np.array([[10.0, 30.0, 60.0], [1.0, 1.0, 2.0], [1.0, 1.0, 1.0]])
+    client = np.array([[2, 0, -1], [0, 1, 2], [1, 0, 2]])
+    punctual = np.array([[True, True, False], [False, True, True], [False, False, False]])
+    uploads = Uploads.of(client, punctual, sizes)
+    np.testing.assert_allclose(uploads.share, [6 / 7, 1 / 7, 1 / 3, 2 / 3])
+    assert uploads.replica.tolist() == [0, 0, 1, 1]
+    assert uploads.rank.tolist() == [0, 1, 0, 1]
+    current = torch.full((3, 2), 5.0)
+    aggregate_(current, torch.tensor([[7.0, 0.0], [0.0, 7.0], [3.0, 3.0], [6.0, 0.0]]), uploads)
+    torch.testing.assert_close(current, torch.tensor([[6.0, 1.0], [5.0, 1.0], [5.0, 5.0]]))
+    part = uploads.part(1, 3)
+    assert part.replica.tolist() == [0, 0]
+
+
+def test_a_round_without_punctual_clients_keeps_the_model(data):
+    learner = federation(data, (0, 1), noise=1.0)
+    before = learner.weights.clone()
+    learner.play(0, np.array([[0, 1], [2, 3]]), np.array([[False, False], [True, False]]))
+    assert torch.equal(learner.weights[0], before[0])
+    assert not torch.equal(learner.weights[1], before[1])
+
+
+def plays(learner, rounds=10, rows=slice(None)):
+    rng = np.random.default_rng(0)
+    for t in range(rounds):
+        client = np.argsort(rng.random((8, CLIENTS)), axis=1)[:, :3]
+        punctual = rng.random((8, 3)) < 0.8
+        learner.play(t, client[rows], punctual[rows])
+    return learner
+
+
+def test_a_replica_learns_the_same_alone_and_among_others(data):
+    seeds = (0, 1, 2, 7, 4, 5, 6, 3)
+    among, alone = (
+        plays(federation(data, seeds, noise=1e-3)),
+        plays(federation(data, (7,), noise=1e-3), rows=slice(3, 4)),
+    )
+    for t in range(3):
+        for a, b in zip(drawn(among, t, 3, 2), drawn(alone, t, 0, 2), strict=True):
+            assert torch.equal(a, b)
+    assert (among.weights[3] - alone.weights[0]).abs().max() < FLOAT_TOLERANCE
+    assert (among.weights[3] - among.weights[2]).abs().max() > 0.01
+    assert abs(among.evaluate().accuracy[3] - alone.evaluate().accuracy[0]) <= 0.002
+
+
+def test_the_same_seed_gives_the_same_bits(data):
+    one, two = (
+        plays(federation(data, (4,), noise=1e-3), rows=slice(1)),
+        plays(federation(data, (4,), noise=1e-3), rows=slice(1)),
+    )
+    assert torch.equal(one.weights, two.weights)
+    assert one.evaluate().loss == two.evaluate().loss
+
+
+def test_work_in_pieces_is_the_same_work(data, monkeypatch):
+    """Little memory: replicas and test samples go through in pieces."""
+    import fedlane.learning.federation as module
+
+    whole = plays(federation(data, range(8)))
+    monkeypatch.setattr(module, "CPU_MEMORY_BYTES", 4e6)
+    pieces = plays(federation(data, range(8)))
+    assert pieces._replicas_at_once(3) < 4
+    torch.testing.assert_close(pieces.weights, whole.weights, rtol=0, atol=FLOAT_TOLERANCE)
+    np.testing.assert_allclose(pieces.evaluate().accuracy, whole.evaluate().accuracy, atol=0.002)
+
+
+def test_evaluation_is_the_slow_path_s(data):
+    learner = plays(federation(data, (0,)), rows=slice(1))
+    evaluation = learner.evaluate()
+    images = torch.from_numpy(np.array(data.test.images)).float() / 255
+    logits = torch.stack([slow.scores(learner.model.layers, learner.weights[0], image) for image in images])
+    labels = torch.from_numpy(data.test.labels)
+    assert evaluation.accuracy[0] == float((logits.argmax(1) == labels).double().mean())
+    assert evaluation.loss[0] == pytest.approx(float(torch.nn.functional.cross_entropy(logits, labels)), rel=1e-5)
+
+
+def test_the_noise_of_the_average_has_the_right_size(data):
+    """sum p_i n_i has variance sum p_i^2 sigma_i^2: measured over the 50,890 weights, 5 standard errors."""
+    quiet, noisy = federation(data, (0,)), federation(data, (0,), noise=0.5)
+    client, punctual = np.array([[0, 3, 5]]), np.array([[True, False, True]])
+    for learner in (quiet, noisy):
+        learner.play(0, client, punctual)
+    sizes = noisy.sizes[0, [0, 5]]
+    share = sizes / sizes.sum()
+    expected = 0.5 * np.sqrt(np.sum(share**2))
+    measured = float((noisy.weights - quiet.weights).std())
+    assert measured == pytest.approx(expected, rel=5 / np.sqrt(2 * 50_890))
+
+
+def test_memory_grows_by_indices_only(data):
+    few, many = federation(data, (0,)), federation(data, tuple(range(20)))
+    assert many.data.inputs.shape == few.data.inputs.shape
+    assert many.data.order.dtype == torch.int32
+    assert many.data.order.numel() == 20 * 8000

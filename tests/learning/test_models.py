@@ -1,0 +1,187 @@
+"""Models against the slow path; clipping; anybody's module."""
+
+import sys
+
+import pytest
+import torch
+
+sys.path.insert(0, str(__import__("pathlib").Path(__file__).parent))
+import slow
+
+from fedlane.learning.models import Batch, ModuleModel, make_model
+from fedlane.validate import InputError
+
+SHAPES = {"softmax": (1, 28, 28), "mlp": (1, 28, 28), "cnn": (3, 32, 32)}
+
+
+def batch_of(shape, groups, samples, seed=0):
+    torch.manual_seed(seed)
+    planes, height, width = shape
+    labels = torch.randint(10, (groups, samples))
+    x = torch.rand(groups, samples, height, width, planes)
+    return Batch(x, torch.nn.functional.one_hot(labels, 10).float()), labels
+
+
+@pytest.mark.parametrize(
+    ("name", "clip_norm"),
+    [
+        ("softmax", 1.0),
+        ("softmax", None),
+        ("mlp", 1.0),
+        ("mlp", 30.0),
+        ("mlp", None),
+        ("cnn", 1.0),
+        ("cnn", 20.0),
+        ("cnn", None),
+    ],
+)
+def test_a_step_is_the_slow_path_s_step(name, clip_norm):
+    model = make_model(name, SHAPES[name], 10)
+    batch, labels = batch_of(SHAPES[name], 2, 4)
+    weights = torch.stack([model.initial(seed) for seed in (3, 4)])
+    scale = torch.rand(2, 4) * 0.1
+    expected = weights.clone()
+    for g in range(2):
+        for s in range(4):
+            one = slow.gradient(model.layers, weights[g], batch.x[g, s], int(labels[g, s]))
+            expected[g] -= scale[g, s] * slow.clipped(one, clip_norm)
+    moved = weights.clone()
+    model.descend(moved, batch, clip_norm, scale)
+    assert (expected - weights).abs().max() > 1e-3
+    torch.testing.assert_close(moved, expected, rtol=1e-4, atol=2e-6)
+
+
+@pytest.mark.parametrize("name", ["mlp", "cnn"])
+@pytest.mark.parametrize("known", [True, False])
+def test_no_sample_moves_the_model_by_more_than_the_clip_norm(name, known):
+    """One sample at a time, so that the step's norm is the sample's contribution; some are clipped, some are not."""
+    model = make_model(name, SHAPES[name], 10)
+    batch, labels = batch_of(SHAPES[name], 1, 12, seed=1)
+    weights = model.initial(0)[None]
+    norms = [float(slow.gradient(model.layers, weights[0], batch.x[0, s], int(labels[0, s])).norm()) for s in range(12)]
+    clip_norm = sorted(norms)[6]
+    for s in range(12):
+        squares = batch.x[:, s : s + 1].flatten(2).square().sum(2) if known else None
+        moved = weights.clone()
+        model.descend(
+            moved, Batch(batch.x[:, s : s + 1], batch.targets[:, s : s + 1], squares), clip_norm, torch.ones(1, 1)
+        )
+        length = float((moved - weights).norm())
+        assert length <= clip_norm * (1 + 1e-5)
+        assert length == pytest.approx(min(norms[s], clip_norm), rel=1e-4)
+
+
+def test_logits_are_the_slow_path_s():
+    for name, shape in SHAPES.items():
+        model = make_model(name, shape, 10)
+        weights = torch.stack([model.initial(seed) for seed in (0, 1)])
+        batch, _ = batch_of(shape, 1, 3)
+        logits = model.logits(weights, batch.x)
+        for g in range(2):
+            for s in range(3):
+                torch.testing.assert_close(
+                    logits[g, s], slow.scores(model.layers, weights[g], batch.x[0, s]), rtol=1e-4, atol=1e-5
+                )
+
+
+def test_images_of_odd_size():
+    model = make_model("cnn", (1, 28, 28), 10)  # 28, 14, 7, 3: the last pooling drops a row
+    batch, labels = batch_of((1, 28, 28), 1, 2)
+    weights = model.initial(0)[None]
+    moved = weights.clone()
+    model.descend(moved, batch, 1.0, torch.ones(1, 2))
+    expected = weights[0].clone()
+    for s in range(2):
+        expected -= slow.clipped(slow.gradient(model.layers, weights[0], batch.x[0, s], int(labels[0, s])), 1.0)
+    torch.testing.assert_close(moved[0], expected, rtol=1e-4, atol=2e-6)
+
+
+def test_initial_weights_are_he_normal_with_zero_biases():
+    model = make_model("mlp", (1, 28, 28), 10)
+    tensors = model.tensors(model.initial(0))
+    assert {name: tuple(t.shape) for name, t in tensors.items()} == {
+        "layer0.weight": (64, 784),
+        "layer0.bias": (64,),
+        "layer1.weight": (10, 64),
+        "layer1.bias": (10,),
+    }
+    assert float(tensors["layer0.weight"].std()) == pytest.approx((2 / 784) ** 0.5, rel=0.02)
+    assert float(tensors["layer1.weight"].std()) == pytest.approx((2 / 64) ** 0.5, rel=0.1)
+    assert not tensors["layer0.bias"].any()
+    assert torch.equal(model.initial(5), model.initial(5))
+    assert not torch.equal(model.initial(5), model.initial(6))
+
+
+def test_saved_tensors_load_into_pytorch_s_own_layers():
+    model = make_model("cnn", (3, 32, 32), 10)
+    flat = model.initial(2)
+    tensors = model.tensors(flat)
+    image = torch.rand(32, 32, 3)
+    h = image.permute(2, 0, 1)[None]
+    for k in range(3):
+        h = torch.nn.functional.conv2d(h, tensors[f"layer{k}.weight"], tensors[f"layer{k}.bias"], padding=1)
+        h = torch.nn.functional.max_pool2d(h.relu(), 2)
+    h = h.permute(0, 2, 3, 1).flatten(1)  # FedLane flattens (height, width, planes)
+    for k in (3, 4, 5):
+        h = torch.nn.functional.linear(h, tensors[f"layer{k}.weight"], tensors[f"layer{k}.bias"])
+        h = h.relu() if k < 5 else h
+    torch.testing.assert_close(h[0], slow.scores(model.layers, flat, image), rtol=1e-4, atol=1e-5)
+
+
+class Net(torch.nn.Module):
+    """The built-in MLP as a plain module."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = torch.nn.Linear(784, 64), torch.nn.Linear(64, 10)
+
+    def forward(self, x):
+        return self.second(self.first(x.flatten(1)).relu())
+
+
+class Normed(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = torch.nn.Sequential(torch.nn.BatchNorm2d(1), torch.nn.Flatten(), torch.nn.Linear(784, 10))
+
+    def forward(self, x):
+        return self.layers(x)
+
+
+class Wide(Net):
+    def forward(self, x):
+        return self.first(x.flatten(1))
+
+
+@pytest.mark.parametrize("chunk", [2, 64])
+@pytest.mark.parametrize("clip_norm", [1.0, None])
+def test_a_module_of_one_s_own_moves_like_the_built_in_one(chunk, clip_norm):
+    built_in, own = make_model("mlp", (1, 28, 28), 10), ModuleModel(Net(), chunk)
+    batch, _ = batch_of((1, 28, 28), 2, 5)
+    weights = torch.stack([built_in.initial(seed) for seed in (0, 1)])
+    scale = torch.rand(2, 5)
+    a, b = weights.clone(), weights.clone()
+    built_in.descend(a, batch, clip_norm, scale)
+    own.descend(b, batch, clip_norm, scale)
+    torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(built_in.logits(a, batch.x), own.logits(a, batch.x), rtol=1e-4, atol=1e-5)
+
+
+def test_a_module_by_import_path(monkeypatch):
+    monkeypatch.syspath_prepend(str(__import__("pathlib").Path(__file__).parent))
+    model = make_model("test_models:Net", (1, 28, 28), 10)
+    assert model.size == 50_890
+    assert not torch.equal(model.initial(0), model.initial(1))
+    assert torch.equal(model.initial(1), model.initial(1))
+    for name, message in (
+        ("test_models:Normed", "has buffers"),
+        ("test_models:Wide", "must give 10 scores"),
+        ("test_models:slow", "cannot be made"),
+        ("test_models:Nothing", "cannot be made"),
+        ("no_such_module:Net", "cannot be made"),
+        ("mpl", "unknown model 'mpl'"),
+    ):
+        with pytest.raises(InputError, match=message):
+            make_model(name, (1, 28, 28), 10)
+    with pytest.raises(InputError, match="does not take images 3 x 32 x 32"):
+        make_model("test_models:Net", (3, 32, 32), 10)
