@@ -95,6 +95,30 @@ def test_batches_come_from_the_client_s_own_samples_and_have_its_size(data):
                 assert set(row.tolist()) <= set(owned[i].tolist())
 
 
+def test_compiled_and_plain_draws_are_the_same_numbers(data, monkeypatch):
+    """With Numba or without, on a CPU or a GPU: the same samples."""
+    import fedlane.learning.local as local
+
+    learner = federation(data, (0, 5), batch=[3, 8, 8, 8, 8, 8])
+    replica, client = torch.tensor([0, 0, 1, 1]), torch.tensor([0, 3, 5, 1])
+    arguments = (learner.data, learner.batch_key, replica, client, torch.tensor(17), 4)
+    compiled = draw_batches(*arguments)
+    monkeypatch.setattr(local, "cpu_kernels", None)
+    for a, b in zip(compiled, draw_batches(*arguments), strict=True):
+        assert torch.equal(a, b)
+
+
+def test_compiled_and_plain_training_agree(data, monkeypatch):
+    import fedlane.learning.local as local
+    import fedlane.learning.models as models
+
+    compiled = plays(federation(data, range(8)))
+    monkeypatch.setattr(local, "cpu_kernels", None)
+    monkeypatch.setattr(models, "mlp_tail", None)
+    plain = plays(federation(data, range(8)))
+    torch.testing.assert_close(compiled.weights, plain.weights, rtol=0, atol=FLOAT_TOLERANCE)
+
+
 def test_partition_sums_survive_into_the_samples(data):
     learner = federation(data, (5,))
     counts = label_counts(Partition("dominant", 0.8, 0.4), data.info.class_totals, CLIENTS, 5)
@@ -195,6 +219,7 @@ def test_the_noise_of_the_average_has_the_right_size(data):
 
 def test_memory_grows_by_indices_only(data):
     few, many = federation(data, (0,)), federation(data, tuple(range(20)))
-    assert many.data.inputs.shape == few.data.inputs.shape
+    assert many.data.images.shape == few.data.images.shape
+    assert many.data.images.dtype == torch.uint8
     assert many.data.order.dtype == torch.int32
     assert many.data.order.numel() == 20 * 8000

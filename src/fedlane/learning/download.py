@@ -33,6 +33,7 @@ def fetch(url: str, folder: Path) -> Path:
             _fetch_rest(url, part)
             return part
         except urllib.error.HTTPError as error:
+            error.close()
             if error.code == 416:  # nothing left to send: the part is whole, or stale
                 return part
             problem = error

@@ -11,7 +11,7 @@ import torch
 
 from fedlane.rng import key
 
-_GAMMA = -7046029254386353131  # 2^64 / golden ratio, as a signed 64-bit integer
+GAMMA = -7046029254386353131  # 2^64 / golden ratio, as a signed 64-bit integer
 
 
 def keys(seeds: Sequence[int], purpose: str, device: torch.device) -> torch.Tensor:
@@ -21,7 +21,7 @@ def keys(seeds: Sequence[int], purpose: str, device: torch.device) -> torch.Tens
 
 def bits(key: torch.Tensor, counter: torch.Tensor) -> torch.Tensor:
     """64 random bits for every (key, counter), broadcast together: the finaliser of splitmix64."""
-    x = key + counter * _GAMMA
+    x = key + counter * GAMMA
     x = (x ^ _shifted(x, 30)) * -4658895280553007687
     x = (x ^ _shifted(x, 27)) * -7723592293110705685
     return x ^ _shifted(x, 31)
@@ -55,9 +55,11 @@ def normals(key: torch.Tensor, counter: torch.Tensor, count: int) -> torch.Tenso
     replicas at once. The same device gives the same numbers.
     """
     if key.device.type == "cpu":
-        seeds = bits(key, counter).tolist()
         source = torch.Generator()
-        return torch.stack([torch.randn(count, generator=source.manual_seed(seed)) for seed in seeds])
+        numbers = torch.empty(len(key), count)
+        for row, seed in zip(numbers, bits(key, counter).tolist(), strict=True):
+            torch.randn(count, generator=source.manual_seed(seed), out=row)
+        return numbers
     return box_muller(key, counter, count)
 
 

@@ -3,12 +3,13 @@
 import torch
 from torch import Tensor
 
+from fedlane.learning.local import as_inputs
 from fedlane.learning.models import Model
 
 
 @torch.no_grad()
 def evaluate(
-    model: Model, weights: Tensor, inputs: Tensor, labels: Tensor, memory_bytes: float
+    model: Model, weights: Tensor, images: Tensor, labels: Tensor, memory_bytes: float
 ) -> tuple[Tensor, Tensor]:
     """Accuracy and mean cross-entropy of each weight set (R, d), each (R,) in float64, a piece at a time."""
     replicas, samples = len(weights), len(labels)
@@ -20,7 +21,7 @@ def evaluate(
     for first in range(0, replicas, rows):
         some = slice(first, first + rows)
         for start in range(0, samples, piece):
-            x, y = inputs[None, start : start + piece], labels[start : start + piece]
+            x, y = as_inputs(images[None, start : start + piece]), labels[start : start + piece]
             scores = model.logits(weights[some], x)
             chosen = y.expand(len(scores), -1)
             correct[some] += (scores.argmax(2) == chosen).sum(1)

@@ -16,7 +16,7 @@ from fedlane.learning.aggregate import Uploads, aggregate_
 from fedlane.learning.datasets import Dataset, Samples
 from fedlane.learning.draws import keys, normals
 from fedlane.learning.evaluate import evaluate
-from fedlane.learning.local import ClientData, LocalTask, draw_batches, train_locally
+from fedlane.learning.local import ClientData, LocalTask, as_inputs, draw_batches, train_locally
 from fedlane.learning.models import Model
 from fedlane.learning.partition import assign_samples
 from fedlane.records import BoolArray, FloatArray, IntArray, MechanismSpec
@@ -54,13 +54,13 @@ class Federation:
         orders = [
             assign_samples(counts, dataset.train.labels, seed) for counts, seed in zip(label_counts, seeds, strict=True)
         ]
-        inputs, labels = _resident(dataset.train, self.device)
-        self.test_inputs, self.test_labels = _resident(dataset.test, self.device)
+        images, labels = _resident(dataset.train, self.device)
+        self.test_images, self.test_labels = _resident(dataset.test, self.device)
         batches = np.minimum(batch_size, self.sizes.min(axis=0))
         self.data = ClientData(
-            inputs=inputs,
+            images=images,
             targets=torch.nn.functional.one_hot(labels, dataset.info.classes).to(torch.float32),
-            squares=inputs.flatten(1).square().sum(1),
+            squares=_squares(images),
             order=torch.from_numpy(np.stack(orders).astype(np.int32)).to(self.device),
             start=torch.from_numpy(np.cumsum(self.sizes, axis=1) - self.sizes).to(self.device),
             size=torch.from_numpy(self.sizes).to(self.device),
@@ -118,7 +118,7 @@ class Federation:
 
     def evaluate(self) -> Evaluation:
         """Accuracy and loss of every replica's global model."""
-        accuracy, loss = evaluate(self.model, self.weights, self.test_inputs, self.test_labels, self._memory_bytes())
+        accuracy, loss = evaluate(self.model, self.weights, self.test_images, self.test_labels, self._memory_bytes())
         return Evaluation(accuracy.cpu().numpy(), loss.cpu().numpy())
 
     def tensors(self) -> dict[str, NDArray[np.float32]]:
@@ -206,6 +206,10 @@ def torch_device(name: str) -> torch.device:
 
 
 def _resident(samples: Samples, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Images as floats in [0, 1] and labels, on the device."""
-    images = torch.from_numpy(np.array(samples.images)).to(device)
-    return images.to(torch.float32).div_(255.0), torch.from_numpy(samples.labels).to(device)
+    """Images as bytes and labels, on the device."""
+    return torch.from_numpy(np.array(samples.images)).to(device), torch.from_numpy(samples.labels).to(device)
+
+
+def _squares(images: Tensor) -> Tensor:
+    """The squared norm of each image as an input, a few thousand at a time."""
+    return torch.cat([as_inputs(piece).flatten(1).square().sum(1) for piece in torch.split(images, 4096)])

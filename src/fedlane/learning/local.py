@@ -8,8 +8,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fedlane.learning.draws import sample_positions
+from fedlane.learning.draws import GAMMA, sample_positions
 from fedlane.learning.models import Batch, Model
+
+try:
+    from fedlane.learning import cpu_kernels
+except ImportError:  # Numba is not here: PyTorch alone does it, a little slower
+    cpu_kernels = None  # type: ignore[assignment]
 
 
 @dataclass(frozen=True)
@@ -25,12 +30,12 @@ class LocalTask:
 class ClientData:
     """All replicas' partitions over one resident data set: indices only, never copies of samples."""
 
-    inputs: Tensor
-    """(samples, height, width, planes), float32."""
+    images: Tensor
+    """(samples, height, width, planes), bytes."""
     targets: Tensor
     """(samples, M): one-hot labels, float32."""
     squares: Tensor
-    """(samples,): the squared norm of each sample's input."""
+    """(samples,): the squared norm of each sample's input, which is its image over 255."""
     order: Tensor
     """(R, samples): sample indices of each replica, client after client; int32."""
     start: Tensor
@@ -50,17 +55,22 @@ def draw_batches(
 
     Drawn from (seed, round, client, iteration) alone: b_i distinct samples, all equally likely.
     """
-    clients = data.size.shape[1]
-    largest = data.largest_batch
-    step = torch.arange(iterations, device=key.device)
-    counter = ((round * clients + client)[:, None] * iterations) + step
-    size = data.size[replica, client][:, None].expand_as(counter)
-    positions = sample_positions(key[replica][:, None].expand_as(counter), counter, size, largest)
-    indices = data.order[replica[:, None, None], data.start[replica, client][:, None, None] + positions]
+    counter = (round * data.size.shape[1] + client) * iterations
+    size, start, largest = data.size[replica, client], data.start[replica, client], data.largest_batch
+    if cpu_kernels is not None and key.device.type == "cpu":
+        arrays = (tensor.numpy() for tensor in (key[replica], counter, size, start, replica, data.order))
+        indices = torch.from_numpy(cpu_kernels.sample_rows(*arrays, iterations, largest, GAMMA))  # type: ignore[arg-type, call-arg]
+    else:
+        counters = counter[:, None] + torch.arange(iterations, device=key.device)
+        shape = counters.shape
+        positions = sample_positions(
+            key[replica][:, None].expand(shape), counters, size[:, None].expand(shape), largest
+        )
+        indices = data.order[replica[:, None, None], start[:, None, None] + positions].long()
     if data.equal_batches:
         return indices, torch.empty(0)
     # A smaller batch keeps a random part of the largest one: which strata are kept turns with the draw.
-    turned = (torch.arange(largest, device=key.device) + positions[..., :1]) % largest
+    turned = (torch.arange(largest, device=key.device) + indices[..., :1]) % largest
     return indices, turned < data.batch_size[client][:, None, None]
 
 
@@ -71,15 +81,30 @@ def train_locally(
 
     indices (G, tau, B), mask the same or empty, batch_size (G,): the fixed b that the sum is divided by.
     """
-    scale = (task.learning_rate / batch_size)[:, None].expand(-1, indices.shape[2])
+    scale = (task.learning_rate / batch_size)[:, None].repeat(1, indices.shape[2])
     targets, squares = _rows(data.targets, indices), _rows(data.squares, indices)
     for step in range(task.local_iterations):
         batch = Batch(
-            x=_rows(data.inputs, indices[:, step]),
+            x=_images(data.images, indices[:, step]),
             targets=targets[:, step],
             squares=squares[:, step],
         )
         model.descend(weights, batch, task.clip_norm, scale if mask.numel() == 0 else scale * mask[:, step])
+
+
+def as_inputs(images: Tensor) -> Tensor:
+    """Bytes as floats in [0, 1]."""
+    return images.to(torch.float32).mul_(1.0 / 255.0)
+
+
+def _images(images: Tensor, indices: Tensor) -> Tensor:
+    """The inputs at ``indices``, (*indices, height, width, planes)."""
+    shape = (*indices.shape, *images.shape[1:])
+    if cpu_kernels is None or images.device.type != "cpu":
+        return as_inputs(images.index_select(0, indices.reshape(-1))).view(shape)
+    inputs = torch.empty(indices.numel(), images[0].numel())
+    cpu_kernels.gather_images(images.flatten(1).numpy(), indices.reshape(-1).numpy(), inputs.numpy())
+    return inputs.view(shape)
 
 
 def _rows(table: Tensor, indices: Tensor) -> Tensor:

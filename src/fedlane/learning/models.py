@@ -17,6 +17,11 @@ from fedlane.learning.architectures import MODELS, Convolution, Dense, Layer, ar
 from fedlane.rng import generator
 from fedlane.validate import InputError, unknown
 
+try:
+    from fedlane.learning.cpu_kernels import mlp_tail
+except ImportError:  # Numba is not here: PyTorch alone does it, a little slower
+    mlp_tail = None  # type: ignore[assignment]
+
 
 @dataclass(frozen=True)
 class Batch:
@@ -66,6 +71,7 @@ class LayeredModel(Model):
     def __init__(self, stack: Sequence[Layer]) -> None:
         self.layers = tuple(stack)
         self.size = sum(layer.size for layer in self.layers)
+        self._is_mlp = [isinstance(layer, Dense) and layer.relu for layer in self.layers] == [True, False]
 
     def initial(self, seed: int) -> Tensor:
         """He-normal weights, zero biases (reading 16)."""
@@ -88,6 +94,9 @@ class LayeredModel(Model):
 
     def descend(self, weights: Tensor, batch: Batch, clip_norm: float | None, scale: Tensor) -> None:
         blocks = self._blocks(weights)
+        if mlp_tail is not None and self._is_mlp and weights.device.type == "cpu" and batch.squares is not None:
+            self._descend_compiled(blocks, batch, batch.squares, clip_norm, scale)
+            return
         passes: list[layers.Pass] = []
         h = batch.x
         for layer, block in zip(self.layers, blocks, strict=True):
@@ -106,6 +115,21 @@ class LayeredModel(Model):
             factor = torch.minimum(square.rsqrt_().mul_(clip_norm).mul_(scale), scale)
         for layer, block, done in zip(self.layers, blocks, passes, strict=True):
             layers.descend(layer, block, done, factor)
+
+    def _descend_compiled(
+        self, blocks: Sequence[Tensor], batch: Batch, squares: Tensor, clip_norm: float | None, scale: Tensor
+    ) -> None:
+        """The same step of a two-layer network: two matrix products, and one kernel for all between them."""
+        assert mlp_tail is not None
+        (first, bias), (second, out_bias) = (
+            layers.weights_of(layer, block) for layer, block in zip(self.layers, blocks, strict=True)
+        )
+        x = batch.x.flatten(2)
+        hidden = torch.baddbmm(bias[:, None], x, first.transpose(1, 2))
+        small = (hidden, bias, second, out_bias, batch.targets, squares, scale)
+        arrays = [tensor.numpy() for tensor in small]
+        mlp_tail(*arrays, float("inf") if clip_norm is None else clip_norm)  # type: ignore[call-arg, arg-type]
+        first.baddbmm_(hidden.transpose(1, 2), x, alpha=-1.0)
 
     def bytes_per_sample(self) -> int:
         floats = 0

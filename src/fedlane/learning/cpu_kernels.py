@@ -1,0 +1,123 @@
+"""A compiled kernel for the paper's MLP on a CPU: all that lies between its two large matrix products, in one pass.
+
+Optional: without Numba the same arithmetic runs as a dozen small PyTorch operations, each mostly overhead here.
+"""
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float32]
+
+_ZERO, _ONE = np.float32(0.0), np.float32(1.0)
+
+
+@njit(cache=True, fastmath={"reassoc", "contract", "nsz", "arcp"})
+def mlp_tail(
+    hidden: Floats,  # (G, B, H): before ReLU; overwritten by the clipped gradient there
+    bias: Floats,  # (G, H), updated
+    matrix: Floats,  # (G, M, H), updated
+    out_bias: Floats,  # (G, M), updated
+    targets: Floats,  # (G, B, M): one-hot labels
+    squares: Floats,  # (G, B): squared norms of the inputs
+    scale: Floats,  # (G, B)
+    clip_norm: float,  # infinite for none
+) -> None:
+    """Forward through ReLU and the last layer, backward to the hidden layer, clip, and update all but its weights."""
+    groups, samples, width = hidden.shape
+    classes = matrix.shape[1]
+    active, error = np.empty(width, np.float32), np.empty(width, np.float32)
+    score = np.empty(classes, np.float32)
+    limit = np.float32(clip_norm)
+    for g in range(groups):
+        here = matrix[g].copy()  # contiguous, so that the loops below use vector instructions
+        matrix_step = np.zeros((classes, width), np.float32)
+        out_step, bias_step = np.zeros(classes, np.float32), np.zeros(width, np.float32)
+        for s in range(samples):
+            length = _ONE
+            for k in range(width):
+                active[k] = max(hidden[g, s, k], _ZERO)
+                length += active[k] * active[k]
+            largest = np.float32(-np.inf)
+            for c in range(classes):
+                z = _ZERO
+                for k in range(width):
+                    z += here[c, k] * active[k]
+                score[c] = z + out_bias[g, c]
+                largest = max(largest, score[c])
+            total = _ZERO
+            for c in range(classes):
+                score[c] = np.exp(score[c] - largest)
+                total += score[c]
+            out_square = _ZERO
+            for c in range(classes):  # the gradient of cross-entropy: softmax minus one-hot label
+                score[c] = score[c] / total - targets[g, s, c]
+                out_square += score[c] * score[c]
+            error[:] = _ZERO
+            for c in range(classes):
+                for k in range(width):
+                    error[k] += score[c] * here[c, k]
+            square = _ZERO
+            for k in range(width):
+                error[k] = error[k] if active[k] > _ZERO else _ZERO
+                square += error[k] * error[k]
+            norm = np.sqrt(square * (squares[g, s] + _ONE) + out_square * length)
+            factor = scale[g, s] * (limit / norm if norm > limit else _ONE)
+            for c in range(classes):
+                share = factor * score[c]
+                out_step[c] += share
+                for k in range(width):
+                    matrix_step[c, k] += share * active[k]
+            for k in range(width):
+                hidden[g, s, k] = factor * error[k]
+                bias_step[k] += hidden[g, s, k]
+        matrix[g] -= matrix_step
+        out_bias[g] -= out_step
+        bias[g] -= bias_step
+
+
+@njit(cache=True)
+def gather_images(images: NDArray[np.uint8], chosen: NDArray[np.int64], out: Floats) -> None:
+    """out[k] = images[chosen[k]] / 255, rows of pixels: a quarter of the memory traffic of gathering floats."""
+    part = np.float32(1.0 / 255.0)
+    for k in range(len(chosen)):
+        row = images[chosen[k]]
+        for p in range(len(row)):
+            out[k, p] = np.float32(row[p]) * part
+
+
+@njit(cache=True)
+def sample_rows(
+    key: NDArray[np.int64],  # (G,)
+    counter: NDArray[np.int64],  # (G,): the first iteration's
+    size: NDArray[np.int64],  # (G,)
+    start: NDArray[np.int64],  # (G,)
+    replica: NDArray[np.int64],  # (G,)
+    order: NDArray[np.int32],  # (R, samples)
+    iterations: int,
+    count: int,
+    gamma: int,
+) -> NDArray[np.int64]:
+    """`draws.sample_positions` followed by the look-up of sample indices, number for number; (G, tau, count)."""
+    result = np.empty((len(key), iterations, count), np.int64)
+    for g in range(len(key)):
+        n = size[g]
+        for t in range(iterations):
+            base = (counter[g] + t) * (count + 1)
+            turn = (_high_bits(key[g] + (base + count) * gamma) * n) >> 32
+            for k in range(count):
+                low = k * n // count
+                width = max((k + 1) * n // count - low, 1)
+                within = low + ((_high_bits(key[g] + (base + k) * gamma) * width) >> 32)
+                result[g, t, k] = order[replica[g], start[g] + (within + turn) % n]
+    return result
+
+
+@njit(cache=True)
+def _high_bits(x: int) -> int:
+    """The upper 32 bits of `draws.bits`."""
+    z = np.uint64(x)
+    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    z = z ^ (z >> np.uint64(31))
+    return np.int64(z >> np.uint64(32))  # type: ignore[return-value]  # a plain integer once compiled
