@@ -1,33 +1,25 @@
 """The command line: `fedlane run`, `compare`, `show`, `list`, `bench`."""
 
 import json
-import re
 import sys
-import time
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import click
 import typer
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.syntax import Syntax
 from rich.table import Table
 
 from fedlane import __version__
+from fedlane.session import InterruptedRunError, file_name, messages, new_folder, play, screen, with_target
 from fedlane.validate import InputError, at_least
 
 if TYPE_CHECKING:  # imported where they are used: `fedlane --help` answers at once
-    from collections.abc import Callable
 
     from fedlane.scenario import Scenario
     from fedlane.simulation import Run
-    from fedlane.simulation.results import RunFolder
     from fedlane.simulation.run import Simulation
-
-CHECKPOINT_S = 5.0
-"""A run that lasts is written this often, so that it can be followed."""
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -37,12 +29,6 @@ app = typer.Typer(
     epilog="First steps: [bold]fedlane run[/bold], then "
     "[bold]fedlane compare paper-fmnist --policy lane --policy random --seeds 20[/bold].",
 )
-screen = Console()
-messages = Console(stderr=True)
-
-
-class _InterruptedError(Exception):
-    """Ctrl-C after which something could be saved; the message says what."""
 
 
 class Device(StrEnum):
@@ -59,6 +45,8 @@ class Kind(StrEnum):
 class Benchmark(StrEnum):
     matching = "matching"
     schedule = "schedule"
+    learning = "learning"
+    peers = "peers"
 
 
 RoundsOption = Annotated[
@@ -131,29 +119,27 @@ def run(
         if scenario is not None or out is not None or set_ or rounds or seeds or seed:
             raise InputError("--resume DIR continues that run as it is: leave out the scenario and what changes it")
         folder = resume
-        result = _play(
-            "resuming", lambda: Simulation.resume(resume, device), RunFolder(resume), checkpoint_every, quiet
-        )
+        result = play("resuming", lambda: Simulation.resume(resume, device), RunFolder(resume), checkpoint_every, quiet)
     else:
         loaded = _scenario(scenario or "quickstart", set_, rounds)
         chosen = _seeds(seed, seeds)
         make_policy(policy, loaded.policies)  # a mistyped name is answered before anything is made
-        folder = out or _new_folder(f"{loaded.name}-{_file_name(policy)}")
+        folder = out or new_folder(f"{loaded.name}-{file_name(policy)}")
         made: list[Simulation] = []
 
         def make() -> Simulation:
             made.append(Simulation(loaded, policy, chosen, learning=not no_learning, device=device))
             return made[0]
 
-        result = _play(policy, make, RunFolder.create(folder), checkpoint_every, quiet)
+        result = play(policy, make, RunFolder.create(folder), checkpoint_every, quiet)
         if save_schedule is not None:
             made[0].schedule().save(save_schedule)
     if as_json:
-        print(json.dumps({**_with_target(result, target), "folder": str(folder)}))
+        print(json.dumps({**with_target(result, target), "folder": str(folder)}))
     elif not quiet:
         from fedlane.report.terminal import notes, summary_table
 
-        summary = _with_target(result, target)
+        summary = with_target(result, target)
         screen.print(summary_table(summary))
         _print_notes(notes(summary))
         screen.print(f"Saved to {folder}", highlight=False, soft_wrap=True)
@@ -186,22 +172,22 @@ def compare(
     loaded = _scenario(scenario, set_, rounds)
     quiet = quiet or as_json
     chosen = _seeds(seed, seeds)
-    names = [_file_name(name) for name in policy]
+    names = [file_name(name) for name in policy]
     if len(set(names)) < len(names):
         raise InputError(f"--policy names the same policy twice: {', '.join(policy)}")
     for name in policy:
         make_policy(name, loaded.policies)  # a mistyped name must not cost the runs before it
-    folder = out or _new_folder(f"{loaded.name}-compare")
+    folder = out or new_folder(f"{loaded.name}-compare")
     RunFolder.create(folder)
 
     def played(text: str, name: str) -> "Run":
         def make() -> "Simulation":
             return Simulation(loaded, text, chosen, learning=not no_learning, device=device)
 
-        return _play(text, make, RunFolder.create(folder / name), checkpoint_every, quiet)
+        return play(text, make, RunFolder.create(folder / name), checkpoint_every, quiet)
 
     runs = [played(text, name) for text, name in zip(policy, names, strict=True)]
-    summaries = [_with_target(result, target) for result in runs]
+    summaries = [with_target(result, target) for result in runs]
     if not no_learning:
         from fedlane.report.figures import accuracy_figure
 
@@ -306,79 +292,6 @@ def _seeds(seed: int, seeds: int | None) -> list[int]:
     return list(range(seeds))
 
 
-def _with_target(result: "Run", target: float | None) -> dict[str, Any]:
-    """A run's summary, with the time it took to reach an accuracy if one was asked for."""
-    from fedlane.simulation.results import interval
-
-    summary = dict(result.summary)
-    if target is not None:
-        seconds = result.time_to_accuracy(target)
-        reached = seconds[seconds == seconds]
-        summary["time_to_accuracy"] = {"target": target, "reached": len(reached), **interval(reached)}
-    return summary
-
-
-def _play(
-    name: str, make: "Callable[[], Simulation]", target: "RunFolder", checkpoint_every: int, quiet: bool
-) -> "Run":
-    """Run to the end with a progress bar; the folder is rewritten on the way, so that the run can be followed."""
-    hidden = quiet or not messages.is_terminal
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("rounds"))
-    simulation: Simulation | None = None
-    try:
-        with Progress(*columns, TimeRemainingColumn(), console=messages, transient=True, disable=hidden) as progress:
-            bar = progress.add_task(f"{name}: preparing", total=None)
-            simulation = make()
-            progress.update(bar, total=simulation.scenario.rounds)
-            written, started = time.monotonic(), simulation.round
-            while not simulation.finished:
-                simulation.step()
-                if not hidden:
-                    progress.update(bar, completed=simulation.round, description=_progress_line(simulation))
-                due = (simulation.round - started) % checkpoint_every == 0 and simulation.federation is not None
-                if (due or time.monotonic() - written > CHECKPOINT_S) and not simulation.finished:
-                    target.write(simulation.result(), checkpoint=simulation.checkpoint())
-                    written = time.monotonic()
-        result = simulation.result()
-        target.write(result)
-    except KeyboardInterrupt:
-        if simulation is None or not simulation.round:
-            target.abandon()
-            raise
-        target.write(simulation.result(), checkpoint=simulation.checkpoint(), interrupted=True)
-        raise _InterruptedError(
-            f"interrupted: the first {simulation.round} rounds are saved; go on with fedlane run --resume {target.path}"
-        ) from None
-    except BaseException:
-        target.abandon()
-        raise
-    return result
-
-
-def _progress_line(simulation: "Simulation") -> str:
-    """Policy, time on the air so far, and the last tested accuracy."""
-    trace = simulation.trace
-    line = f"{simulation.label}: {trace.delay_s[:, : simulation.round].sum(axis=1).mean():,.0f} s on the air"
-    tested = trace.accuracy[0, : simulation.round]
-    if simulation.federation is not None and (tested == tested).any():
-        last = max(t for t in range(simulation.round) if tested[t] == tested[t])
-        line += f", accuracy {trace.accuracy[:, last].mean():.3f}"
-    return line
-
-
-def _new_folder(stem: str) -> Path:
-    """runs/STEM-TIME, with a number behind it if that is taken."""
-    base = Path("runs") / f"{stem}-{time.strftime('%Y%m%d-%H%M%S')}"
-    folder, number = base, 2
-    while folder.exists():
-        folder, number = base.with_name(f"{base.name}-{number}"), number + 1
-    return folder
-
-
-def _file_name(policy: str) -> str:
-    return re.sub(r"[^A-Za-z0-9._-]+", "-", policy)
-
-
 def _print_notes(lines: list[str]) -> None:
     for line in lines:
         messages.print(f"Note: {line}.", style="yellow", highlight=False)
@@ -434,7 +347,7 @@ def main() -> None:
         code = _fail(error.format_message())
     except (InputError, PolicyError) as error:
         code = _fail(str(error))
-    except _InterruptedError as error:
+    except InterruptedRunError as error:
         messages.print(f"fedlane: {error}", soft_wrap=True, highlight=False)
         code = 130
     except MemoryError:

@@ -21,7 +21,7 @@ import sys
 import torch
 torch.set_num_threads(1)
 from pathlib import Path
-from fedlane.cli import _play
+from fedlane.session import play
 from fedlane.scenario import Scenario
 from fedlane.simulation.results import RunFolder
 from fedlane.simulation.run import Simulation
@@ -31,10 +31,10 @@ scenario = Scenario.load("quickstart").with_values({"rounds": ROUNDS, "learning.
 
 def work(folder):
     if (folder / "checkpoint.npz").exists():
-        _play("resuming", lambda: Simulation.resume(folder), RunFolder(folder), 2, True)
+        play("resuming", lambda: Simulation.resume(folder), RunFolder(folder), 2, True)
     else:
         import shutil; shutil.rmtree(folder, ignore_errors=True)
-        _play("lane", lambda: Simulation(scenario, "lane", [0, 1], learning=True), RunFolder.create(folder), 2, True)
+        play("lane", lambda: Simulation(scenario, "lane", [0, 1], learning=True), RunFolder.create(folder), 2, True)
 
 # Each line of input names a folder and a time; a child plays there until it is done or the time is up.
 for line in sys.stdin:

@@ -1,23 +1,30 @@
 """Speed, measured beside a reference in the same run: the driver of `fedlane bench`.
 
-One thread throughout: nothing measured here starts another. Times are the best of several, since other work on the
+One thread throughout. Times are the best of several, since other work on the
 machine can only add to them.
 """
 
+import os
+import shutil
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 from scipy.optimize import linear_sum_assignment
 
+from fedlane.learning.datasets import cache_folder
 from fedlane.matching import max_min_matching
 from fedlane.records import Context
 from fedlane.rng import RoundStreams
 from fedlane.scenario import Scenario
 from fedlane.scheduling.lane import CELLS
 from fedlane.simulation.run import Simulation
+from fedlane.validate import InputError
 
 
 @dataclass(frozen=True)
@@ -134,6 +141,125 @@ def decision_s(clients: int, channels: int) -> float:
         state["previous"] = simulation.policy.select(state, context, streams.at(round))
         times.append(time.perf_counter() - start)
     return max(times[1:])
+
+
+def learning() -> list[Figure]:
+    """Learning on this machine's CPU, one thread: the paper's MLP task, beside the core's own matrix speed."""
+    import torch
+
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        per_round = min(round_s() for _ in range(3))
+        size = 1024
+        a, b = torch.randn(2, size, size)
+        (product,) = best_of(10, lambda: a @ b)
+    finally:
+        torch.set_num_threads(threads)
+    ideal = MLP_ROUND_FLOP / (2 * size**3 / product)
+    return [
+        Figure(
+            what="one federation, paper-fmnist's MLP, mechanism paper, one thread: a round",
+            measured=f"{per_round * 1e3:.2f} ms ({1 / per_round:,.0f} rounds/s)",
+            reference=f"its {MLP_ROUND_FLOP / 1e6:.0f} MFLOP at the core's matrix speed {ideal * 1e3:.2f} ms",
+            ratio=f"{per_round / ideal:.2f}",
+            bound="",
+        )
+    ]
+
+
+MLP_ROUND_FLOP = 4 * 5 * 64 * (2 * 784 * 64 * 2 + 2 * 64 * 10 * 3)
+"""4 clients x 5 steps x 64 samples: two products with the large layer, three with the small one."""
+
+
+def round_s(rounds: int = 150) -> float:
+    """Median time of one round of learning: 4 random clients of 10, all punctual, drawn, clipped, noised, averaged."""
+    from fedlane.simulation.run import learning_task
+    from fedlane.simulation.setup import prepare
+
+    task = learning_task(prepare(Scenario.load("paper-fmnist"), [0]))
+    federation = task.federation("cpu")
+    rng = np.random.default_rng(0)
+    times = []
+    for t in range(rounds):
+        client = rng.permutation(10)[None, :4]
+        start = time.perf_counter()
+        federation.play(t, client, np.ones((1, 4), np.bool_))
+        times.append(time.perf_counter() - start)
+    return float(np.median(times[10:]))
+
+
+def peers() -> list[Figure]:
+    """FedLane against pfl and Flower's simulation engine on the paper's MLP task, taking turns on this machine.
+
+    FedLane clips every sample; the others do not. Each peer runs in an environment of its own, made on first use in
+    the user's cache (set FEDLANE_PEERS to another folder).
+    """
+    scripts = Path("benchmarks") / "peers"
+    if not scripts.is_dir():
+        raise InputError(
+            "bench peers needs the repository: run it from a checkout's root (benchmarks/peers is not here)"
+        )
+    root = Path(os.environ.get("FEDLANE_PEERS", cache_folder() / "peers"))
+    ours, pfl = [], []
+    own = [sys.executable, "-c", "from fedlane.experiments import benchmarks as b; b.report_round()"]
+    for _ in range(3):
+        ours.append(_seconds_per_round(own))
+        pfl.append(_seconds_per_round([_peer(root, "pfl", "pfl[pytorch]==0.6.0"), str(scripts / "pfl_mlp.py"), "150"]))
+    python = _peer(root, "flower", "flwr[simulation]==1.41.0")
+    stock, fast = (
+        _seconds_per_round([python, str(scripts / "flower_mlp.py"), "15", mode]) for mode in ("stock", "fast")
+    )
+    best = min(ours)
+    (machine,) = learning()
+    rows = [
+        ("pfl 0.6, no per-sample clipping", min(pfl), "at least 2.5, aim 3"),
+        ("Flower 1.41 simulation, stock", stock, ""),
+        ("Flower 1.41 simulation, polls lowered", fast, "at least 25 against the faster"),
+    ]
+    return [machine] + [
+        Figure(
+            what=f"a round of the paper's MLP task against {name}",
+            measured=f"{best * 1e3:.2f} ms",
+            reference=f"{seconds * 1e3:.2f} ms",
+            ratio=f"{seconds / best:.2f} times as fast",
+            bound=bound,
+        )
+        for name, seconds, bound in rows
+    ]
+
+
+def report_round() -> None:
+    """Print FedLane's own seconds per round, one thread, as the peers' scripts do."""
+    import torch
+
+    torch.set_num_threads(1)
+    print(f"seconds_per_round {round_s():.6f}")
+
+
+def _peer(root: Path, name: str, package: str) -> str:
+    """The Python of a peer's environment, made on first use; torch as the constraints file pins it."""
+    python = root / name / "bin" / "python"
+    if not python.exists():
+        subprocess.run([sys.executable, "-m", "venv", str(root / name)], check=True)
+        pinned = [line for line in Path("constraints.txt").read_text().splitlines() if line.startswith("torch==")]
+        install = [str(python), "-m", "pip", "install", "--quiet", *pinned, package]
+        try:
+            subprocess.run(install, check=True, capture_output=True, text=True)
+        except subprocess.CalledProcessError as error:
+            shutil.rmtree(root / name)
+            raise InputError(f"{package} cannot be installed: {error.stderr.strip().splitlines()[-1]}") from error
+    return str(python)
+
+
+def _seconds_per_round(command: list[str]) -> float:
+    """Run a benchmark script on one thread and read its last line."""
+    result = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
+    lines = [line for line in result.stdout.splitlines() if line.startswith("seconds_per_round ")]
+    if result.returncode or not lines:
+        last = (result.stderr.strip() or "no output").splitlines()[-1]
+        raise InputError(f"benchmark {Path(command[1]).name} failed: {last}")
+    return float(lines[-1].split()[1])
 
 
 def best_of(repeats: int, *calls: Callable[[], object]) -> list[float]:

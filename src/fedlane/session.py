@@ -1,0 +1,98 @@
+"""A run at the terminal: progress, checkpoints, Ctrl-C, and where results go."""
+
+import re
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+if TYPE_CHECKING:  # imported where they are used: `fedlane --help` answers at once
+    from collections.abc import Callable
+
+    from fedlane.simulation import Run
+    from fedlane.simulation.results import RunFolder
+    from fedlane.simulation.run import Simulation
+
+
+class InterruptedRunError(Exception):
+    """Ctrl-C after which something could be saved; the message says what."""
+
+
+CHECKPOINT_S = 5.0
+"""A run that lasts is written this often, so that it can be followed."""
+
+screen = Console()
+messages = Console(stderr=True)
+
+
+def with_target(result: "Run", target: float | None) -> dict[str, Any]:
+    """A run's summary, with the time it took to reach an accuracy if one was asked for."""
+    from fedlane.simulation.results import interval
+
+    summary = dict(result.summary)
+    if target is not None:
+        seconds = result.time_to_accuracy(target)
+        reached = seconds[seconds == seconds]
+        summary["time_to_accuracy"] = {"target": target, "reached": len(reached), **interval(reached)}
+    return summary
+
+
+def play(name: str, make: "Callable[[], Simulation]", target: "RunFolder", checkpoint_every: int, quiet: bool) -> "Run":
+    """Run to the end with a progress bar; the folder is rewritten on the way, so that the run can be followed."""
+    hidden = quiet or not messages.is_terminal
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("rounds"))
+    simulation: Simulation | None = None
+    try:
+        with Progress(*columns, TimeRemainingColumn(), console=messages, transient=True, disable=hidden) as progress:
+            bar = progress.add_task(f"{name}: preparing", total=None)
+            simulation = make()
+            progress.update(bar, total=simulation.scenario.rounds)
+            written, started = time.monotonic(), simulation.round
+            while not simulation.finished:
+                simulation.step()
+                if not hidden:
+                    progress.update(bar, completed=simulation.round, description=_progress_line(simulation))
+                due = (simulation.round - started) % checkpoint_every == 0 and simulation.federation is not None
+                if (due or time.monotonic() - written > CHECKPOINT_S) and not simulation.finished:
+                    target.write(simulation.result(), checkpoint=simulation.checkpoint())
+                    written = time.monotonic()
+        result = simulation.result()
+        target.write(result)
+    except KeyboardInterrupt:
+        if simulation is None or not simulation.round:
+            target.abandon()
+            raise
+        target.write(simulation.result(), checkpoint=simulation.checkpoint(), interrupted=True)
+        raise InterruptedRunError(
+            f"interrupted: the first {simulation.round} rounds are saved; go on with fedlane run --resume {target.path}"
+        ) from None
+    except BaseException:
+        target.abandon()
+        raise
+    return result
+
+
+def _progress_line(simulation: "Simulation") -> str:
+    """Policy, time on the air so far, and the last tested accuracy."""
+    trace = simulation.trace
+    line = f"{simulation.label}: {trace.delay_s[:, : simulation.round].sum(axis=1).mean():,.0f} s on the air"
+    tested = trace.accuracy[0, : simulation.round]
+    if simulation.federation is not None and (tested == tested).any():
+        last = max(t for t in range(simulation.round) if tested[t] == tested[t])
+        line += f", accuracy {trace.accuracy[:, last].mean():.3f}"
+    return line
+
+
+def new_folder(stem: str) -> Path:
+    """runs/STEM-TIME, with a number behind it if that is taken."""
+    base = Path("runs") / f"{stem}-{time.strftime('%Y%m%d-%H%M%S')}"
+    folder, number = base, 2
+    while folder.exists():
+        folder, number = base.with_name(f"{base.name}-{number}"), number + 1
+    return folder
+
+
+def file_name(policy: str) -> str:
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", policy)
