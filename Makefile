@@ -37,6 +37,7 @@ format: install  ## format the code
 bench: install  ## measure speed on this machine
 	$(BIN)/fedlane bench matching
 	$(BIN)/fedlane bench schedule
+	$(BIN)/fedlane bench learning
 	$(BIN)/python benchmarks/scale.py
 
 clean:  ## remove what was installed and cached

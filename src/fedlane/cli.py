@@ -16,7 +16,6 @@ from fedlane.session import InterruptedRunError, file_name, messages, new_folder
 from fedlane.validate import InputError, at_least
 
 if TYPE_CHECKING:  # imported where they are used: `fedlane --help` answers at once
-
     from fedlane.scenario import Scenario
     from fedlane.simulation import Run
     from fedlane.simulation.run import Simulation

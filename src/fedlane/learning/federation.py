@@ -206,8 +206,9 @@ def torch_device(name: str) -> torch.device:
 
 
 def _resident(samples: Samples, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Images as bytes and labels, on the device."""
-    return torch.from_numpy(np.array(samples.images)).to(device), torch.from_numpy(samples.labels).to(device)
+    """Images and labels on the device: bytes on a CPU, floats on a GPU."""
+    images = torch.from_numpy(np.array(samples.images)).to(device)
+    return images if device.type == "cpu" else as_inputs(images), torch.from_numpy(samples.labels).to(device)
 
 
 def _squares(images: Tensor) -> Tensor:

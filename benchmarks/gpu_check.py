@@ -1,0 +1,64 @@
+"""On a GPU: the same bits twice, the same training as on the CPU, a replica alone as among others.
+
+python benchmarks/gpu_check.py
+"""
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent.parent / "src"))
+
+import numpy as np
+import torch
+
+from fedlane.learning.datasets import load_dataset
+from fedlane.learning.federation import Federation
+from fedlane.learning.local import LocalTask
+from fedlane.learning.models import make_model
+from fedlane.learning.partition import Partition, label_counts
+from fedlane.records import MechanismSpec
+
+CLIENTS, CHANNELS = 10, 4
+
+
+def played(model: str, seeds: list[int], device: str, noise: float, rounds: int = 5, exact: bool = False) -> Federation:
+    """Federations after some rounds of a schedule that depends on the seed alone."""
+    data = load_dataset("fashion-mnist-mini")
+    counts = np.stack(
+        [label_counts(Partition("dominant", 0.8, 0.3), data.info.class_totals, CLIENTS, s) for s in seeds]
+    )
+    federation = Federation(
+        make_model(model, data.info.input_shape, 10),
+        data,
+        counts,
+        seeds,
+        LocalTask(0.1, 3, 1.0),
+        MechanismSpec("paper", 1.0, np.full((len(seeds), CLIENTS), noise)),
+        np.full(CLIENTS, 16),
+        device,
+    )
+    if exact:
+        torch.set_float32_matmul_precision("highest")
+    for t in range(rounds):
+        client = np.stack([np.random.default_rng([s, t]).permutation(CLIENTS)[:CHANNELS] for s in seeds])
+        punctual = np.stack([np.random.default_rng([s, t, 1]).random(CHANNELS) < 0.7 for s in seeds])
+        federation.play(t, client, punctual)
+    return federation
+
+
+def main() -> None:
+    for model in ("softmax", "mlp", "cnn"):
+        one, two = (played(model, [3, 7, 9], "cuda", 1e-3) for _ in range(2))
+        print(f"{model}: the same bits twice: {torch.equal(one.weights, two.weights)}")
+        alone = played(model, [7], "cuda", 1e-3)
+        print(f"{model}: alone against among others: {float((one.weights[1] - alone.weights[0]).abs().max()):.1e}")
+        cpu, gpu = played(model, [3, 7], "cpu", 0.0), played(model, [3, 7], "cuda", 0.0, exact=True)
+        moved = float((cpu.weights - played(model, [3, 7], "cpu", 0.0, rounds=0).weights).abs().max())
+        apart = float((cpu.weights - gpu.weights.cpu()).abs().max())
+        print(f"{model}: CPU against GPU in float32: {apart:.1e} of {moved:.2f}")
+        evaluation, other = cpu.evaluate(), gpu.evaluate()
+        print(f"{model}: accuracy {evaluation.accuracy} on the CPU, {other.accuracy} on the GPU")
+
+
+if __name__ == "__main__":
+    main()
