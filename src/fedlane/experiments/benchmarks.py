@@ -198,14 +198,12 @@ def round_s(rounds: int = 150) -> float:
 def peers() -> list[Figure]:
     """FedLane against pfl and Flower's simulation engine on the paper's MLP task, taking turns on this machine.
 
-    FedLane clips every sample; the others do not. All are held to one core. Each peer runs in an environment of its own, made on first use in
-    the user's cache (set FEDLANE_PEERS to another folder).
+    FedLane clips every sample; the others do not. All are held to one core. Each peer runs in an environment of its
+    own, made on first use in the user's cache (set FEDLANE_PEERS to another folder).
     """
     scripts = Path("benchmarks") / "peers"
     if not scripts.is_dir():
-        raise InputError(
-            "bench peers needs the repository: run it from a checkout's root (benchmarks/peers is not here)"
-        )
+        raise InputError("bench peers needs the repository: run it from a checkout's root")
     root = Path(os.environ.get("FEDLANE_PEERS", cache_folder() / "peers"))
     ours, pfl = [], []
     own = [sys.executable, "-c", "from fedlane.experiments import benchmarks as b; b.report_round()"]
