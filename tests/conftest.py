@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+os.environ["OMP_NUM_THREADS"] = "1"  # two workers share two cores; read when PyTorch is first imported
+
 BESIDE = Path(__file__).parent.parent.parent / "shared" / "data"
 """Data that lies beside a checkout, if any."""
 

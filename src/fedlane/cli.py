@@ -4,7 +4,7 @@ import json
 import sys
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import click
 import typer
@@ -242,7 +242,9 @@ def show(
 @app.command("list")
 def list_(kind: Annotated[Kind, typer.Argument(help="What to list.")], as_json: JsonOption = False) -> None:
     """List the policies, scenarios or datasets that there are."""
-    rows, headings = _listing(kind)
+    from fedlane import catalogue
+
+    rows, headings = getattr(catalogue, kind.value)()
     if as_json:
         print(json.dumps([dict(zip(headings, row, strict=True)) for row in rows]))
         return
@@ -294,43 +296,6 @@ def _seeds(seed: int, seeds: int | None) -> list[int]:
 def _print_notes(lines: list[str]) -> None:
     for line in lines:
         messages.print(f"Note: {line}.", style="yellow", highlight=False)
-
-
-def _listing(kind: Kind) -> tuple[list[tuple[str, ...]], tuple[str, ...]]:
-    if kind is Kind.policies:
-        from fedlane.scheduling.registry import parameters, policies
-
-        known = policies().items()
-        return [(name, _shown(parameters(cls)), cls.summary) for name, cls in known], (
-            "policy",
-            "parameters",
-            "what it is",
-        )
-    if kind is Kind.scenarios:
-        from fedlane.scenario import Scenario, presets
-
-        loaded = [Scenario.load(name) for name in presets()]
-        size = [(s.name, f"{s.network.clients} x {s.network.channels}", str(s.rounds)) for s in loaded]
-        return [
-            (*first, s.data.dataset, s.learning.model, s.privacy.mechanism)
-            for first, s in zip(size, loaded, strict=True)
-        ], ("scenario", "clients x channels", "rounds", "dataset", "model", "privacy")
-    from fedlane.learning.datasets import DATASETS
-
-    return [
-        (
-            d.name,
-            d.title,
-            f"{d.classes * d.train_per_class:,} + {d.classes * d.test_per_class:,}",
-            str(d.classes),
-            d.licence,
-        )
-        for d in DATASETS.values()
-    ], ("dataset", "what it is", "train + test", "classes", "licence")
-
-
-def _shown(values: dict[str, Any]) -> str:
-    return ", ".join(f"{key}={value}" for key, value in values.items())
 
 
 def main() -> None:

@@ -1,7 +1,10 @@
 """A run at the terminal: progress, checkpoints, Ctrl-C, and where results go."""
 
 import re
+import signal
+import threading
 import time
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -9,7 +12,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 if TYPE_CHECKING:  # imported where they are used: `fedlane --help` answers at once
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from fedlane.simulation import Run
     from fedlane.simulation.results import RunFolder
@@ -22,6 +25,8 @@ class InterruptedRunError(Exception):
 
 CHECKPOINT_S = 5.0
 """A run that lasts is written this often, so that it can be followed."""
+REFRESH_S = 0.1
+"""The progress bar is redrawn at most this often."""
 
 screen = Console()
 messages = Console(stderr=True)
@@ -49,17 +54,21 @@ def play(name: str, make: "Callable[[], Simulation]", target: "RunFolder", check
             bar = progress.add_task(f"{name}: preparing", total=None)
             simulation = make()
             progress.update(bar, total=simulation.scenario.rounds)
-            written, started = time.monotonic(), simulation.round
-            while not simulation.finished:
-                simulation.step()
-                if not hidden:
-                    progress.update(bar, completed=simulation.round, description=_progress_line(simulation))
-                due = (simulation.round - started) % checkpoint_every == 0 and simulation.federation is not None
-                if (due or time.monotonic() - written > CHECKPOINT_S) and not simulation.finished:
-                    target.write(simulation.result(), checkpoint=simulation.checkpoint())
-                    written = time.monotonic()
-        result = simulation.result()
-        target.write(result)
+            written, shown, started = time.monotonic(), 0.0, simulation.round
+            with between_rounds() as check_interrupt:
+                while not simulation.finished:
+                    simulation.step()
+                    check_interrupt()
+                    now = time.monotonic()
+                    if not hidden and now - shown > REFRESH_S:
+                        progress.update(bar, completed=simulation.round, description=_progress_line(simulation))
+                        shown = now
+                    due = (simulation.round - started) % checkpoint_every == 0 and simulation.federation is not None
+                    if (due or now - written > CHECKPOINT_S) and not simulation.finished:
+                        target.write(simulation.result(), checkpoint=simulation.checkpoint())
+                        written = time.monotonic()
+                result = simulation.result()
+                target.write(result)
     except KeyboardInterrupt:
         if simulation is None or not simulation.round:
             target.abandon()
@@ -72,6 +81,29 @@ def play(name: str, make: "Callable[[], Simulation]", target: "RunFolder", check
         target.abandon()
         raise
     return result
+
+
+@contextmanager
+def between_rounds() -> "Iterator[Callable[[], None]]":
+    """Hold Ctrl-C back until the caller asks, so that a round, and a write, is always whole."""
+    asked = False
+
+    def ask(number: int, frame: object) -> None:
+        nonlocal asked
+        asked = True
+
+    def check() -> None:
+        if asked:
+            raise KeyboardInterrupt
+
+    if threading.current_thread() is not threading.main_thread():
+        yield check
+        return
+    before = signal.signal(signal.SIGINT, ask)
+    try:
+        yield check
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def _progress_line(simulation: "Simulation") -> str:

@@ -9,9 +9,10 @@ from fedlane.learning.draws import bits, box_muller, keys, normals, sample_posit
 CPU = torch.device("cpu")
 
 
-def positions(size, count, draws, seed=0):
+def positions(size, count, draws, seed=0, most=None):
     key = keys([seed], "batches", CPU).expand(draws)
-    return sample_positions(key, torch.arange(draws), torch.full((draws,), size), count)
+    sizes, counts = torch.full((draws,), size), torch.full((draws,), count)
+    return sample_positions(key, torch.arange(draws), sizes, counts, most or count)[:, :count]
 
 
 @pytest.mark.parametrize(("size", "count"), [(6000, 64), (100, 64), (64, 64), (65, 64), (7, 1), (1, 1)])
@@ -30,16 +31,24 @@ def test_every_sample_is_equally_likely():
     assert (share - p).abs().max() < 5 * np.sqrt(p * (1 - p) / 20_000)
 
 
-def test_more_than_there_are_repeat():
-    assert positions(3, 8, 50).max() < 3
+def test_fewer_than_the_most_are_as_good():
+    """10 out of 37 drawn in an array of 64 places: distinct, and each equally likely."""
+    drawn = positions(37, 10, 20_000, most=64)
+    assert drawn.shape == (20_000, 10)
+    assert (drawn.sort(dim=1).values.diff(dim=1) > 0).all()
+    share = torch.bincount(drawn.reshape(-1), minlength=37).double() / 20_000
+    assert (share - 10 / 37).abs().max() < 5 * np.sqrt(10 / 37 * 27 / 37 / 20_000)
 
 
 def test_draws_follow_from_key_and_counter_alone():
-    one = sample_positions(keys([7], "b", CPU), torch.tensor([5]), torch.tensor([100]), 8)
-    many = sample_positions(keys([1, 7], "b", CPU), torch.tensor([5, 5]), torch.tensor([100, 100]), 8)
+    def drawn(seeds, counter):
+        count = torch.full((len(seeds),), 8)
+        return sample_positions(keys(seeds, "b", CPU), torch.full((len(seeds),), counter), count * 12, count, 8)
+
+    one, many = drawn([7], 5), drawn([1, 7], 5)
     assert torch.equal(one[0], many[1])
     assert not torch.equal(many[0], many[1])
-    assert not torch.equal(one, sample_positions(keys([7], "b", CPU), torch.tensor([6]), torch.tensor([100]), 8))
+    assert not torch.equal(one, drawn([7], 6))
 
 
 def test_bits_are_balanced_and_uncorrelated():

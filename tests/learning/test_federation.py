@@ -95,6 +95,19 @@ def test_batches_come_from_the_client_s_own_samples_and_have_its_size(data):
                 assert set(row.tolist()) <= set(owned[i].tolist())
 
 
+def test_a_client_with_less_than_a_batch_uses_all_it_has(data):
+    """Batches of 2,000 where clients hold 800 to 1,900: the whole of each, and a neighbour changes nothing."""
+    among, alone = (federation(data, seeds, batch=2000, imbalance=0.4) for seeds in ((0, 5), (5,)))
+    owned = np.split(alone.data.order[0].numpy(), np.cumsum(alone.sizes[0])[:-1])
+    for i in range(CLIENTS):
+        rows = drawn(alone, 2, 0, i)
+        for row, same in zip(rows, drawn(among, 2, 1, i), strict=True):
+            assert torch.equal(row, same)
+            assert len(row) == min(2000, len(owned[i]))
+            if len(owned[i]) < 2000:
+                assert sorted(row.tolist()) == sorted(owned[i].tolist())
+
+
 def test_compiled_and_plain_draws_are_the_same_numbers(data, monkeypatch):
     """With Numba or without, on a CPU or a GPU: the same samples."""
     import fedlane.learning.local as local

@@ -91,23 +91,24 @@ def sample_rows(
     key: NDArray[np.int64],  # (G,)
     counter: NDArray[np.int64],  # (G,): the first iteration's
     size: NDArray[np.int64],  # (G,)
+    counts: NDArray[np.int64],  # (G,): how many to draw
     start: NDArray[np.int64],  # (G,)
     replica: NDArray[np.int64],  # (G,)
     order: NDArray[np.int32],  # (R, samples)
     iterations: int,
-    count: int,
+    most: int,
     gamma: int,
 ) -> NDArray[np.int64]:
-    """`draws.sample_positions` followed by the look-up of sample indices, number for number; (G, tau, count)."""
-    result = np.empty((len(key), iterations, count), np.int64)
+    """`draws.sample_positions` followed by the look-up of sample indices, number for number; (G, tau, most)."""
+    result = np.empty((len(key), iterations, most), np.int64)
     for g in range(len(key)):
-        n = size[g]
+        n, count = size[g], counts[g]
         for t in range(iterations):
-            base = (counter[g] + t) * (count + 1)
-            turn = (_high_bits(key[g] + (base + count) * gamma) * n) >> 32
-            for k in range(count):
-                low = k * n // count
-                width = max((k + 1) * n // count - low, 1)
+            base = (counter[g] + t) * (most + 1)
+            turn = (_high_bits(key[g] + (base + most) * gamma) * n) >> 32
+            for k in range(most):
+                low = min(k, count) * n // count
+                width = max(min(k + 1, count) * n // count - low, 1)
                 within = low + ((_high_bits(key[g] + (base + k) * gamma) * width) >> 32)
                 result[g, t, k] = order[replica[g], start[g] + (within + turn) % n]
     return result

@@ -32,16 +32,18 @@ def _shifted(x: torch.Tensor, places: int) -> torch.Tensor:
     return (x >> places) & ((1 << (64 - places)) - 1)
 
 
-def sample_positions(key: torch.Tensor, counter: torch.Tensor, size: torch.Tensor, count: int) -> torch.Tensor:
+def sample_positions(
+    key: torch.Tensor, counter: torch.Tensor, size: torch.Tensor, count: torch.Tensor, most: int
+) -> torch.Tensor:
     """``count`` distinct positions below ``size``, each position equally likely to be among them.
 
-    One from each of ``count`` equal strata, the strata turned by a random offset. key, counter and size have one
-    shape S; the result is (*S, count), int64. With more than ``size`` asked for, positions repeat.
+    One from each of ``count`` equal strata, the strata turned by a random offset. key, counter, size and count have one
+    shape S, count is at most size; the result is (*S, most), int64, and only the first ``count`` of it mean anything.
     """
-    places = torch.arange(count + 1, device=key.device)
-    size = size[..., None]
-    edges = places * size // count
-    random = _shifted(bits(key[..., None], (counter * (count + 1))[..., None] + places), 32)  # products stay below 2^63
+    places = torch.arange(most + 1, device=key.device)
+    size, count = size[..., None], count[..., None]
+    edges = torch.minimum(places, count) * size // count
+    random = _shifted(bits(key[..., None], (counter * (most + 1))[..., None] + places), 32)  # products stay below 2^63
     width = edges.diff(dim=-1).clamp_(min=1)
     within = edges[..., :-1] + ((random[..., :-1] * width) >> 32)
     turn = (random[..., -1:] * size) >> 32

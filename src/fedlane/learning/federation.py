@@ -56,7 +56,7 @@ class Federation:
         ]
         images, labels = _resident(dataset.train, self.device)
         self.test_images, self.test_labels = _resident(dataset.test, self.device)
-        batches = np.minimum(batch_size, self.sizes.min(axis=0))
+        batches = np.minimum(batch_size, self.sizes)
         self.data = ClientData(
             images=images,
             targets=torch.nn.functional.one_hot(labels, dataset.info.classes).to(torch.float32),
@@ -65,8 +65,8 @@ class Federation:
             start=torch.from_numpy(np.cumsum(self.sizes, axis=1) - self.sizes).to(self.device),
             size=torch.from_numpy(self.sizes).to(self.device),
             batch_size=torch.from_numpy(batches).to(self.device),
-            largest_batch=int(batches.max()),
-            equal_batches=bool(np.all(batches == batches[0])),
+            largest_batch=int(batch_size.max()),
+            equal_batches=bool(np.all(batches == batch_size.max())),
         )
         self.batch_key = keys(seeds, "batches", self.device)
         self.noise_key = keys(seeds, "upload-noise", self.device)
@@ -107,7 +107,7 @@ class Federation:
         """The models (G, d) of clients (G,) of replicas (G,) after local training from their global models."""
         models = self.weights.index_select(0, replica)
         indices, mask = draw_batches(self.data, self.batch_key, replica, client, round, self.task.local_iterations)
-        train_locally(self.model, self.task, models, self.data, indices, mask, self.data.batch_size[client])
+        train_locally(self.model, self.task, models, self.data, indices, mask, self.data.batch_size[replica, client])
         return models
 
     def noise_of_average(self, uploads: Uploads, rows: slice = slice(None)) -> NDArray[np.float32]:

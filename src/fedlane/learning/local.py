@@ -43,8 +43,9 @@ class ClientData:
     size: Tensor
     """(R, U): |D_i|."""
     batch_size: Tensor
-    """(U,): b_i."""
+    """(R, U): b_i, or |D_i| where that is less."""
     largest_batch: int
+    """The largest b_i asked for: how many numbers a step draws, whatever the sizes are."""
     equal_batches: bool
 
 
@@ -56,22 +57,19 @@ def draw_batches(
     Drawn from (seed, round, client, iteration) alone: b_i distinct samples, all equally likely.
     """
     counter = (round * data.size.shape[1] + client) * iterations
-    size, start, largest = data.size[replica, client], data.start[replica, client], data.largest_batch
+    size, start, most = data.size[replica, client], data.start[replica, client], data.largest_batch
+    count = data.batch_size[replica, client]
     if cpu_kernels is not None and key.device.type == "cpu":
-        arrays = (tensor.numpy() for tensor in (key[replica], counter, size, start, replica, data.order))
-        indices = torch.from_numpy(cpu_kernels.sample_rows(*arrays, iterations, largest, GAMMA))  # type: ignore[arg-type, call-arg]
+        arrays = [tensor.numpy() for tensor in (key[replica], counter, size, count, start, replica, data.order)]
+        indices = torch.from_numpy(cpu_kernels.sample_rows(*arrays, iterations, most, GAMMA))  # type: ignore[call-arg, arg-type]
     else:
         counters = counter[:, None] + torch.arange(iterations, device=key.device)
-        shape = counters.shape
-        positions = sample_positions(
-            key[replica][:, None].expand(shape), counters, size[:, None].expand(shape), largest
-        )
+        keys, sizes, counts = (column[:, None].expand(counters.shape) for column in (key[replica], size, count))
+        positions = sample_positions(keys, counters, sizes, counts, most)
         indices = data.order[replica[:, None, None], start[:, None, None] + positions].long()
     if data.equal_batches:
         return indices, torch.empty(0)
-    # A smaller batch keeps a random part of the largest one: which strata are kept turns with the draw.
-    turned = (torch.arange(largest, device=key.device) + indices[..., :1]) % largest
-    return indices, turned < data.batch_size[client][:, None, None]
+    return indices, (torch.arange(most, device=key.device) < count[:, None])[:, None].expand(indices.shape)
 
 
 def train_locally(

@@ -18,9 +18,8 @@ from fedlane.records import Context, Feedback, FloatArray, IntArray, Problem, St
 from fedlane.rng import RoundRng
 from fedlane.scheduling.estimates import bonus, empty_statistics, mean, record
 from fedlane.scheduling.lane_kernels import search_batch
-from fedlane.scheduling.policy import Policy
+from fedlane.scheduling.policy import Policy, check_trade_off
 from fedlane.scheduling.queues import updated_queues
-from fedlane.validate import InputError, at_least
 
 CELLS = 32
 """Cells over [0, d_max] in which a delay distribution is kept."""
@@ -38,10 +37,7 @@ class Lane(Policy):
     quota_slack: float = 0.125
 
     def __post_init__(self) -> None:
-        at_least("V", self.V, 0)
-        at_least("exploration", self.exploration, 0)
-        if not 0 <= self.quota_slack < 1:
-            raise InputError(f"quota_slack must be at least 0 and less than 1, got {self.quota_slack}")
+        check_trade_off(self.V, self.exploration, self.quota_slack)
 
     def init(self, problem: Problem) -> State:
         replicas, clients = problem.quotas.shape

@@ -10,9 +10,9 @@ from fedlane.matching import greedy_matching, max_min_matching, random_matching
 from fedlane.records import BoolArray, Context, Feedback, FloatArray, IntArray, Problem, State
 from fedlane.rng import RoundRng
 from fedlane.scheduling.estimates import bonus, empty_statistics, mean, record
-from fedlane.scheduling.policy import Policy
+from fedlane.scheduling.policy import Policy, check_trade_off
 from fedlane.scheduling.queues import updated_queues
-from fedlane.validate import InputError, at_least, positive
+from fedlane.validate import InputError, positive
 
 
 @dataclass(frozen=True)
@@ -26,11 +26,8 @@ class _Mamab(Policy):
     queue_weight: str = "additive"
 
     def __post_init__(self) -> None:
-        at_least("V", self.V, 0)
-        at_least("exploration", self.exploration, 0)
+        check_trade_off(self.V, self.exploration, self.quota_slack)
         positive("T0", self.T0)
-        if not 0 <= self.quota_slack < 1:
-            raise InputError(f"quota_slack must be at least 0 and less than 1, got {self.quota_slack}")
         if self.queue_weight not in ("additive", "success"):
             raise InputError(f"queue_weight must be 'additive' or 'success', got '{self.queue_weight}'")
 

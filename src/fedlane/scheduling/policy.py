@@ -27,6 +27,7 @@ from fedlane.records import (
     State,
 )
 from fedlane.rng import RoundRng
+from fedlane.validate import InputError, at_least
 
 REQUIREMENTS = frozenset({"losses", "channel_state", "distributions"})
 """What a policy may declare in `requires`; a run that cannot supply it refuses to start."""
@@ -56,6 +57,14 @@ class Policy(ABC):
     def quotas(self, problem: Problem) -> FloatArray:
         """(R, U): the quotas this policy serves, slack included."""
         return (1.0 - self.quota_slack) * problem.quotas
+
+
+def check_trade_off(V: float, exploration: float, quota_slack: float) -> None:
+    """Refuse parameters of a queue-based policy that make no sense."""
+    at_least("V", V, 0)
+    at_least("exploration", exploration, 0)
+    if not 0 <= quota_slack < 1:
+        raise InputError(f"quota_slack must be at least 0 and less than 1, got {quota_slack}")
 
 
 class SinglePolicy(ABC):
