@@ -153,6 +153,14 @@ def test_help_fits_80_columns(command, tmp_path):
         (("run", "--set", "privacy.mechanism=rigorous"), "privacy.mechanism 'rigorous' cannot train yet"),
         (("run", "--device", "cuda"), "device cuda is not available here"),
         (("run", "--checkpoint-every", "0"), "--checkpoint-every must be at least 1, got 0"),
+        (("run", "--resume", "x", "--policy", "random"), "--resume DIR continues that run as it is"),
+        (("run", "--seed", str(2**63)), "seed must be less than 2^63"),
+        (("run", "--rounds", "9" * 30), "rounds must be at most 2.14748e+09"),
+        (("run", "--set", "network.power_up_dbm=-5000"), "network.power_up_dbm must be at least -1000, got -5000"),
+        (("run", "--set", "learning.model=nope", "--no-learning"), "unknown model 'nope'"),
+        (("run", "--policy", ":"), "cannot be imported"),
+        (("run", "--save-schedule", "nowhere/s.npz"), "nowhere/s.npz cannot be written"),
+        (("compare", "quickstart", "--policy", "lane", "--set", "privacy.mechanism=rigorous"), "cannot train yet"),
         (("list", "cats"), "Invalid value for"),
         (("show", "."), "is not a run folder: scenario.toml is missing"),
         (("frobnicate",), "No such command 'frobnicate'"),
@@ -308,3 +316,17 @@ def test_show_draws_the_partition(tmp_path):
     result = fedlane("show", "quickstart", "--picture", "p.nonsense", cwd=tmp_path)
     assert result.returncode == 2
     assert "picture p.nonsense cannot be written" in result.stderr
+
+
+def test_names_become_file_names_inside_the_runs_folder(tmp_path):
+    options = ("--rounds", "2", "--no-learning", "--quiet")
+    assert fedlane("run", "quickstart", *options, "--set", 'name="../../x y"', cwd=tmp_path).returncode == 0
+    (folder,) = run_folders(tmp_path)
+    assert folder.parent == tmp_path / "runs"
+
+
+def test_names_beyond_ascii_survive(tmp_path):
+    (tmp_path / "\U0001f600 \u00e9.toml").write_text("rounds = 2")
+    result = fedlane("run", "\U0001f600 \u00e9.toml", "--no-learning", "--quiet", "--out", "o:\u00e9", cwd=tmp_path)
+    assert result.returncode == 0, result.stderr
+    assert fedlane("show", "o:\u00e9", cwd=tmp_path).returncode == 0

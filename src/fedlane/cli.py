@@ -12,7 +12,16 @@ from rich.syntax import Syntax
 from rich.table import Table
 
 from fedlane import __version__
-from fedlane.session import InterruptedRunError, file_name, messages, new_folder, play, screen, with_target
+from fedlane.session import (
+    InterruptedRunError,
+    check_writable,
+    file_name,
+    messages,
+    new_folder,
+    play,
+    screen,
+    with_target,
+)
 from fedlane.validate import InputError, at_least
 
 if TYPE_CHECKING:  # imported where they are used: `fedlane --help` answers at once
@@ -87,7 +96,7 @@ def run(
     scenario: Annotated[
         str | None, typer.Argument(metavar="[SCENARIO]", help="A preset's name or a TOML file (quickstart).")
     ] = None,
-    policy: Annotated[str, typer.Option("--policy", metavar="P", help="As lane or mamab-om:V=10.")] = "lane",
+    policy: Annotated[str | None, typer.Option("--policy", metavar="P", help="As mamab-om:V=10 (lane).")] = None,
     rounds: RoundsOption = None,
     seed: SeedOption = 0,
     seeds: SeedsOption = None,
@@ -115,15 +124,19 @@ def run(
     at_least("--checkpoint-every", checkpoint_every, 1)
     quiet = quiet or as_json
     if resume is not None:
-        if scenario is not None or out is not None or set_ or rounds or seeds or seed:
+        changes = (scenario, out, set_, rounds, seeds, policy, save_schedule, seed or None, no_learning or None)
+        if any(change is not None for change in changes):
             raise InputError("--resume DIR continues that run as it is: leave out the scenario and what changes it")
         folder = resume
         result = play("resuming", lambda: Simulation.resume(resume, device), RunFolder(resume), checkpoint_every, quiet)
     else:
         loaded = _scenario(scenario or "quickstart", set_, rounds)
         chosen = _seeds(seed, seeds)
+        policy = policy or "lane"
         make_policy(policy, loaded.policies)  # a mistyped name is answered before anything is made
-        folder = out or new_folder(f"{loaded.name}-{file_name(policy)}")
+        if save_schedule is not None:
+            check_writable(save_schedule)
+        folder = out or new_folder(f"{file_name(loaded.name)}-{file_name(policy)}")
         made: list[Simulation] = []
 
         def make() -> Simulation:
@@ -176,8 +189,8 @@ def compare(
         raise InputError(f"--policy names the same policy twice: {', '.join(policy)}")
     for name in policy:
         make_policy(name, loaded.policies)  # a mistyped name must not cost the runs before it
-    folder = out or new_folder(f"{loaded.name}-compare")
-    RunFolder.create(folder)
+    folder = out or new_folder(f"{file_name(loaded.name)}-compare")
+    parent = RunFolder.create(folder)
 
     def played(text: str, name: str) -> "Run":
         def make() -> "Simulation":
@@ -185,7 +198,11 @@ def compare(
 
         return play(text, make, RunFolder.create(folder / name), checkpoint_every, quiet)
 
-    runs = [played(text, name) for text, name in zip(policy, names, strict=True)]
+    try:
+        runs = [played(text, name) for text, name in zip(policy, names, strict=True)]
+    except BaseException:
+        parent.abandon()  # only if nothing is in it
+        raise
     summaries = [with_target(result, target) for result in runs]
     if not no_learning:
         from fedlane.report.figures import accuracy_figure
@@ -212,7 +229,9 @@ def show(
     as_json: JsonOption = False,
 ) -> None:
     """Show a scenario with every value, or a run folder's summary."""
-    if Path(scenario).is_dir():
+    from fedlane.scenario import presets
+
+    if Path(scenario).is_dir() and scenario not in presets():
         from fedlane.report.terminal import notes, summary_table
         from fedlane.simulation import Run
 

@@ -14,8 +14,9 @@ from fedlane.scenario_text import explain, parse_value, to_toml
 from fedlane.validate import InputError, unknown
 
 Finite = Annotated[float, Field(allow_inf_nan=False)]
+Decibel = Annotated[float, Field(ge=-1000, le=1000, allow_inf_nan=False)]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-Count = Annotated[int, Field(ge=1)]
+Count = Annotated[int, Field(ge=1, le=2**31 - 1)]
 Share = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
 OneOrPerClient = Positive | Annotated[tuple[Positive, ...], Field(min_length=1)]
 Line = tuple[Finite, Finite]
@@ -33,14 +34,14 @@ class Network(_Section):
     area_m: Positive = 2000.0
     bandwidth_up_hz: Positive = 15e3
     bandwidth_down_hz: Positive = 15e3
-    power_up_dbm: Finite = 23.0
-    power_down_dbm: Finite = 23.0
-    noise_dbm: Finite = -107.0
-    path_loss_db: Finite = 128.1
-    path_loss_slope_db: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 37.6
+    power_up_dbm: Decibel = 23.0
+    power_down_dbm: Decibel = 23.0
+    noise_dbm: Decibel = -107.0
+    path_loss_db: Decibel = 128.1
+    path_loss_slope_db: Annotated[float, Field(ge=0, le=1000, allow_inf_nan=False)] = 37.6
     min_distance_m: Positive = 10.0
     fading: Literal["none", "rayleigh"] = "none"
-    interference_db: Line = (-5.0, 10.0)
+    interference_db: tuple[Decibel, Decibel] = (-5.0, 10.0)
     payload_bits: Positive | Literal["model"] = 5000.0
     deadline_s: Positive = 5.0
 
@@ -142,7 +143,7 @@ class Scenario(_Section):
                 raise InputError(f"scenario file {text} does not exist")
             raise unknown("scenario", text, presets())
         try:
-            return cls._from_toml(path.read_text(), path.stem)
+            return cls._from_toml(path.read_text(encoding="utf-8"), path.stem)
         except (OSError, UnicodeDecodeError) as error:
             raise InputError(f"scenario file {text} cannot be read: {error}") from error
 

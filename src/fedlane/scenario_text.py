@@ -24,7 +24,9 @@ def to_toml(values: Mapping[str, Any], prefix: str = "") -> str:
 def _toml_value(value: Any) -> str:
     if isinstance(value, list | tuple):
         return "[" + ", ".join(_toml_value(item) for item in value) + "]"
-    return json.dumps(value) if isinstance(value, bool | str) else repr(value)
+    if isinstance(value, str):
+        return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+    return json.dumps(value) if isinstance(value, bool) else repr(value)
 
 
 def parse_value(setting: str) -> tuple[str, Any]:

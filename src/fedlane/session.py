@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from fedlane.validate import InputError
+
 if TYPE_CHECKING:  # imported where they are used: `fedlane --help` answers at once
     from collections.abc import Callable, Iterator
 
@@ -69,10 +71,14 @@ def play(name: str, make: "Callable[[], Simulation]", target: "RunFolder", check
                         written = time.monotonic()
                 result = simulation.result()
                 target.write(result)
+                check_interrupt()
     except KeyboardInterrupt:
         if simulation is None or not simulation.round:
             target.abandon()
             raise
+        if simulation.finished:
+            target.write(simulation.result())
+            raise InterruptedRunError(f"interrupted: the run in {target.path} is complete") from None
         target.write(simulation.result(), checkpoint=simulation.checkpoint(), interrupted=True)
         raise InterruptedRunError(
             f"interrupted: the first {simulation.round} rounds are saved; go on with fedlane run --resume {target.path}"
@@ -126,5 +132,15 @@ def new_folder(stem: str) -> Path:
     return folder
 
 
-def file_name(policy: str) -> str:
-    return re.sub(r"[^A-Za-z0-9._-]+", "-", policy)
+def file_name(text: str) -> str:
+    """A policy's or scenario's name as part of a file name."""
+    return re.sub(r"[^\w.-]+", "-", text).strip(".-") or "unnamed"
+
+
+def check_writable(path: Path) -> None:
+    """Refuse, before the work, a file that could not be written after it."""
+    try:
+        with path.open("ab"):
+            pass
+    except OSError as error:
+        raise InputError(f"{path} cannot be written: {error.strerror}") from error

@@ -153,10 +153,30 @@ class Wide(Net):
         return self.first(x.flatten(1))
 
 
+class Forgetful(Net):
+    def forward(self, x):
+        return torch.nn.functional.dropout(super().forward(x))
+
+
+class Empty(torch.nn.Module):
+    def forward(self, x):
+        return x.flatten(1)[:, :10]
+
+
+class Broken(torch.nn.Module):
+    def __init__(self):
+        raise RuntimeError("no luck")
+
+
+def sequential():
+    """A function that makes a module is as good as a class."""
+    return torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(784, 10))
+
+
 @pytest.mark.parametrize("chunk", [2, 64])
 @pytest.mark.parametrize("clip_norm", [1.0, None])
 def test_a_module_of_one_s_own_moves_like_the_built_in_one(chunk, clip_norm):
-    built_in, own = make_model("mlp", (1, 28, 28), 10), ModuleModel(Net(), chunk)
+    built_in, own = make_model("mlp", (1, 28, 28), 10), ModuleModel(Net, chunk)
     batch, _ = batch_of((1, 28, 28), 2, 5)
     weights = torch.stack([built_in.initial(seed) for seed in (0, 1)])
     scale = torch.rand(2, 5)
@@ -173,11 +193,16 @@ def test_a_module_by_import_path(monkeypatch):
     assert model.size == 50_890
     assert not torch.equal(model.initial(0), model.initial(1))
     assert torch.equal(model.initial(1), model.initial(1))
+    assert make_model("test_models:sequential", (1, 28, 28), 10).initial(0).shape == (7850,)
     for name, message in (
         ("test_models:Normed", "has buffers"),
         ("test_models:Wide", "must give 10 scores"),
         ("test_models:slow", "cannot be made"),
         ("test_models:Nothing", "cannot be made"),
+        ("test_models:Forgetful", "has no per-sample gradients"),
+        ("test_models:Empty", "has no parameters"),
+        ("test_models:Broken", "cannot be made: no luck"),
+        (":Net", "cannot be made"),
         ("no_such_module:Net", "cannot be made"),
         ("mpl", "unknown model 'mpl'"),
     ):

@@ -54,6 +54,15 @@ def test_degree_orders_dirichlet_and_shards():
         assert values[-1] > 1.0
 
 
+@pytest.mark.parametrize("degree", [0.99, 0.9999, 0.999999])
+def test_dirichlet_near_one_gives_one_class_each(degree):
+    """A tiny concentration must not underflow to equal shares. Enough supply, so that nobody is filled up."""
+    counts = label_counts(Partition("dirichlet", degree, 0.0), np.full(10, 600), 4, seed=0)
+    assert (counts.max(axis=1) / counts.sum(axis=1)).min() > 0.3
+    shares = label_counts(Partition("dirichlet", degree, 0.0), np.full(10, 6000), 20, seed=1)
+    assert np.sort(shares.max(axis=1) / shares.sum(axis=1))[10] > 0.6
+
+
 def test_shards_hold_the_stated_number_of_classes():
     counts = label_counts(Partition("shards", 0.8, 0.0), TOTALS, 10, seed=1)
     assert np.sum(counts > 60, axis=1).max() <= 2  # two shards, but for a few that fill rounding

@@ -183,7 +183,10 @@ def _download(info: DatasetInfo) -> Path:
     """Fetch a data set into the cache; a file gets its name there only once its content is verified."""
     home = os.environ.get("FEDLANE_MIRROR", "").rstrip("/")
     folder = cache_folder() / info.folders[0]
-    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"cache folder {folder} cannot be made: {error.strerror}") from error
     if info.home.endswith(".tar.gz"):
         archive = f"{home}/{info.home.rsplit('/', 1)[1]}" if home else info.home
         unpack(fetch(archive, folder), folder, {file.name: file.sha256 for file in info.files})

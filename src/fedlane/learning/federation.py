@@ -124,7 +124,7 @@ class Federation:
     def tensors(self) -> dict[str, NDArray[np.float32]]:
         """Every replica's model as named arrays; with several replicas, names begin with ``replicaN.``"""
         named = {}
-        for r, weights in enumerate(self.weights.cpu()):
+        for r, weights in enumerate(self.weights.cpu().clone()):
             prefix = f"replica{r}." if len(self.weights) > 1 else ""
             named.update({prefix + name: tensor.numpy() for name, tensor in self.model.tensors(weights).items()})
         return named
@@ -177,7 +177,11 @@ class RoundGraph:
         federation = self.federation
         weights = federation.weights
         models = federation.trained(self._round, self._replica, self._client)
-        average = torch.bmm(self._share, models.view(len(weights), self.channels, -1))[:, 0]
+        models = models.view(len(weights), self.channels, -1)
+        models = torch.where(
+            self._share.transpose(1, 2) > 0, models, 0.0
+        )  # a late model counts for nothing, NaN or not
+        average = torch.bmm(self._share, models)[:, 0]
         if self._noisy:
             average += normals(federation.noise_key, self._round, federation.model.size).mul_(self._deviation)
         weights.copy_(torch.where(self._present, average, weights))

@@ -6,7 +6,7 @@ Weights are flat rows, (G, d) for G weight sets, so that copying, noising and av
 import importlib
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -160,23 +160,24 @@ class ModuleModel(Model):
     (batch normalisation) mix samples, so that no per-sample gradient exists: they are refused.
     """
 
-    def __init__(self, module: torch.nn.Module, chunk: int = 64) -> None:
+    def __init__(self, make: Callable[[], torch.nn.Module], chunk: int = 64) -> None:
+        module = make()
         if any(True for _ in module.buffers()):
             raise InputError(
                 f"model {type(module).__name__} has buffers (batch normalisation?): its samples are not independent, "
                 "so they cannot be clipped one by one"
             )
-        self.module, self.chunk = module, chunk
+        self.module, self.chunk, self._make = module, chunk, make
         self.shapes = {name: parameter.shape for name, parameter in module.named_parameters()}
-        self.size = sum(parameter.numel() for parameter in module.parameters())
-        self._start = torch.cat([parameter.detach().reshape(-1) for parameter in module.parameters()]).float()
-        self._module_type = type(module)
+        self.size = sum(shape.numel() for shape in self.shapes.values())
+        if self.size == 0:
+            raise InputError(f"model {type(module).__name__} has no parameters to learn")
 
     def initial(self, seed: int) -> Tensor:
         """The weights the module's own initialisation gives under the replica's seed."""
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(int(generator(seed, "weights").integers(2**62)))
-            fresh = self._module_type()
+            fresh = self._make()
         return torch.cat([parameter.detach().reshape(-1) for parameter in fresh.parameters()]).float()
 
     def _named(self, flat: Tensor) -> dict[str, Tensor]:
@@ -229,20 +230,28 @@ def make_model(name: str, input_shape: Sequence[int], classes: int) -> Model:
         raise unknown("model", name, MODELS)
     sys.path.insert(0, "")
     try:
-        made = getattr(importlib.import_module(module), attribute)()
-    except (ImportError, AttributeError, TypeError) as error:
+        make = getattr(importlib.import_module(module), attribute)
+        made = make()
+    except Exception as error:  # a user's own code may fail in any way
         raise InputError(f"learning.model '{name}' cannot be made: {error}") from error
     finally:
         sys.path.remove("")
     if not isinstance(made, torch.nn.Module):
         raise InputError(f"learning.model '{name}' must be a torch.nn.Module, got {type(made).__name__}")
+    model = ModuleModel(make)
     planes, height, width = input_shape
+    weights = model.initial(0)[None]
     try:
         scores = made(torch.zeros(2, planes, height, width))
-    except (RuntimeError, ValueError) as error:
-        raise InputError(
-            f"learning.model '{name}' does not take images {planes} x {height} x {width}: {error}"
-        ) from error
-    if tuple(scores.shape) != (2, classes):
-        raise InputError(f"learning.model '{name}' must give {classes} scores a sample, got {tuple(scores.shape)[1:]}")
-    return ModuleModel(made)
+        shape = tuple(scores.shape)
+    except Exception as error:
+        size = f"{planes} x {height} x {width}"
+        raise InputError(f"learning.model '{name}' does not take images {size}: {error}") from error
+    if shape != (2, classes):
+        raise InputError(f"learning.model '{name}' must give {classes} scores a sample, got {shape[1:]}")
+    batch = Batch(torch.zeros(1, 2, height, width, planes), torch.eye(classes)[None, :2])
+    try:
+        model.descend(weights, batch, 1.0, torch.ones(1, 2))
+    except Exception as error:  # dropout, for one: every sample would need its own random numbers
+        raise InputError(f"learning.model '{name}' has no per-sample gradients: {error}") from error
+    return model

@@ -89,7 +89,11 @@ def _label_shares(partition: Partition, totals: IntArray, clients: int, rng: np.
     if partition.kind == "dirichlet":
         if degree == 1:
             return np.eye(classes)[rng.integers(classes, size=clients)]
-        gamma = rng.standard_gamma((1 - degree) / degree, (clients, classes)) + 1e-300
+        # Gamma(a) = Gamma(a + 1) U^(1 / a), in logarithms: a small concentration underflows otherwise.
+        concentration = (1 - degree) / degree
+        log_gamma = np.log(rng.standard_gamma(concentration + 1, (clients, classes)))
+        log_gamma += np.log(rng.uniform(size=(clients, classes))) / concentration
+        gamma = np.exp(log_gamma - log_gamma.max(axis=1, keepdims=True))
         return np.asarray(gamma / gamma.sum(axis=1, keepdims=True))
     if partition.kind == "shards":
         held = max(1, round(classes * (1 - degree)))

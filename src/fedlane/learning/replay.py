@@ -22,7 +22,7 @@ from fedlane.learning.federation import Federation
 from fedlane.learning.local import LocalTask
 from fedlane.learning.models import make_model
 from fedlane.records import BoolArray, FloatArray, IntArray, MechanismSpec
-from fedlane.validate import InputError
+from fedlane.validate import InputError, at_least
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,7 @@ class Schedule:
                 task: dict[str, Any] = {f.name: stored[f"task.{f.name}"] for f in fields(LearningTask)}
                 plain = {name: value.item() if value.ndim == 0 else value for name, value in task.items()}
                 return cls(LearningTask(**plain), stored["client"], stored["punctual"], stored["delay_s"])
-        except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, EOFError, zipfile.BadZipFile) as error:
             raise InputError(f"schedule {path} cannot be read: {error}") from error
 
 
@@ -138,13 +138,20 @@ def main() -> None:
     options = parser.parse_args()
     try:
         schedule = Schedule.load(options.schedule)
-        if options.evaluate_every:
+        try:  # before the work, not after it
+            with Path(options.out).open("ab"):
+                pass
+        except OSError as error:
+            raise InputError(f"{options.out} cannot be written: {error.strerror}") from error
+        if options.evaluate_every is not None:
+            at_least("--evaluate-every", options.evaluate_every, 1)
             schedule = replace(schedule, task=replace(schedule.task, evaluate_every=options.evaluate_every))
         start = time.perf_counter()
         curves = learn(schedule, options.device, lambda t, a: print(f"round {t}: accuracy {a:.4f}", flush=True))
         seconds = time.perf_counter() - start
     except InputError as error:
-        sys.exit(f"fedlane: {error}")
+        print(f"fedlane: {error}", file=sys.stderr)
+        sys.exit(2)
     with Path(options.out).open("wb") as file:
         arrays = {name: array for name, array in curves.__dict__.items() if name != "weights" or options.weights}
         np.savez_compressed(file, allow_pickle=False, **arrays)

@@ -19,9 +19,7 @@ def paper_sigma(
 
     It is not (epsilon, delta)-DP at the paper's own settings (reading 20).
     """
-    sigma: FloatArray = (
-        4 * learning_rate * clip_norm * np.sqrt(local_iterations * np.log(1 / delta)) / (sizes * epsilon)
-    )
+    sigma: FloatArray = 4 * learning_rate * clip_norm * np.sqrt(-local_iterations * np.log(delta)) / (sizes * epsilon)
     return sigma
 
 

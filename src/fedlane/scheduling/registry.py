@@ -106,7 +106,7 @@ def _import(name: str, known: Mapping[str, PolicyClass]) -> PolicyClass:
     sys.path.insert(0, "")  # a file in the current folder, as `python -m` would find it
     try:
         loaded = getattr(importlib.import_module(module), attribute)
-    except (ImportError, AttributeError) as error:
+    except Exception as error:  # a user's own module may fail in any way
         raise InputError(f"policy '{name}' cannot be imported: {error}") from error
     finally:
         sys.path.remove("")

@@ -52,5 +52,5 @@ class Checkpoint:
                 learning=bool(arrays.pop("_learning")),
                 arrays=arrays,
             )
-        except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, EOFError, zipfile.BadZipFile) as error:
             raise InputError(f"{path} is damaged: {error}") from error

@@ -46,6 +46,7 @@ COLUMNS = {
     "client_rounds": ("replica", "round", "client", "queue", "epsilon", "available"),
 }
 MODEL = "model.safetensors"
+EXTRA = ("max_participation", "quota_shortfall", "feasible_scale")
 MEASURES = ("cumulative_delay_s", "mean_round_s", "late_share", "min_participation", "max_queue", "final_accuracy")
 
 
@@ -121,7 +122,9 @@ class Run:
                 raise InputError(f"{path / name}.parquet is not FedLane's: column {missing[0]} is missing")
         try:
             summary = json.loads((path / "summary.json").read_text())
-            complete = all(set(summary[measure]) >= {"mean", "low", "high"} for measure in MEASURES)
+            complete = all(set(summary[measure]) >= {"mean", "low", "high"} for measure in (*MEASURES, *EXTRA))
+            complete &= all(key in summary for key in ("policy", "scenario", "seeds", "rounds", "infeasible_seeds"))
+            complete &= set(summary["quota"]) >= {"smallest", "largest"}
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise InputError(f"{path / 'summary.json'} is damaged: {error}") from error
         if not complete:
@@ -191,8 +194,8 @@ def _write_files(run: Run, folder: Path, interrupted: bool) -> list[str]:
             pq.write_table(table, file, compression="zstd", write_page_checksum=True)
     if run.model:
         save_file(dict(run.model), folder / MODEL)
-    (folder / "scenario.toml").write_text(run.scenario.to_toml())
-    (folder / "summary.json").write_text(json.dumps(run.summary, indent=2) + "\n")
+    (folder / "scenario.toml").write_text(run.scenario.to_toml(), encoding="utf-8")
+    (folder / "summary.json").write_text(json.dumps(run.summary, indent=2, allow_nan=False) + "\n")
     done, rounds = run.summary["rounds"], run.scenario.rounds
     state = "finished" if done == rounds else "interrupted" if interrupted else "running"
     status = {"round": done, "rounds": rounds, "state": state}

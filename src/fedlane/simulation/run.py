@@ -47,6 +47,8 @@ class Simulation:
         if len(seeds) == 0 or len(set(seeds)) != len(seeds):
             raise InputError(f"seeds must be at least one and all different, got {list(seeds)}")
         at_least("seed", min(seeds), 0)
+        if max(seeds) >= 2**63:
+            raise InputError(f"seed must be less than 2^63, got {max(seeds)}")
         if "losses" in policy.requires:
             raise InputError(f"policy {policy.name} requires losses, which runs do not supply yet")
         self.policy = policy
@@ -148,7 +150,7 @@ class Simulation:
         )
         try:
             simulation._restore(saved)
-        except (KeyError, ValueError) as error:
+        except (KeyError, ValueError, IndexError) as error:
             raise InputError(
                 f"{folder} cannot be resumed: its checkpoint does not fit its scenario ({error})"
             ) from error
@@ -160,7 +162,8 @@ class Simulation:
             array[:, :played] = saved.arrays[f"trace.{name}"]
         self.trace.rounds = played
         self._state = {name: saved.arrays[f"state.{name}"] for name in self._state}
-        self._queue, self._uploads = saved.arrays["queue"], saved.arrays["uploads"]
+        for name, mine in (("queue", self._queue), ("uploads", self._uploads)):
+            mine[:] = saved.arrays[name]
         if self.federation is not None:
             self.federation.restore(saved.arrays["weights"])
 

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fedlane.learning.architectures import parameter_count
-from fedlane.learning.datasets import dataset_info
+from fedlane.learning.architectures import architecture, parameter_count
+from fedlane.learning.datasets import DatasetInfo, dataset_info
 from fedlane.learning.partition import Partition, label_counts
 from fedlane.network import AirInterface, Compute, Radio, Topology, place
 from fedlane.records import FloatArray, IntArray, Problem
@@ -46,9 +46,11 @@ def prepare(scenario: Scenario, seeds: Sequence[int]) -> Setup:
     counts = np.stack([label_counts(partition, data.class_totals, network.clients, seed) for seed in seeds])
     sizes = counts.sum(axis=2).astype(np.float64)
 
+    if ":" not in learning.model:
+        architecture(learning.model, data.input_shape, data.classes)  # refuses a mistyped name
     payload_bits, dimension = network.payload_bits, None
     if payload_bits == "model" or scenario.privacy.theta_noise == "sqrt_d":
-        weights = parameter_count(learning.model, data.input_shape, data.classes)
+        weights = _model_size(learning.model, data)
         payload_bits = 32.0 * weights if payload_bits == "model" else payload_bits
         dimension = weights if scenario.privacy.theta_noise == "sqrt_d" else None
 
@@ -97,3 +99,12 @@ def prepare(scenario: Scenario, seeds: Sequence[int]) -> Setup:
             quotas=quotas(divergence, network.channels),
         ),
     )
+
+
+def _model_size(name: str, data: DatasetInfo) -> int:
+    """Weights of a built-in model by its layers, of anybody's own by making it."""
+    if ":" not in name:
+        return parameter_count(name, data.input_shape, data.classes)
+    from fedlane.learning.models import make_model
+
+    return make_model(name, data.input_shape, data.classes).size

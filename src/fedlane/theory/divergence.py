@@ -38,7 +38,7 @@ def theta(
     q = np.sum(share[..., None] * p, axis=-2, keepdims=True)
     skew = np.abs(p - q).sum(axis=-1)
     sampling_rate = batch / size
-    sigma = 4 * sampling_rate * np.sqrt(local_iterations * np.log(1 / dlt)) / (batch * eps)
+    sigma = 4 * sampling_rate * np.sqrt(-local_iterations * np.log(dlt)) / (batch * eps)
     # The norm of Gaussian noise: E|n| = sigma sqrt(2 / pi) of one weight (the paper's), sigma sqrt(d) of d weights.
     result: FloatArray = skew + sigma * np.sqrt(2 / np.pi if dimension is None else dimension)
     return result

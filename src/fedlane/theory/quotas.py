@@ -15,8 +15,8 @@ def quotas(theta: ArrayLike, channels: int) -> FloatArray:
     Where some Theta_i are 0 (no skew and no noise), the limit: those clients share the channels equally.
     """
     values = np.asarray(theta, dtype=np.float64)
-    if not np.all(values >= 0) or channels < 1:
-        raise InputError("theta must not be negative or NaN, and channels must be at least 1")
+    if not np.all((values >= 0) & np.isfinite(values)) or channels < 1:
+        raise InputError("theta must not be negative, infinite or NaN, and channels must be at least 1")
     zero = values == 0
     inverse = np.where(zero.any(axis=-1, keepdims=True), zero, 1.0 / np.where(zero, 1.0, values))
     return np.minimum(channels * inverse / inverse.sum(axis=-1, keepdims=True), 1.0)
