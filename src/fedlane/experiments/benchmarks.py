@@ -9,7 +9,8 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -145,14 +146,8 @@ def decision_s(clients: int, channels: int) -> float:
 
 def learning() -> list[Figure]:
     """Learning on this machine's CPU, one thread: the paper's MLP task, beside the core's own matrix speed."""
-    import torch
-
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
+    with _one_thread():
         per_round, ideal = min(round_s() for _ in range(3)), ideal_round_s()
-    finally:
-        torch.set_num_threads(threads)
     return [
         Figure(
             what="one federation, paper-fmnist's MLP, mechanism paper, one thread: a round",
@@ -166,6 +161,19 @@ def learning() -> list[Figure]:
 
 MLP_ROUND_FLOP = 4 * 5 * 64 * (2 * 784 * 64 * 2 + 2 * 64 * 10 * 3)
 """4 clients x 5 steps x 64 samples: two products with the large layer, three with the small one."""
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """PyTorch on one thread for a while."""
+    import torch
+
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
 
 
 def ideal_round_s() -> float:
@@ -221,7 +229,8 @@ def peers() -> list[Figure]:
         ("Flower 1.41 simulation, stock", stock, ""),
         ("Flower 1.41 simulation, polls lowered", fast, "at least 25 against the faster"),
     ]
-    ideal = ideal_round_s()
+    with _one_thread():
+        ideal = ideal_round_s()
     return [machine] + [
         Figure(
             what=f"a round of the paper's MLP task against {name}",

@@ -14,7 +14,7 @@ _ZERO, _ONE = np.float32(0.0), np.float32(1.0)
 
 @njit(cache=True, fastmath={"reassoc", "contract", "nsz", "arcp"})
 def mlp_tail(
-    hidden: Floats,  # (G, B, H): before ReLU; overwritten by the clipped gradient there
+    hidden: Floats,  # (G, B, H): before bias and ReLU; overwritten by the clipped gradient there
     bias: Floats,  # (G, H), updated
     matrix: Floats,  # (G, M, H), updated
     out_bias: Floats,  # (G, M), updated
@@ -30,13 +30,13 @@ def mlp_tail(
     score = np.empty(classes, np.float32)
     limit = np.float32(clip_norm)
     for g in range(groups):
-        here = matrix[g].copy()  # contiguous, so that the loops below use vector instructions
+        here, offset = matrix[g].copy(), bias[g].copy()  # contiguous, so that the loops below use vector instructions
         matrix_step = np.zeros((classes, width), np.float32)
         out_step, bias_step = np.zeros(classes, np.float32), np.zeros(width, np.float32)
         for s in range(samples):
             length = _ONE
             for k in range(width):
-                active[k] = max(hidden[g, s, k], _ZERO)
+                active[k] = max(hidden[g, s, k] + offset[k], _ZERO)
                 length += active[k] * active[k]
             largest = np.float32(-np.inf)
             for c in range(classes):

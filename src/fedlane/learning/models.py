@@ -125,7 +125,7 @@ class LayeredModel(Model):
             layers.weights_of(layer, block) for layer, block in zip(self.layers, blocks, strict=True)
         )
         x = batch.x.flatten(2)
-        hidden = torch.baddbmm(bias[:, None], x, first.transpose(1, 2))
+        hidden = torch.bmm(x, first.transpose(1, 2))
         small = (hidden, bias, second, out_bias, batch.targets, squares, scale)
         arrays = [tensor.numpy() for tensor in small]
         mlp_tail(*arrays, float("inf") if clip_norm is None else clip_norm)  # type: ignore[call-arg, arg-type]
