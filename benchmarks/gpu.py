@@ -1,10 +1,10 @@
 """Learning on one GPU, with PyTorch and NumPy alone: federation-rounds per second, and how far from the card's limits.
 
-    python benchmarks/gpu.py mlp 200 100 50         # model, replicas, rounds, evaluate every; needs Fashion-MNIST
-    python benchmarks/gpu.py cnn 32 10 50           # on random images of CIFAR-10's shape
+    python benchmarks/gpu.py mlp 200 100 50         # model, replicas, rounds, evaluate every
+    python benchmarks/gpu.py cnn 16 100 50
 
 Draws, punctual masks (one upload in fifty late, as under `lane`), noise and evaluation are included; the first
-rounds are not timed.
+rounds are not timed. Images are random, in the data set's shape.
 """
 
 import sys

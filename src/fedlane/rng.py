@@ -37,10 +37,6 @@ class RoundRng:
         """A random order of ``range(count)`` for each replica, (R, count)."""
         return np.argsort(self.uniform(count), axis=1, kind="stable").astype(np.int64, copy=False)
 
-    def replica(self, index: int) -> "RoundRng":
-        """The same randomness for one replica alone."""
-        return RoundRng([self.generators[index]])
-
 
 class RoundStreams:
     """The round streams of many replicas for one purpose: ``streams.at(t)`` is round t's `RoundRng`."""
