@@ -1,7 +1,7 @@
 """Learning on one GPU, with PyTorch and NumPy alone: federation-rounds per second, and how far from the card's limits.
 
     python benchmarks/gpu.py mlp 200 100 50         # model, replicas, rounds, evaluate every
-    python benchmarks/gpu.py cnn 16 100 50
+    python benchmarks/gpu.py cnn 16 100 50      # and rigorous, for Poisson samples and a noise per step
 
 Draws, punctual masks (one upload in fifty late, as under `lane`), noise and evaluation are included; the first
 rounds are not timed. Images are random, in the data set's shape.
@@ -19,7 +19,6 @@ import torch
 from fedlane.learning.architectures import Convolution, architecture
 from fedlane.learning.datasets import Dataset, Samples, dataset_info
 from fedlane.learning.federation import Federation
-from fedlane.learning.local import LocalTask
 from fedlane.learning.models import make_model
 from fedlane.learning.partition import Partition, label_counts
 from fedlane.records import MechanismSpec
@@ -84,7 +83,7 @@ def wait(device: str) -> None:
         torch.cuda.synchronize()
 
 
-def measure(model: str, replicas: int, rounds: int, evaluate_every: int, device: str) -> None:
+def measure(model: str, replicas: int, rounds: int, evaluate_every: int, device: str, rigorous: bool) -> None:
     data = synthetic("cifar10" if model == "cnn" else "fashion-mnist")
     counts = np.stack(
         [label_counts(Partition("dominant", 0.8, 0.0), data.info.class_totals, CLIENTS, s) for s in range(replicas)]
@@ -94,9 +93,16 @@ def measure(model: str, replicas: int, rounds: int, evaluate_every: int, device:
         data,
         counts,
         range(replicas),
-        LocalTask(0.1, STEPS, 20.0 if model == "cnn" else 1.0),
-        MechanismSpec("paper", 1.0, np.full((replicas, CLIENTS), 1e-5)),
-        np.full(CLIENTS, BATCH),
+        MechanismSpec.simple(
+            counts.sum(axis=2),
+            batch_size=BATCH,
+            local_iterations=STEPS,
+            clip_norm=20.0 if model == "cnn" else 1.0,
+            sampling="poisson" if rigorous else "fixed",
+            step_noise=0.65 if rigorous else 0.0,
+            upload_noise=0.0 if rigorous else 0.01,
+        ),
+        0.1,
         device,
     )
     rng = np.random.default_rng(1)
@@ -134,7 +140,7 @@ def measure(model: str, replicas: int, rounds: int, evaluate_every: int, device:
 def main() -> None:
     chosen = "cuda" if torch.cuda.is_available() else "cpu"
     replicas, rounds, evaluate_every = map(int, sys.argv[2:5])
-    measure(sys.argv[1], replicas, rounds, evaluate_every, chosen)
+    measure(sys.argv[1], replicas, rounds, evaluate_every, chosen, "rigorous" in sys.argv[5:])
 
 
 if __name__ == "__main__":

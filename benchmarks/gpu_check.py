@@ -13,7 +13,6 @@ import torch
 
 from fedlane.learning.datasets import load_dataset
 from fedlane.learning.federation import Federation
-from fedlane.learning.local import LocalTask
 from fedlane.learning.models import make_model
 from fedlane.learning.partition import Partition, label_counts
 from fedlane.records import MechanismSpec
@@ -21,7 +20,15 @@ from fedlane.records import MechanismSpec
 CLIENTS, CHANNELS = 10, 4
 
 
-def played(model: str, seeds: list[int], device: str, noise: float, rounds: int = 5, exact: bool = False) -> Federation:
+def played(
+    model: str,
+    seeds: list[int],
+    device: str,
+    noise: float,
+    rounds: int = 5,
+    exact: bool = False,
+    sampling: str = "fixed",
+) -> Federation:
     """Federations after some rounds of a schedule that depends on the seed alone."""
     data = load_dataset("fashion-mnist-mini")
     counts = np.stack(
@@ -32,9 +39,16 @@ def played(model: str, seeds: list[int], device: str, noise: float, rounds: int 
         data,
         counts,
         seeds,
-        LocalTask(0.1, 3, 1.0),
-        MechanismSpec("paper", 1.0, np.full((len(seeds), CLIENTS), noise)),
-        np.full(CLIENTS, 16),
+        MechanismSpec.simple(
+            counts.sum(axis=2),
+            batch_size=16,
+            local_iterations=3,
+            clip_norm=1.0,
+            upload_noise=noise / (0.1 / 16),
+            sampling=sampling,
+            step_noise=1.0 if sampling == "poisson" and noise else 0.0,
+        ),
+        0.1,
         device,
     )
     if exact:

@@ -10,7 +10,7 @@ import pytest
 import fedlane
 
 ROOT = Path(fedlane.__file__).parent
-NEUTRAL = {"records", "rng", "validate", "matching", "matching_kernels", "assignment_kernels"}
+NEUTRAL = {"cache", "records", "rng", "validate", "matching", "matching_kernels", "assignment_kernels"}
 PLANES = ("network", "scheduling", "learning", "privacy", "theory")
 
 

@@ -93,11 +93,71 @@ State = Mapping[str, NDArray[Any]]
 
 @dataclass(frozen=True)
 class MechanismSpec:
-    """What a client does to its data before anything leaves it: made by privacy, executed by learning."""
+    """What every client does to its data before anything leaves it, and so the privacy event that an upload is.
+
+    Made by privacy, executed by learning and accounted for by privacy, from these fields and no others. An upload is
+    tau steps. Each samples records (b at random, or every record with probability q), clips each record's gradient to
+    C, sums, adds N(0, (step_noise C)^2) and moves by eta / b times that, b fixed. Once per upload,
+    N(0, (upload_noise eta C / b)^2) is added to the weights; eta C / b is the most that one record moves in a step.
+    """
 
     name: str
     """none, paper or rigorous."""
+    sampling: str
+    """"fixed" (b distinct records) or "poisson" (every record on its own)."""
     clip_norm: float | None
     """C: no sample's gradient counts with a longer norm; None for no clipping."""
+    local_iterations: int
+    """tau"""
+    asked_batch: IntArray
+    """(U,): the b asked for."""
+    batch_size: IntArray
+    """(R, U): b, what sums are divided by: the b asked for, or |D_i| where that is less."""
+    sample_rate: FloatArray
+    """(R, U): q, the chance of a record to be in a step's sample."""
+    step_noise: FloatArray
+    """(R, U): z, the noise of each step in multiples of C; 0 for none."""
     upload_noise: FloatArray
-    """(R, U): standard deviation of the Gaussian noise added once to the uploaded weights; 0 for none."""
+    """(R, U): the noise of each upload in multiples of eta C / b; 0 for none."""
+    epsilon: FloatArray
+    """(U,): what the client agreed to, per round (paper) or over all its uploads (rigorous); infinite for none."""
+    delta: FloatArray
+    """(U,)"""
+    max_uploads: IntArray
+    """(U,): upload max_uploads + 1 is refused."""
+    histogram_noise: float
+    """Noise of the label histogram's release, in multiples of one record; 0 where the budget pays for no release."""
+
+    @classmethod
+    def simple(
+        cls,
+        sizes: IntArray,
+        *,
+        batch_size: int | IntArray,
+        local_iterations: int,
+        clip_norm: float | None = None,
+        step_noise: float = 0.0,
+        upload_noise: float = 0.0,
+        sampling: str = "fixed",
+    ) -> "MechanismSpec":
+        """Every client of sizes (R, U) alike, and no terms agreed to: for audits, benchmarks and tests."""
+        batches, clients = np.minimum(batch_size, sizes), sizes.shape[1]
+        return cls(
+            name="simple",
+            sampling=sampling,
+            clip_norm=clip_norm,
+            local_iterations=local_iterations,
+            asked_batch=np.full(clients, batch_size),
+            batch_size=batches,
+            sample_rate=batches / sizes,
+            step_noise=np.full(sizes.shape, step_noise),
+            upload_noise=np.full(sizes.shape, upload_noise),
+            epsilon=np.full(clients, np.inf),
+            delta=np.ones(clients),
+            max_uploads=np.full(clients, np.iinfo(np.int64).max),
+            histogram_noise=0.0,
+        )
+
+    def upload_deviation(self, learning_rate: float) -> FloatArray:
+        """(R, U): the standard deviation of the noise added once to the uploaded weights."""
+        return self.upload_noise * learning_rate * (self.clip_norm or 0.0) / self.batch_size

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from fedlane.records import FloatArray
+from fedlane.records import FloatArray, IntArray
 from fedlane.scenario_text import explain, parse_value, to_toml
 from fedlane.validate import InputError, unknown
 
@@ -86,10 +86,12 @@ class Privacy(_Section):
     """What each client agreed to: epsilon per round (`paper`) or over the whole horizon (`rigorous`)."""
 
     mechanism: Literal["none", "paper", "rigorous"] = "paper"
-    epsilon: OneOrPerClient = 25.0
+    epsilon: OneOrPerClient | Literal["nonuniform"] = 25.0
     delta: OneOrPerClient = 1e-3
-    max_uploads: Count | Literal["rounds"] = "rounds"
+    max_uploads: Count | Annotated[tuple[Count, ...], Field(min_length=1)] | Literal["rounds"] = "rounds"
     theta_noise: Literal["paper", "sqrt_d"] = "paper"
+    histogram_noise: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 10.0
+    least_noise: Positive = 0.5
 
     @model_validator(mode="after")
     def _delta_below_one(self) -> "Privacy":
@@ -118,6 +120,7 @@ class Scenario(_Section):
             ("learning.batch_size", self.learning.batch_size),
             ("privacy.epsilon", self.privacy.epsilon),
             ("privacy.delta", self.privacy.delta),
+            ("privacy.max_uploads", self.privacy.max_uploads),
         ):
             if isinstance(value, tuple) and len(value) != clients:
                 raise ValueError(f"{field} must be one value or one per client ({clients}), got {len(value)} values")
@@ -189,10 +192,17 @@ class Scenario(_Section):
         return np.broadcast_to(np.asarray(value, dtype=np.float64), (self.network.clients,)).copy()
 
     @property
-    def max_uploads(self) -> int:
-        """The most uploads a client may be charged for in this run."""
+    def epsilon(self) -> FloatArray:
+        """(U,): every client's epsilon; "nonuniform" is the paper's scheme, eps_i = 5 (floor((i - 1) / 2) + 3)."""
+        if self.privacy.epsilon == "nonuniform":
+            return self.per_client(tuple(5.0 * (i // 2 + 3) for i in range(self.network.clients)))
+        return self.per_client(self.privacy.epsilon)
+
+    @property
+    def max_uploads(self) -> IntArray:
+        """(U,): the most uploads each client may be charged for in this run."""
         limit = self.privacy.max_uploads
-        return self.rounds if limit == "rounds" else limit
+        return self.per_client(self.rounds if limit == "rounds" else limit).astype(np.int64)
 
 
 def presets() -> list[str]:

@@ -35,9 +35,9 @@ def clipped(vector, clip_norm):
     return vector if clip_norm is None else vector * min(1.0, clip_norm / max(float(vector.norm()), 1e-30))
 
 
-def train(layers, flat, images, labels, batches, learning_rate, clip_norm):
-    """tau steps of w -= eta / b * sum of clipped gradients; batches (tau, b) of sample indices."""
+def train(layers, flat, images, labels, batches, learning_rate, clip_norm, divisor):
+    """tau steps of w -= eta / b * sum of clipped gradients; batches: tau lists of sample indices."""
     for batch in batches:
         step = sum(clipped(gradient(layers, flat, images[s], int(labels[s])), clip_norm) for s in batch)
-        flat = flat - learning_rate / len(batch) * step
+        flat = flat - learning_rate / int(divisor) * step
     return flat

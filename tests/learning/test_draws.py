@@ -3,8 +3,17 @@
 import numpy as np
 import pytest
 import torch
+from scipy.stats import binom
 
-from fedlane.learning.draws import bits, box_muller, keys, normals, sample_positions
+from fedlane.learning.draws import (
+    bits,
+    box_muller,
+    keys,
+    largest_poisson_batch,
+    normals,
+    poisson_positions,
+    sample_positions,
+)
 
 CPU = torch.device("cpu")
 
@@ -79,3 +88,38 @@ def test_normals_belong_to_their_replica_and_round(source):
     assert torch.equal(alone[0], among[1])
     for a, b in ((among[0], among[1]), (alone[0], source(keys([7], "noise", CPU), torch.tensor(5), 999)[0])):
         assert abs(float(torch.corrcoef(torch.stack([a, b]))[0, 1])) < 5 / np.sqrt(999)
+
+
+def test_poisson_positions_are_independent_coins():
+    """Inclusion of every record, the spread of batch sizes and of pairs are those of coins; 5 standard errors each."""
+    trials, size, rate = 20_000, 40, 0.15
+    full = torch.full((trials,), size)
+    positions, mask = poisson_positions(
+        torch.full((trials,), 99), torch.arange(trials), full, torch.full((trials,), rate, dtype=torch.float64), size
+    )
+    chosen = torch.zeros(trials, size).scatter_add_(1, positions, mask.float())
+    assert int(chosen.max()) == 1  # distinct
+    share = chosen.mean(0)
+    assert (share - rate).abs().max() < 5 * (rate * (1 - rate) / trials) ** 0.5
+    batch = chosen.sum(1)
+    variance = size * rate * (1 - rate)
+    assert abs(float(batch.mean()) - size * rate) < 5 * (variance / trials) ** 0.5
+    assert float(batch.var()) == pytest.approx(variance, rel=5 * (2.2 / trials) ** 0.5)
+    pairs = chosen.T @ chosen / trials
+    pairs.fill_diagonal_(rate**2)
+    assert (pairs - rate**2).abs().max() < 6 * rate / trials**0.5
+
+
+def test_poisson_rate_one_takes_everything_and_small_rates_almost_nothing():
+    rate = torch.tensor([1.0, 1e-9], dtype=torch.float64)
+    positions, mask = poisson_positions(torch.tensor([1, 2]), torch.tensor([5, 6]), torch.tensor([7, 7]), rate, 7)
+    assert positions[0].tolist() == list(range(7))
+    assert mask[0].all()
+    assert not mask[1].any()
+
+
+@pytest.mark.parametrize(("size", "rate"), [(6000, 64 / 6000), (600, 10 / 600), (50, 0.5), (20, 1.0)])
+def test_the_largest_poisson_batch_is_hardly_ever_exceeded(size, rate):
+    most = largest_poisson_batch(np.array([[size]]), np.array([[rate]]))
+    assert binom.sf(most, size, rate) <= 1e-12
+    assert most == size or binom.sf(most - 1 - most // 8, size, rate) > 1e-12  # and is no wild guess

@@ -13,12 +13,13 @@ import slow
 from fedlane.learning.aggregate import Uploads, aggregate_
 from fedlane.learning.datasets import load_dataset
 from fedlane.learning.federation import Federation
-from fedlane.learning.local import LocalTask, draw_batches
+from fedlane.learning.local import draw_samples
 from fedlane.learning.models import make_model
 from fedlane.learning.partition import Partition, label_counts
 from fedlane.records import MechanismSpec
 
 CLIENTS = 6
+RATE = 0.1
 FLOAT_TOLERANCE = 2e-4
 """How far a replica's weights may lie from the same replica's alone after 10 rounds: other shapes round otherwise."""
 
@@ -28,7 +29,19 @@ def data():
     return load_dataset("fashion-mnist-mini")
 
 
-def federation(data, seeds=(0,), clip_norm=1.0, noise=0.0, batch=8, model="mlp", imbalance=0.4, iterations=3):
+def federation(
+    data,
+    seeds=(0,),
+    clip_norm=1.0,
+    noise=0.0,
+    batch=8,
+    model="mlp",
+    imbalance=0.4,
+    iterations=3,
+    sampling="fixed",
+    step_noise=0.0,
+):
+    """``noise`` is the deviation of an upload's noise, ``step_noise`` the multiplier of a step's."""
     counts = np.stack(
         [label_counts(Partition("dominant", 0.8, imbalance), data.info.class_totals, CLIENTS, seed) for seed in seeds]
     )
@@ -37,9 +50,16 @@ def federation(data, seeds=(0,), clip_norm=1.0, noise=0.0, batch=8, model="mlp",
         data,
         counts,
         seeds,
-        LocalTask(0.1, iterations, clip_norm),
-        MechanismSpec("paper", clip_norm, np.full((len(seeds), CLIENTS), noise)),
-        np.full(CLIENTS, batch) if np.isscalar(batch) else np.array(batch),
+        MechanismSpec.simple(
+            counts.sum(axis=2),
+            batch_size=np.full(CLIENTS, batch) if np.isscalar(batch) else np.array(batch),
+            local_iterations=iterations,
+            clip_norm=clip_norm,
+            upload_noise=noise * 8 / RATE if noise else 0.0,
+            step_noise=step_noise,
+            sampling=sampling,
+        ),
+        RATE,
     )
 
 
@@ -47,22 +67,24 @@ def images_of(data):
     return torch.from_numpy(np.array(data.train.images)).float() / 255, data.train.labels
 
 
+def drawing(learner, round, replica, client):
+    iterations = learner.mechanism.local_iterations
+    counter = (round * CLIENTS + client) * iterations
+    return learner.data, learner.sampling, learner.batch_key[replica], replica, client, counter, iterations
+
+
 def drawn(learner, round, replica, client):
-    indices, mask = draw_batches(
-        learner.data,
-        learner.batch_key,
-        torch.tensor([replica]),
-        torch.tensor([client]),
-        torch.tensor(round),
-        learner.task.local_iterations,
-    )
+    indices, mask = draw_samples(*drawing(learner, round, torch.tensor([replica]), torch.tensor([client])))
     return indices[0] if mask.numel() == 0 else [row[keep] for row, keep in zip(indices[0], mask[0], strict=True)]
 
 
-@pytest.mark.parametrize(("clip_norm", "batch"), [(1.0, 8), (None, 8), (0.5, [3, 4, 5, 6, 7, 8])])
-def test_two_rounds_are_the_slow_path_s_two_rounds(data, clip_norm, batch):
+@pytest.mark.parametrize(
+    ("clip_norm", "batch", "sampling"),
+    [(1.0, 8, "fixed"), (None, 8, "fixed"), (0.5, [3, 4, 5, 6, 7, 8], "fixed"), (1.0, [3, 4, 5, 6, 7, 8], "poisson")],
+)
+def test_two_rounds_are_the_slow_path_s_two_rounds(data, clip_norm, batch, sampling):
     """Two replicas, a late client and an idle channel, unequal sizes and batches; one sample at a time beside it."""
-    learner = federation(data, (3, 9), clip_norm, batch=batch, iterations=2)
+    learner = federation(data, (3, 9), clip_norm, batch=batch, iterations=2, sampling=sampling)
     images, labels = images_of(data)
     expected = learner.weights.clone()
     client = np.array([[[0, 4, 2], [5, -1, 1]], [[1, 3, 4], [2, 0, 5]]])
@@ -75,7 +97,14 @@ def test_two_rounds_are_the_slow_path_s_two_rounds(data, clip_norm, batch):
             expected[r] = sum(
                 float(size / sizes.sum())
                 * slow.train(
-                    learner.model.layers, before[r], images, labels, drawn(learner, t, r, int(i)), 0.1, clip_norm
+                    learner.model.layers,
+                    before[r],
+                    images,
+                    labels,
+                    drawn(learner, t, r, int(i)),
+                    RATE,
+                    clip_norm,
+                    np.broadcast_to(batch, CLIENTS)[i],
                 )
                 for i, size in zip(chosen, sizes, strict=True)
             )
@@ -114,11 +143,24 @@ def test_compiled_and_plain_draws_are_the_same_numbers(data, monkeypatch):
 
     learner = federation(data, (0, 5), batch=[3, 8, 8, 8, 8, 8])
     replica, client = torch.tensor([0, 0, 1, 1]), torch.tensor([0, 3, 5, 1])
-    arguments = (learner.data, learner.batch_key, replica, client, torch.tensor(17), 4)
-    compiled = draw_batches(*arguments)
+    arguments = drawing(learner, 17, replica, client)
+    compiled = draw_samples(*arguments)
     monkeypatch.setattr(local, "cpu_kernels", None)
-    for a, b in zip(compiled, draw_batches(*arguments), strict=True):
+    for a, b in zip(compiled, draw_samples(*arguments), strict=True):
         assert torch.equal(a, b)
+
+
+def test_compiled_and_plain_poisson_samples_are_the_same(data, monkeypatch):
+    import fedlane.learning.local as local
+
+    learner = federation(data, (0, 5), batch=[3, 8, 8, 8, 8, 2000], sampling="poisson")
+    for client in range(CLIENTS):
+        compiled = drawn(learner, 17, 1, client)
+        with monkeypatch.context() as patch:
+            patch.setattr(local, "cpu_kernels", None)
+            plain = drawn(learner, 17, 1, client)
+        for a, b in zip(compiled, plain, strict=True):
+            assert torch.equal(a, b)
 
 
 def test_compiled_and_plain_training_agree(data, monkeypatch):
@@ -228,6 +270,44 @@ def test_the_noise_of_the_average_has_the_right_size(data):
     expected = 0.5 * np.sqrt(np.sum(share**2))
     measured = float((noisy.weights - quiet.weights).std())
     assert measured == pytest.approx(expected, rel=5 / np.sqrt(2 * 50_890))
+
+
+def test_the_noise_of_a_step_has_the_right_size_and_is_each_client_s_own(data):
+    """One step adds eta z C / b to every weight; two clients' noise averages, another round's is another's."""
+    settings = dict(batch=[8, 4, 8, 8, 8, 8], iterations=1, clip_norm=0.5, sampling="poisson")
+    quiet, noisy = federation(data, (0,), **settings), federation(data, (0,), **settings, step_noise=3.0)
+
+    def noise(client, round):
+        for learner in (quiet, noisy):
+            learner.weights[:] = 0.0
+            learner.play(round, np.array([client]), np.ones((1, len(client)), bool))
+        return (noisy.weights - quiet.weights)[0]
+
+    error = 5 / np.sqrt(2 * 50_890)
+    assert float(noise([0], 0).std()) == pytest.approx(RATE * 3.0 * 0.5 / 8, rel=error)
+    assert float(noise([1], 0).std()) == pytest.approx(RATE * 3.0 * 0.5 / 4, rel=error)
+    share = noisy.sizes[0, [0, 2]] / noisy.sizes[0, [0, 2]].sum()
+    both = RATE * 3.0 * 0.5 / 8 * np.sqrt(np.sum(share**2))
+    assert float(noise([0, 2], 0).std()) == pytest.approx(both, rel=error)
+    for other in (noise([1], 0), noise([2], 0), noise([0], 1)):
+        assert abs(float(torch.corrcoef(torch.stack([noise([0], 0), other]))[0, 1])) < 5 / np.sqrt(50_890)
+
+
+def test_every_step_is_noised_from_numbers_of_its_own(data):
+    """Zero gradients: after tau steps the variance is tau times one step's."""
+    learner = federation(data, (0,), iterations=3, clip_norm=1e-12, sampling="poisson", step_noise=1e12)
+    learner.weights[:] = 0.0
+    learner.play(0, np.array([[4]]), np.array([[True]]))
+    assert float(learner.weights.std()) == pytest.approx(RATE * np.sqrt(3) / 8, rel=5 / np.sqrt(2 * 50_890))
+
+
+def test_a_mechanism_for_other_data_is_refused(data):
+    learner = federation(data, (0,))
+    for wrong in (learner.sizes - 500, learner.sizes[:, :3]):
+        counts = np.zeros((*wrong.shape, 10), int)
+        counts[..., 0] = wrong
+        with pytest.raises(ValueError, match="the mechanism"):
+            Federation(learner.model, data, counts, (0,), learner.mechanism, RATE)
 
 
 def test_memory_grows_by_indices_only(data):

@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 from scipy.optimize import linear_sum_assignment
 
-from fedlane.learning.datasets import cache_folder
+from fedlane.cache import cache_folder
 from fedlane.matching import max_min_matching
 from fedlane.records import Context
 from fedlane.rng import RoundStreams

@@ -115,10 +115,47 @@ def sample_rows(
 
 
 @njit(cache=True)
+def poisson_rows(
+    key: NDArray[np.int64],  # (G,)
+    counter: NDArray[np.int64],  # (G,): the first iteration's
+    size: NDArray[np.int64],  # (G,)
+    rate: NDArray[np.float64],  # (G,)
+    start: NDArray[np.int64],  # (G,)
+    replica: NDArray[np.int64],  # (G,)
+    order: NDArray[np.int32],  # (R, samples)
+    iterations: int,
+    most: int,
+    gamma: int,
+    stride: int,
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """`draws.poisson_positions` followed by the look-up of sample indices; (G, tau, most), and how many, (G, tau)."""
+    result = np.zeros((len(key), iterations, most), np.int64)
+    taken = np.zeros((len(key), iterations), np.int64)
+    for g in range(len(key)):
+        stay = np.log1p(-rate[g])
+        for t in range(iterations):
+            position = np.int64(-1)
+            for k in range(most):
+                random = _bits(key[g] + ((counter[g] + t) * stride + k) * gamma)
+                uniform = (np.float64(random >> np.uint64(11)) + 0.5) * 2.0**-53
+                position += np.int64(min(np.log(uniform) / stay, 2.0**31)) + 1
+                if position >= size[g]:
+                    break
+                result[g, t, k] = order[replica[g], start[g] + position]
+                taken[g, t] = k + 1
+    return result, taken
+
+
+@njit(cache=True)
 def _high_bits(x: int) -> int:
     """The upper 32 bits of `draws.bits`."""
+    return np.int64(_bits(x) >> np.uint64(32))  # type: ignore[return-value]  # a plain integer once compiled
+
+
+@njit(cache=True)
+def _bits(x: int) -> np.uint64:
+    """The finaliser of `draws.bits`."""
     z = np.uint64(x)
     z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    z = z ^ (z >> np.uint64(31))
-    return np.int64(z >> np.uint64(32))  # type: ignore[return-value]  # a plain integer once compiled
+    return z ^ (z >> np.uint64(31))

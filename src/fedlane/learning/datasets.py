@@ -16,6 +16,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from fedlane.cache import cache_folder
 from fedlane.learning.download import fetch, unpack
 from fedlane.records import IntArray
 from fedlane.validate import InputError, unknown
@@ -149,12 +150,6 @@ def locate(info: DatasetInfo) -> Path | None:
         if all(_path(folder, file) for file in info.files):
             return folder
     return None
-
-
-def cache_folder() -> Path:
-    """Where downloads are kept."""
-    base = os.environ.get("XDG_CACHE_HOME")
-    return (Path(base) if base else Path.home() / ".cache") / "fedlane"
 
 
 def _places(info: DatasetInfo) -> Iterator[Path]:

@@ -14,9 +14,9 @@ from torch import Tensor
 
 from fedlane.learning.aggregate import Uploads, aggregate_
 from fedlane.learning.datasets import Dataset, Samples
-from fedlane.learning.draws import keys, normals
+from fedlane.learning.draws import add_normals_, keys, largest_poisson_batch, normals
 from fedlane.learning.evaluate import evaluate
-from fedlane.learning.local import ClientData, LocalTask, as_inputs, draw_batches, train_locally
+from fedlane.learning.local import ClientData, Rows, Sampling, as_inputs, draw_samples, train_locally
 from fedlane.learning.models import Model
 from fedlane.learning.partition import assign_samples
 from fedlane.records import BoolArray, FloatArray, IntArray, MechanismSpec
@@ -43,20 +43,19 @@ class Federation:
         dataset: Dataset,
         label_counts: IntArray,
         seeds: Sequence[int],
-        task: LocalTask,
         mechanism: MechanismSpec,
-        batch_size: IntArray,
+        learning_rate: float,
         device: str = "cpu",
     ) -> None:
         self.device = torch_device(device)
-        self.model, self.task, self.mechanism = model, task, mechanism
+        self.model, self.mechanism, self.learning_rate = model, mechanism, learning_rate
         self.sizes = label_counts.sum(axis=2)
+        _check_rates(mechanism, self.sizes)
         orders = [
             assign_samples(counts, dataset.train.labels, seed) for counts, seed in zip(label_counts, seeds, strict=True)
         ]
         images, labels = _resident(dataset.train, self.device)
         self.test_images, self.test_labels = _resident(dataset.test, self.device)
-        batches = np.minimum(batch_size, self.sizes)
         self.data = ClientData(
             images=images,
             targets=torch.nn.functional.one_hot(labels, dataset.info.classes).to(torch.float32),
@@ -64,12 +63,13 @@ class Federation:
             order=torch.from_numpy(np.stack(orders).astype(np.int32)).to(self.device),
             start=torch.from_numpy(np.cumsum(self.sizes, axis=1) - self.sizes).to(self.device),
             size=torch.from_numpy(self.sizes).to(self.device),
-            batch_size=torch.from_numpy(batches).to(self.device),
-            largest_batch=int(batch_size.max()),
-            equal_batches=bool(np.all(batches == batch_size.max())),
         )
+        self.sampling = sampling_of(mechanism, self.sizes, self.device)
+        self._step_noise = torch.from_numpy(mechanism.step_noise.astype(np.float32)).to(self.device)
+        self._upload_deviation = mechanism.upload_deviation(learning_rate)
         self.batch_key = keys(seeds, "batches", self.device)
         self.noise_key = keys(seeds, "upload-noise", self.device)
+        self.step_key = keys(seeds, "step-noise", self.device)
         self._graph: RoundGraph | None = None
         self._at_once: int | None = None
         self.weights = torch.stack([model.initial(seed) for seed in seeds]).to(self.device)
@@ -106,14 +106,29 @@ class Federation:
     def trained(self, round: Tensor, replica: Tensor, client: Tensor) -> Tensor:
         """The models (G, d) of clients (G,) of replicas (G,) after local training from their global models."""
         models = self.weights.index_select(0, replica)
-        indices, mask = draw_batches(self.data, self.batch_key, replica, client, round, self.task.local_iterations)
-        train_locally(self.model, self.task, models, self.data, indices, mask, self.data.batch_size[replica, client])
+        iterations = self.mechanism.local_iterations
+        counter = (round * self.data.size.shape[1] + client) * iterations
+
+        def add_noise(weights: Tensor, step: int, deviation: Tensor) -> object:
+            return add_normals_(weights, self.step_key[replica], counter + step, deviation)
+
+        indices, mask = draw_samples(
+            self.data, self.sampling, self.batch_key[replica], replica, client, counter, iterations
+        )
+        rows = Rows(
+            indices,
+            mask,
+            self.sampling.batch_size[replica, client],
+            self._step_noise[replica, client],
+            add_noise if self.mechanism.step_noise.any() else None,
+        )
+        train_locally(self.model, models, self.data, rows, self.learning_rate, self.mechanism.clip_norm)
         return models
 
     def noise_of_average(self, uploads: Uploads, rows: slice = slice(None)) -> NDArray[np.float32]:
         """The deviation of sum p_i n_i, (R,): independent Gaussians average to one Gaussian, which is drawn instead."""
-        sigma = self.mechanism.upload_noise[rows][uploads.replica, uploads.client]
-        count = len(self.mechanism.upload_noise[rows])
+        sigma = self._upload_deviation[rows][uploads.replica, uploads.client]
+        count = len(self._upload_deviation[rows])
         return np.sqrt(np.bincount(uploads.replica, (uploads.share * sigma) ** 2, minlength=count)).astype(np.float32)
 
     def evaluate(self) -> Evaluation:
@@ -144,7 +159,7 @@ class Federation:
     def _replicas_at_once(self, channels: int) -> int:
         """How many replicas fit into memory while their clients train."""
         if self._at_once is None:
-            per_client = self.data.largest_batch * self.model.bytes_per_sample() + 3 * 4 * self.model.size
+            per_client = self.sampling.most * self.model.bytes_per_sample() + 3 * 4 * self.model.size
             self._at_once = max(1, int(self._memory_bytes() / (channels * per_client)))
         return self._at_once
 
@@ -196,6 +211,28 @@ class RoundGraph:
         self._present.copy_(torch.from_numpy(punctual.any(axis=1, keepdims=True)))
         self._deviation.copy_(torch.from_numpy(self.federation.noise_of_average(uploads)[:, None]))
         self._graph.replay()
+
+
+def sampling_of(mechanism: MechanismSpec, sizes: IntArray, device: torch.device) -> Sampling:
+    """How the mechanism samples from clients of sizes (R, U), on the device."""
+    poisson = mechanism.sampling == "poisson"
+    most = largest_poisson_batch(sizes, mechanism.sample_rate) if poisson else int(mechanism.asked_batch.max())
+    return Sampling(
+        poisson=poisson,
+        batch_size=torch.from_numpy(mechanism.batch_size).to(device),
+        rate=torch.from_numpy(mechanism.sample_rate).to(device),
+        most=most,
+        equal=not poisson and bool(np.all(mechanism.batch_size == most)),
+    )
+
+
+def _check_rates(mechanism: MechanismSpec, sizes: IntArray) -> None:
+    """Refuse a mechanism that was made for other data: its accounting would not be that of what is done here."""
+    if mechanism.batch_size.shape != sizes.shape:
+        raise ValueError(f"the mechanism is for {mechanism.batch_size.shape} clients, the data for {sizes.shape}")
+    short = mechanism.sample_rate < mechanism.batch_size / sizes * (1 - 1e-9)
+    if np.any(short) or np.any(mechanism.batch_size > sizes):
+        raise ValueError("the mechanism was made for larger data sets than these: its sample rate is too small")
 
 
 def torch_device(name: str) -> torch.device:

@@ -1,29 +1,22 @@
 """Local training: what the clients of a round do with the model they were sent (paper, Section II, steps 2 and 3).
 
-Every training client of every replica is one row: tau iterations of per-sample-clipped SGD on all rows at once.
+Every training client of every replica is one row: tau steps of clipped and, where the mechanism says so, noised SGD on
+all rows at once. Simulated rounds, audits and real clients all train through `train_locally`.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from fedlane.learning.draws import GAMMA, sample_positions
+from fedlane.learning.draws import GAMMA, POISSON_STRIDE, poisson_positions, sample_positions
 from fedlane.learning.models import Batch, Model
 
 try:
     from fedlane.learning import cpu_kernels
 except ImportError:  # Numba is not here: PyTorch alone does it, a little slower
     cpu_kernels = None  # type: ignore[assignment]
-
-
-@dataclass(frozen=True)
-class LocalTask:
-    """How a client trains."""
-
-    learning_rate: float
-    local_iterations: int
-    clip_norm: float | None
 
 
 @dataclass(frozen=True)
@@ -42,52 +35,96 @@ class ClientData:
     """(R, U): where each client's indices begin."""
     size: Tensor
     """(R, U): |D_i|."""
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How every step's sample is drawn, as the mechanism says."""
+
+    poisson: bool
     batch_size: Tensor
-    """(R, U): b_i, or |D_i| where that is less."""
-    largest_batch: int
-    """The largest b_i asked for: how many numbers a step draws, whatever the sizes are."""
-    equal_batches: bool
+    """(R, U): b."""
+    rate: Tensor
+    """(R, U): q, float64."""
+    most: int
+    """The most records one sample may hold: how many numbers a step draws, whatever the sizes are."""
+    equal: bool
+    """Whether all samples have just ``most`` records."""
 
 
-def draw_batches(
-    data: ClientData, key: Tensor, replica: Tensor, client: Tensor, round: Tensor, iterations: int
+@dataclass(frozen=True)
+class Rows:
+    """What G rows train by: one number each, and what chance decided for them."""
+
+    indices: Tensor
+    """(G, tau, B): the records of each step's sample."""
+    mask: Tensor
+    """(G, tau, B): which of them count; empty where all do."""
+    batch_size: Tensor
+    """(G,): the fixed b that a step's sum is divided by."""
+    step_noise: Tensor
+    """(G,): z, the noise of a step in multiples of the clip norm."""
+    add_noise: Callable[[Tensor, int, Tensor], object] | None = None
+    """Adds standard normal numbers, times a deviation (G,), to weights (G, d) for a step; None where z is 0."""
+
+
+def draw_samples(
+    data: ClientData,
+    sampling: Sampling,
+    key: Tensor,
+    replica: Tensor,
+    client: Tensor,
+    counter: Tensor,
+    iterations: int,
 ) -> tuple[Tensor, Tensor]:
-    """Which samples each row trains on: indices (G, tau, B) and, where batches differ in size, a mask of that shape.
+    """Which records each row trains on: indices (G, tau, B) and, where samples differ in size, a mask of that shape.
 
-    Drawn from (seed, round, client, iteration) alone: b_i distinct samples, all equally likely.
+    Drawn from (key, counter) of each row, (G,), alone; the counter is the first iteration's, the next ones follow it.
     """
-    counter = (round * data.size.shape[1] + client) * iterations
-    size, start, most = data.size[replica, client], data.start[replica, client], data.largest_batch
-    count = data.batch_size[replica, client]
-    if cpu_kernels is not None and key.device.type == "cpu":
-        arrays = [tensor.numpy() for tensor in (key[replica], counter, size, count, start, replica, data.order)]
+    size, start, most = data.size[replica, client], data.start[replica, client], sampling.most
+    count, rate = sampling.batch_size[replica, client], sampling.rate[replica, client]
+    compiled = cpu_kernels is not None and key.device.type == "cpu"
+    if compiled:
+        some = (key, counter, size, rate if sampling.poisson else count, start, replica, data.order)
+        arrays = [tensor.numpy() for tensor in some]
+        if sampling.poisson:
+            found, taken = cpu_kernels.poisson_rows(*arrays, iterations, most, GAMMA, POISSON_STRIDE)  # type: ignore[call-arg, arg-type]
+            width = max(1, int(taken.max()))  # the rest is empty in every row
+            mask = torch.arange(width) < torch.from_numpy(taken)[..., None]
+            return torch.from_numpy(found[..., :width].copy()), mask
         indices = torch.from_numpy(cpu_kernels.sample_rows(*arrays, iterations, most, GAMMA))  # type: ignore[call-arg, arg-type]
     else:
         counters = counter[:, None] + torch.arange(iterations, device=key.device)
-        keys, sizes, counts = (column[:, None].expand(counters.shape) for column in (key[replica], size, count))
-        positions = sample_positions(keys, counters, sizes, counts, most)
+        keys, sizes, counts, rates = (column[:, None].expand(counters.shape) for column in (key, size, count, rate))
+        if sampling.poisson:
+            positions, mask = poisson_positions(keys, counters, sizes, rates, most)
+        else:
+            positions = sample_positions(keys, counters, sizes, counts, most)
         indices = data.order[replica[:, None, None], start[:, None, None] + positions].long()
-    if data.equal_batches:
+        if sampling.poisson:
+            return indices, mask
+    if sampling.equal:
         return indices, torch.empty(0)
     return indices, (torch.arange(most, device=key.device) < count[:, None])[:, None].expand(indices.shape)
 
 
 def train_locally(
-    model: Model, task: LocalTask, weights: Tensor, data: ClientData, indices: Tensor, mask: Tensor, batch_size: Tensor
+    model: Model, weights: Tensor, data: ClientData, rows: Rows, learning_rate: float, clip_norm: float | None
 ) -> None:
-    """tau iterations of w -= (eta / b) sum_s clip(g_s), in place on weights (G, d).
-
-    indices (G, tau, B), mask the same or empty, batch_size (G,): the fixed b that the sum is divided by.
-    """
-    scale = (task.learning_rate / batch_size)[:, None].repeat(1, indices.shape[2])
+    """tau steps of w -= (eta / b) (sum_s clip(g_s) + N(0, (z C)^2)), in place on weights (G, d)."""
+    indices, mask = rows.indices, rows.mask
+    scale = (learning_rate / rows.batch_size)[:, None].repeat(1, indices.shape[2])
+    deviation = (learning_rate * (clip_norm or 0.0)) * rows.step_noise / rows.batch_size
     targets, squares = _rows(data.targets, indices), _rows(data.squares, indices)
-    for step in range(task.local_iterations):
+    for step in range(indices.shape[1]):
         batch = Batch(
             x=_images(data.images, indices[:, step]),
             targets=targets[:, step],
             squares=squares[:, step],
         )
-        model.descend(weights, batch, task.clip_norm, scale if mask.numel() == 0 else scale * mask[:, step])
+        model.descend(weights, batch, clip_norm, scale if mask.numel() == 0 else scale * mask[:, step])
+        if rows.add_noise is not None:
+            rows.add_noise(weights, step, deviation)
 
 
 def as_inputs(images: Tensor) -> Tensor:

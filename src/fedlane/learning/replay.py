@@ -10,16 +10,16 @@ import argparse
 import sys
 import time
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fedlane.learning.datasets import dataset_info, load_dataset
 from fedlane.learning.federation import Federation
-from fedlane.learning.local import LocalTask
 from fedlane.learning.models import make_model
 from fedlane.records import BoolArray, FloatArray, IntArray, MechanismSpec
 from fedlane.validate import InputError, at_least
@@ -32,15 +32,8 @@ class LearningTask:
     dataset: str
     model: str
     learning_rate: float
-    local_iterations: int
     evaluate_every: int
-    mechanism: str
-    clip_norm: float
-    """Infinite for none."""
-    upload_noise: FloatArray
-    """(R, U)"""
-    batch_size: IntArray
-    """(U,)"""
+    mechanism: MechanismSpec
     label_counts: IntArray
     """(R, U, M)"""
     seeds: IntArray
@@ -49,17 +42,35 @@ class LearningTask:
     def federation(self, device: str) -> Federation:
         """The federations, before their first round."""
         info = dataset_info(self.dataset)
-        clip_norm = None if np.isinf(self.clip_norm) else self.clip_norm
         return Federation(
             make_model(self.model, info.input_shape, info.classes),
             load_dataset(self.dataset),
             self.label_counts,
             [int(seed) for seed in self.seeds],
-            LocalTask(self.learning_rate, self.local_iterations, clip_norm),
-            MechanismSpec(self.mechanism, clip_norm, self.upload_noise),
-            self.batch_size,
+            self.mechanism,
+            self.learning_rate,
             device,
         )
+
+    def to_arrays(self) -> dict[str, NDArray[Any]]:
+        """Every value as an array, by name; a clip norm of infinity stands for none."""
+        own = {f.name: np.asarray(getattr(self, f.name)) for f in fields(self) if f.name != "mechanism"}
+        spec = {f"mechanism.{f.name}": getattr(self.mechanism, f.name) for f in fields(MechanismSpec)}
+        spec["mechanism.clip_norm"] = np.inf if self.mechanism.clip_norm is None else self.mechanism.clip_norm
+        return {**own, **{name: np.asarray(value) for name, value in spec.items()}}
+
+    @classmethod
+    def from_arrays(cls, arrays: Mapping[str, NDArray[Any]]) -> "LearningTask":
+        """The task that `to_arrays` wrote."""
+
+        def plain(name: str) -> Any:
+            return arrays[name].item() if arrays[name].ndim == 0 else arrays[name]
+
+        spec = {f.name: plain(f"mechanism.{f.name}") for f in fields(MechanismSpec)}
+        if np.isinf(spec["clip_norm"]):
+            spec["clip_norm"] = None
+        own = {f.name: plain(f.name) for f in fields(cls) if f.name != "mechanism"}
+        return cls(mechanism=MechanismSpec(**spec), **own)
 
 
 @dataclass(frozen=True)
@@ -75,7 +86,7 @@ class Schedule:
     """(R, T)"""
 
     def save(self, path: str | Path) -> None:
-        arrays = {f"task.{f.name}": np.asarray(getattr(self.task, f.name)) for f in fields(self.task)}
+        arrays = {f"task.{name}": array for name, array in self.task.to_arrays().items()}
         own = {"client": self.client, "punctual": self.punctual, "delay_s": self.delay_s}
         try:
             with Path(path).open("wb") as file:
@@ -87,9 +98,8 @@ class Schedule:
     def load(cls, path: str | Path) -> "Schedule":
         try:
             with Path(path).open("rb") as file, np.load(file, allow_pickle=False) as stored:
-                task: dict[str, Any] = {f.name: stored[f"task.{f.name}"] for f in fields(LearningTask)}
-                plain = {name: value.item() if value.ndim == 0 else value for name, value in task.items()}
-                return cls(LearningTask(**plain), stored["client"], stored["punctual"], stored["delay_s"])
+                task = {name.removeprefix("task."): stored[name] for name in stored.files if name.startswith("task.")}
+                return cls(LearningTask.from_arrays(task), stored["client"], stored["punctual"], stored["delay_s"])
         except (OSError, ValueError, KeyError, TypeError, AttributeError, EOFError, zipfile.BadZipFile) as error:
             raise InputError(f"schedule {path} cannot be read: {error}") from error
 

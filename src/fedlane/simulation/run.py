@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fedlane.privacy import make_mechanism
 from fedlane.records import DelayDistributions
 from fedlane.rng import RoundStreams
 from fedlane.scenario import Scenario
@@ -81,7 +80,7 @@ class Simulation:
 
     def step(self) -> None:
         """Play one round in every replica."""
-        available = self._uploads < self.scenario.max_uploads
+        available = self._uploads < self.setup.mechanism.max_uploads
         self._state, feedback = play_round(
             self.round, self.policy, self._state, self.setup.air, self._streams, available, self.distributions
         )
@@ -195,27 +194,13 @@ def learning_task(setup: Setup) -> "LearningTask":
     """What the scenario says of learning, as plain values."""
     from fedlane.learning.replay import LearningTask
 
-    scenario = setup.scenario
-    learning = scenario.learning
-    mechanism = make_mechanism(
-        scenario.privacy.mechanism,
-        scenario.per_client(scenario.privacy.epsilon),
-        scenario.per_client(scenario.privacy.delta),
-        setup.label_counts.sum(axis=2),
-        learning_rate=learning.learning_rate,
-        clip_norm=learning.clip_norm,
-        local_iterations=learning.local_iterations,
-    )
+    learning = setup.scenario.learning
     return LearningTask(
-        dataset=scenario.data.dataset,
+        dataset=setup.scenario.data.dataset,
         model=learning.model,
         learning_rate=learning.learning_rate,
-        local_iterations=learning.local_iterations,
         evaluate_every=learning.evaluate_every,
-        mechanism=mechanism.name,
-        clip_norm=np.inf if mechanism.clip_norm is None else mechanism.clip_norm,
-        upload_noise=mechanism.upload_noise,
-        batch_size=scenario.per_client(learning.batch_size).astype(np.int64),
+        mechanism=setup.mechanism,
         label_counts=setup.label_counts,
         seeds=np.array(setup.seeds),
     )

@@ -1,4 +1,7 @@
-"""From a scenario and seeds to all that a run needs: partition -> theta -> quotas -> problem, and the air interface."""
+"""From a scenario and seeds to all that a run needs.
+
+Partition -> mechanism -> label-histogram release -> theta -> quotas -> problem; and the air interface.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,7 +12,9 @@ from fedlane.learning.architectures import architecture, parameter_count
 from fedlane.learning.datasets import DatasetInfo, dataset_info
 from fedlane.learning.partition import Partition, label_counts
 from fedlane.network import AirInterface, Compute, Radio, Topology, place
-from fedlane.records import FloatArray, IntArray, Problem
+from fedlane.privacy import make_mechanism, released_histogram
+from fedlane.records import FloatArray, IntArray, MechanismSpec, Problem
+from fedlane.rng import generator
 from fedlane.scenario import Scenario
 from fedlane.theory import feasible_scale, quotas, theta
 
@@ -26,6 +31,7 @@ class Setup:
     seeds: tuple[int, ...]
     label_counts: IntArray
     """(R, U, M)"""
+    mechanism: MechanismSpec
     topology: Topology
     air: AirInterface
     problem: Problem
@@ -54,15 +60,27 @@ def prepare(scenario: Scenario, seeds: Sequence[int]) -> Setup:
         payload_bits = 32.0 * weights if payload_bits == "model" else payload_bits
         dimension = weights if scenario.privacy.theta_noise == "sqrt_d" else None
 
-    private = scenario.privacy.mechanism != "none"
+    mechanism = make_mechanism(
+        scenario.privacy.mechanism,
+        scenario.epsilon,
+        scenario.per_client(scenario.privacy.delta),
+        counts.sum(axis=2),
+        clip_norm=learning.clip_norm,
+        batch_size=scenario.per_client(learning.batch_size).astype(np.int64),
+        local_iterations=learning.local_iterations,
+        max_uploads=scenario.max_uploads,
+        histogram_noise=scenario.privacy.histogram_noise,
+        least_noise=scenario.privacy.least_noise,
+    )
     divergence = theta(
-        counts / sizes[..., None],
+        _label_shares(counts, mechanism, seeds),
         sizes,
-        scenario.per_client(scenario.privacy.epsilon) if private else np.inf,
+        np.inf if mechanism.name == "none" else scenario.epsilon,
         scenario.per_client(scenario.privacy.delta),
         local_iterations=learning.local_iterations,
         batch_size=scenario.per_client(learning.batch_size),
         dimension=dimension,
+        noise=_upload_noise(mechanism) if mechanism.name == "rigorous" else None,
     )
     topology = place(seeds, network.clients, network.channels, network.area_m)
     radio = Radio(
@@ -89,6 +107,7 @@ def prepare(scenario: Scenario, seeds: Sequence[int]) -> Setup:
         scenario=scenario,
         seeds=tuple(seeds),
         label_counts=counts,
+        mechanism=mechanism,
         topology=topology,
         air=AirInterface(seeds, topology, radio, compute, network.deadline_s),
         problem=Problem(
@@ -99,6 +118,20 @@ def prepare(scenario: Scenario, seeds: Sequence[int]) -> Setup:
             quotas=quotas(divergence, network.channels),
         ),
     )
+
+
+def _label_shares(counts: IntArray, mechanism: MechanismSpec, seeds: Sequence[int]) -> FloatArray:
+    """(R, U, M): the label distributions that the server sees: as they are, or released with noise."""
+    if not mechanism.histogram_noise:
+        return np.asarray(counts / counts.sum(axis=2, keepdims=True))
+    normals = np.stack([generator(seed, "label-release").standard_normal(counts.shape[1:]) for seed in seeds])
+    return released_histogram(counts, mechanism.histogram_noise, normals)
+
+
+def _upload_noise(mechanism: MechanismSpec) -> FloatArray:
+    """(R, U): the deviation of what tau noised steps add to an upload, in units of eta C."""
+    noise: FloatArray = mechanism.step_noise * np.sqrt(mechanism.local_iterations) / mechanism.batch_size
+    return noise
 
 
 def _model_size(name: str, data: DatasetInfo) -> int:

@@ -16,6 +16,7 @@ def theta(
     local_iterations: int,
     batch_size: ArrayLike,
     dimension: int | None = None,
+    noise: ArrayLike | None = None,
 ) -> FloatArray:
     """Theta_i up to the factor eta C sum_j (1 + eta lambda)^j, which is the same for all and cancels in the quotas.
 
@@ -24,6 +25,7 @@ def theta(
     label_shares (..., U, M): p_im, each client's label distribution. sizes (..., U): |D_i|. epsilon, delta and
     batch_size: one value or one per client; an infinite epsilon means no noise. ``dimension`` given: the noise term
     is the norm of a vector of that many weights, sigma sqrt(d) (reading 21); without it, the paper's formula.
+    ``noise`` (..., U) given: the deviation of an upload's noise in units of eta C, instead of the paper's from epsilon.
     """
     p = np.asarray(label_shares, dtype=np.float64)
     size = np.asarray(sizes, dtype=np.float64)
@@ -39,6 +41,8 @@ def theta(
     skew = np.abs(p - q).sum(axis=-1)
     sampling_rate = batch / size
     sigma = 4 * sampling_rate * np.sqrt(-local_iterations * np.log(dlt)) / (batch * eps)
+    if noise is not None:
+        sigma = np.asarray(noise, dtype=np.float64)
     # The norm of Gaussian noise: E|n| = sigma sqrt(2 / pi) of one weight (the paper's), sigma sqrt(d) of d weights.
     result: FloatArray = skew + sigma * np.sqrt(2 / np.pi if dimension is None else dimension)
     return result
