@@ -83,7 +83,7 @@ def wait(device: str) -> None:
         torch.cuda.synchronize()
 
 
-def measure(model: str, replicas: int, rounds: int, evaluate_every: int, device: str, rigorous: bool) -> None:
+def measure(model: str, replicas: int, rounds: int, evaluate_every: int, device: str, rigorous: bool = False) -> None:
     data = synthetic("cifar10" if model == "cnn" else "fashion-mnist")
     counts = np.stack(
         [label_counts(Partition("dominant", 0.8, 0.0), data.info.class_totals, CLIENTS, s) for s in range(replicas)]

@@ -70,6 +70,8 @@ def main() -> None:
         moved = float((cpu.weights - played(model, [3, 7], "cpu", 0.0, rounds=0).weights).abs().max())
         apart = float((cpu.weights - gpu.weights.cpu()).abs().max())
         print(f"{model}: CPU against GPU in float32: {apart:.1e} of {moved:.2f}")
+        cpu, gpu = (played(model, [3, 7], at, 0.0, exact=True, sampling="poisson") for at in ("cpu", "cuda"))
+        print(f"{model}: the same with Poisson samples: {float((cpu.weights - gpu.weights.cpu()).abs().max()):.1e}")
         evaluation, other = cpu.evaluate(), gpu.evaluate()
         print(f"{model}: accuracy {evaluation.accuracy} on the CPU, {other.accuracy} on the GPU")
 

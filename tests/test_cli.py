@@ -150,7 +150,10 @@ def test_help_fits_80_columns(command, tmp_path):
         (("run", "quickstart", "--resume", "x"), "--resume DIR continues that run as it is"),
         (("run", "--set", "learning.model=mpl"), "unknown model 'mpl' (did you mean 'mlp'?)"),
         (("run", "--set", "learning.model=nowhere:Net"), "learning.model 'nowhere:Net' cannot be made"),
-        (("run", "--set", "privacy.mechanism=rigorous"), "privacy.mechanism 'rigorous' cannot train yet"),
+        (
+            ("run", "--set", "privacy.mechanism=rigorous", "--set", "privacy.epsilon=999"),
+            "less than privacy.least_noise 0.5",
+        ),
         (("run", "--device", "cuda"), "device cuda is not available here"),
         (("run", "--checkpoint-every", "0"), "--checkpoint-every must be at least 1, got 0"),
         (("run", "--resume", "x", "--policy", "random"), "--resume DIR continues that run as it is"),
@@ -160,7 +163,19 @@ def test_help_fits_80_columns(command, tmp_path):
         (("run", "--set", "learning.model=nope", "--no-learning"), "unknown model 'nope'"),
         (("run", "--policy", ":"), "cannot be imported"),
         (("run", "--save-schedule", "nowhere/s.npz"), "nowhere/s.npz cannot be written"),
-        (("compare", "quickstart", "--policy", "lane", "--set", "privacy.mechanism=rigorous"), "cannot train yet"),
+        (
+            ("compare", "quickstart", "--policy", "lane", "--set", "privacy.delta=2"),
+            "privacy.delta must be less than 1",
+        ),
+        (("privacy", "calibrate", "--epsilon", "8"), "--delta is missing"),
+        (("privacy", "calibrate", "quickstart", "--epsilon", "8"), "give a scenario, or --epsilon"),
+        (("privacy", "calibrate", "--set", "rounds=3"), "--set changes a scenario, and none is given"),
+        (("privacy", "account", "nowhere"), "ledger nowhere does not exist"),
+        (("privacy", "account", "--mechanism", "paper", "--epsilon", "-1"), "--epsilon must be greater than 0, got -1"),
+        (("privacy", "account", "x", "--noise", "1"), "a ledger holds all that is needed"),
+        (("privacy", "audit", "--trials", "7"), "trials must be at least 400, got 7"),
+        (("privacy", "audit", "--batch", "99"), "batch must be from 1 to 16, the records, got 99"),
+        (("privacy", "audit", "--out", "nowhere/a.png"), "nowhere/a.png cannot be written"),
         (("list", "cats"), "Invalid value for"),
         (("show", "."), "is not a run folder: scenario.toml is missing"),
         (("frobnicate",), "No such command 'frobnicate'"),
@@ -330,3 +345,72 @@ def test_names_beyond_ascii_survive(tmp_path):
     result = fedlane("run", "\U0001f600 \u00e9.toml", "--no-learning", "--quiet", "--out", "o:\u00e9", cwd=tmp_path)
     assert result.returncode == 0, result.stderr
     assert fedlane("show", "o:\u00e9", cwd=tmp_path).returncode == 0
+
+
+def done(folder, *arguments, code=0):
+    """The command's result, which must have that exit code."""
+    result = fedlane(*arguments, cwd=folder)
+    assert result.returncode == code, result.stderr
+    return result
+
+
+def test_privacy_calibrate_and_account_print_the_known_figures(tmp_path):
+    options = ("--delta", "1e-5", "--size", "6000", "--batch", "64", "--uploads", "250", "--json")
+    found = json.loads(done(tmp_path, "privacy", "calibrate", "--epsilon", "8", *options).stdout)
+    assert found["noise_multiplier"] == pytest.approx(0.614, abs=1e-3)
+    (row,) = json.loads(done(tmp_path, "privacy", "account", "--noise", "0.6143", *options).stdout)
+    assert row["epsilon"] == pytest.approx(8.0, abs=1e-3)
+    options = ("--epsilon", "0.8", "--delta", "1e-3", "--size", "6000", "--batch", "10", "--uploads", "250")
+    rows = json.loads(done(tmp_path, "privacy", "account", "--mechanism", "paper", *options, "--json").stdout)
+    formula, composed, one, many = (row["epsilon"] for row in rows)
+    assert formula == pytest.approx(12.06, abs=0.01)
+    assert composed == pytest.approx(27.9, abs=0.05)
+    assert 227 <= one <= many
+    table = done(tmp_path, "privacy", "account", "--mechanism", "paper", *options).stdout
+    assert "12.059" in table
+    assert "27.919" in table
+    assert "guarantee" not in table
+
+
+def test_privacy_account_of_a_run_and_of_a_client(tmp_path):
+    from fedlane.privacy import Terms
+    from fedlane.privacy.ledger import ClientLedger
+
+    small = ("--set", "learning.batch_size=16", "--set", "privacy.epsilon=6", "--set", "privacy.delta=1e-5")
+    done(tmp_path, "run", "--no-learning", "--rounds", "6", "--set", "privacy.mechanism=rigorous", *small, "--out", "o")
+    rows = json.loads(done(tmp_path, "privacy", "account", "o", "--json").stdout)
+    assert len(rows) == 10
+    assert sum(row["uploads"] for row in rows) == 24
+    assert all(0 < row["epsilon"] < 6 for row in rows)
+    assert done(tmp_path, "privacy", "account", "o/ledger.jsonl", "--json").stdout == json.dumps(rows) + "\n"
+    assert "dataset fashion-mnist-mini" in done(tmp_path, "privacy", "account", "o").stdout.replace("\n", " ")
+    with ClientLedger.create(tmp_path / "book", "client 7") as book:
+        book.open_account("letters", Terms("rigorous", 0.02, 5, 0.9, 0.0, 8.0, 1e-5, 300, 0.0))
+        book.reserve("letters", 0)
+    (row,) = json.loads(done(tmp_path, "privacy", "account", "book", "--json").stdout)
+    assert (row["client"], row["dataset"], row["uploads"], row["of"]) == ("client 7", "letters", 1, 300)
+    (tmp_path / "book").write_bytes(b"x" + (tmp_path / "book").read_bytes()[1:])
+    broken = done(tmp_path, "privacy", "account", "book", code=2)
+    assert "is damaged at line 0" in broken.stderr
+
+
+def test_privacy_calibrate_a_scenario(tmp_path):
+    rows = json.loads(
+        done(
+            *(tmp_path, "privacy", "calibrate", "quickstart", "--json"),
+            *("--set", "privacy.epsilon=[6,6,6,6,6,9,9,9,9,9]", "--set", "privacy.delta=1e-5"),
+            *("--set", "learning.batch_size=16"),
+        ).stdout
+    )
+    assert [row["client"] for row in rows] == list(range(10))
+    assert rows[0]["noise_multiplier"] > rows[9]["noise_multiplier"]
+
+
+def test_privacy_audit_reports_and_draws(tmp_path):
+    result = done(tmp_path, "privacy", "audit", "--trials", "2000", "--out", "audit.png")
+    assert "The claim is not refuted." in result.stdout
+    assert (tmp_path / "audit.png").read_bytes().startswith(b"\x89PNG")
+    found = json.loads(done(tmp_path, "privacy", "audit", "--mechanism", "paper", "--json").stdout)
+    assert found["flagged"]
+    assert found["epsilon_low"] > found["claim"] == 0.8
+    assert "REFUTED" in done(tmp_path, "privacy", "audit", "--mechanism", "paper").stdout

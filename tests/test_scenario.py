@@ -1,5 +1,7 @@
 """Scenarios: presets, TOML round trips, and errors that name field, value and bound."""
 
+import tomllib
+
 import numpy as np
 import pytest
 
@@ -71,10 +73,18 @@ def test_scenarios_are_frozen():
 
 def test_per_client_values():
     s = Scenario().with_values({"network.clients": 2, "privacy.epsilon": [1, 2.5]})
-    np.testing.assert_array_equal(s.per_client(s.privacy.epsilon), [1.0, 2.5])
+    np.testing.assert_array_equal(s.epsilon, [1.0, 2.5])
     np.testing.assert_array_equal(s.per_client(s.privacy.delta), [1e-3, 1e-3])
-    assert s.max_uploads == s.rounds
-    assert s.with_values({"privacy.max_uploads": 9}).max_uploads == 9
+    assert s.max_uploads.tolist() == [s.rounds] * 2
+    assert s.with_values({"privacy.max_uploads": 9}).max_uploads.tolist() == [9, 9]
+    assert s.with_values({"privacy.max_uploads": [9, 3]}).max_uploads.tolist() == [9, 3]
+
+
+def test_the_paper_s_non_uniform_epsilons():
+    """eps_i = 5 (floor((i - 1) / 2) + 3), i from 1."""
+    s = Scenario().with_values({"privacy.epsilon": "nonuniform"})
+    assert s.epsilon.tolist() == [15, 15, 20, 20, 25, 25, 30, 30, 35, 35]
+    assert Scenario.from_values(tomllib.loads(s.to_toml())) == s
 
 
 @pytest.mark.parametrize(
@@ -107,7 +117,7 @@ def test_per_client_values():
             "compute.cycles_per_sample=[1, 2]",
             "compute.cycles_per_sample must be one value or one per client (10), got 2 values",
         ),
-        ("privacy.epsilon=[1, -2]", "privacy.epsilon must be greater than 0, got -2"),
+        ("privacy.epsilon=[1, -2]", "privacy.epsilon must be greater than 0 or 'nonuniform', got -2"),
         ("privacy.delta=1", "privacy.delta must be less than 1, got 1"),
         ("privacy.max_uploads=0", "privacy.max_uploads must be at least 1 or 'rounds', got 0"),
         ("policies.lane.V=nan", "policies.lane.V must be a finite number, got nan"),

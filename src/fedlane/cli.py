@@ -1,4 +1,4 @@
-"""The command line: `fedlane run`, `compare`, `show`, `list`, `bench`."""
+"""The command line: `fedlane run`, `compare`, `show`, `list`, `bench`; `privacy` lies in cli_privacy."""
 
 import json
 import sys
@@ -11,7 +11,7 @@ import typer
 from rich.syntax import Syntax
 from rich.table import Table
 
-from fedlane import __version__
+from fedlane import __version__, cli_privacy
 from fedlane.session import (
     InterruptedRunError,
     check_writable,
@@ -37,6 +37,8 @@ app = typer.Typer(
     epilog="First steps: [bold]fedlane run[/bold], then "
     "[bold]fedlane compare paper-fmnist --policy lane --policy random --seeds 20[/bold].",
 )
+
+app.add_typer(cli_privacy.app, name="privacy")
 
 
 class Device(StrEnum):

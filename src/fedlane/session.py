@@ -67,25 +67,33 @@ def play(name: str, make: "Callable[[], Simulation]", target: "RunFolder", check
                         shown = now
                     due = (simulation.round - started) % checkpoint_every == 0 and simulation.federation is not None
                     if (due or now - written > CHECKPOINT_S) and not simulation.finished:
-                        target.write(simulation.result(), checkpoint=simulation.checkpoint())
+                        _save(simulation, target)
                         written = time.monotonic()
-                result = simulation.result()
-                target.write(result)
+                result = _save(simulation, target)
                 check_interrupt()
     except KeyboardInterrupt:
         if simulation is None or not simulation.round:
             target.abandon()
             raise
         if simulation.finished:
-            target.write(simulation.result())
+            _save(simulation, target)
             raise InterruptedRunError(f"interrupted: the run in {target.path} is complete") from None
-        target.write(simulation.result(), checkpoint=simulation.checkpoint(), interrupted=True)
+        _save(simulation, target, interrupted=True)
         raise InterruptedRunError(
             f"interrupted: the first {simulation.round} rounds are saved; go on with fedlane run --resume {target.path}"
         ) from None
     except BaseException:
         target.abandon()
         raise
+    return result
+
+
+def _save(simulation: "Simulation", target: "RunFolder", *, interrupted: bool = False) -> "Run":
+    """Write the folder; from the first time on, the ledger's file follows the run line by line."""
+    result = simulation.result()
+    target.write(result, checkpoint=None if simulation.finished else simulation.checkpoint(), interrupted=interrupted)
+    if simulation.ledger is not None:
+        simulation.ledger.keep_in(target.path)
     return result
 
 

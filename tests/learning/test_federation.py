@@ -274,7 +274,7 @@ def test_the_noise_of_the_average_has_the_right_size(data):
 
 def test_the_noise_of_a_step_has_the_right_size_and_is_each_client_s_own(data):
     """One step adds eta z C / b to every weight; two clients' noise averages, another round's is another's."""
-    settings = dict(batch=[8, 4, 8, 8, 8, 8], iterations=1, clip_norm=0.5, sampling="poisson")
+    settings = {"batch": [8, 4, 8, 8, 8, 8], "iterations": 1, "clip_norm": 0.5, "sampling": "poisson"}
     quiet, noisy = federation(data, (0,), **settings), federation(data, (0,), **settings, step_noise=3.0)
 
     def noise(client, round):

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from fedlane import Run, Scenario, simulate
-from fedlane.privacy import paper_sigma
+from fedlane.simulation.setup import prepare
 
 
 @pytest.fixture(scope="module")
@@ -73,7 +73,6 @@ def test_time_to_accuracy_is_smoothed_over_three_tests():
 
 def test_the_paper_s_sigma_by_hand():
     """4 x 0.1 x 1 x sqrt(5 ln 1000) / (6000 x 25)."""
-    sigma = paper_sigma(
-        np.array([25.0]), np.array([1e-3]), np.array([[6000.0]]), learning_rate=0.1, clip_norm=1.0, local_iterations=5
-    )
+    spec = prepare(Scenario.load("paper-fmnist"), [0]).mechanism
+    sigma = spec.upload_deviation(0.1)
     assert sigma[0, 0] == pytest.approx(1.5672e-5, rel=1e-4)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from fedlane.cache import remembered
-from fedlane.privacy.calibrate import account, loss_distribution
+from fedlane.privacy.calibrate import account, loss_distribution, resolution
 from fedlane.privacy.gaussian import gaussian_epsilon
 from fedlane.privacy.paper import Leak, composed_gaussian, formula_6
 from fedlane.records import FloatArray, IntArray, MechanismSpec
@@ -96,18 +96,31 @@ def spent(terms: Terms, uploads: int) -> Spent:
 
 
 def epsilon_after(terms: Terms, uploads: int) -> float:
-    """Epsilon after some uploads (see `Spent.epsilon`), on its own: at dp-accounting's full resolution."""
+    """Epsilon after some uploads (see `Spent.epsilon`), on its own."""
     if terms.mechanism == "paper":
         return Leak(terms.upload_noise, terms.sample_rate, terms.local_iterations).epsilon(terms.delta, uploads)
     steps = uploads * terms.local_iterations
-    return account(terms.step_noise, terms.sample_rate, steps, terms.delta, histogram_noise=terms.histogram_noise)
+    return account(
+        terms.step_noise,
+        terms.sample_rate,
+        steps,
+        terms.delta,
+        histogram_noise=terms.histogram_noise,
+        interval=resolution(terms.epsilon),
+    )
 
 
 def one_upload(terms: Terms) -> float:
     """The epsilon of a single upload: as claimed (paper), or tight (rigorous)."""
     if terms.mechanism == "paper":
         return terms.epsilon
-    return account(terms.step_noise, terms.sample_rate, terms.local_iterations, terms.delta)
+    return account(
+        terms.step_noise,
+        terms.sample_rate,
+        terms.local_iterations,
+        terms.delta,
+        interval=resolution(terms.epsilon),
+    )
 
 
 def epsilon_curve(terms: Terms, uploads: int) -> FloatArray:
@@ -117,7 +130,7 @@ def epsilon_curve(terms: Terms, uploads: int) -> FloatArray:
     bounds stay bounds.
     """
     counts = _counts(uploads)
-    key = {**terms.values(), "uploads": uploads, "dp-accounting": version("dp-accounting")}
+    key = {**terms.values(), "uploads": uploads, "way": 2, "dp-accounting": version("dp-accounting")}
     compute = _leaks if terms.mechanism == "paper" else _losses
 
     def valid(values: list[float]) -> bool:
@@ -147,7 +160,7 @@ def _losses(terms: Terms, counts: IntArray) -> FloatArray:
     histogram = gaussian_epsilon(1 / terms.histogram_noise, terms.delta) if terms.histogram_noise else 0.0
     if terms.sample_rate >= 1:
         return np.array([epsilon_after(terms, int(count)) for count in counts])
-    interval = min(max(terms.epsilon / 4000, 1e-5), 1e-3)
+    interval = resolution(terms.epsilon)
     step = loss_distribution(terms.step_noise, terms.sample_rate, interval)
     upload = step.self_compose(terms.local_iterations)
     total = loss_distribution(terms.histogram_noise, 1.0, interval) if terms.histogram_noise else None
@@ -158,9 +171,8 @@ def _losses(terms: Terms, counts: IntArray) -> FloatArray:
             gaps[gap] = upload.self_compose(int(gap))
         total = gaps[gap] if total is None else total.compose(gaps[gap])
         figures.append(float(total.get_epsilon_for_delta(terms.delta)))
-    result = np.maximum.accumulate(figures)
-    fine = epsilon_after(terms, int(counts[-1]))
-    return np.minimum(result, max(fine, histogram))
+    whole = max(epsilon_after(terms, int(counts[-1])), histogram)  # composed at once: rounded up less often
+    return np.minimum(np.maximum.accumulate(figures), whole)
 
 
 def _leaks(terms: Terms, counts: IntArray) -> FloatArray:

@@ -41,7 +41,7 @@ def calibrate(epsilon: float, delta: float, *, sample_rate: float, steps: int, h
     def spent(z: float, interval: float) -> float:
         return account(z, sample_rate, steps, delta, histogram_noise=histogram_noise, interval=interval)
 
-    coarse = min(max(epsilon / 2000, FINE), 1e-2)
+    coarse, fine = 5 * resolution(epsilon), resolution(epsilon)
 
     def compute() -> list[float]:
         low = high = 1.0
@@ -53,12 +53,12 @@ def calibrate(epsilon: float, delta: float, *, sample_rate: float, steps: int, h
             low, high = low / 2, low
             if low < SMALLEST_NOISE:
                 raise InputError(f"epsilon {epsilon:g} needs a noise multiplier below {2 * low:g}: that is no privacy")
-        # A coarse root is a little too large. Two steps of regula falsi on fine figures, then up to the safe side.
+        # A coarse root is a little too large. Two Newton steps on finer figures, then up to the safe side.
         z = float(brentq(lambda z: spent(z, coarse) - epsilon, low, high, xtol=1e-6))
         slope = (spent(z * 1.001, coarse) - spent(z, coarse)) / (z * 0.001)
         for _ in range(2):
-            z += (epsilon - spent(z, FINE)) / slope
-        while spent(z, FINE) > epsilon:
+            z += (epsilon - spent(z, fine)) / slope
+        while spent(z, fine) > epsilon:
             z *= 1 + 1e-5
         return [z]
 
@@ -75,6 +75,11 @@ def calibrate(epsilon: float, delta: float, *, sample_rate: float, steps: int, h
         "calibration", key, compute, lambda found: len(found) == 1 and spent(found[0], coarse) <= epsilon * 1.002
     )
     return values[0]
+
+
+def resolution(epsilon: float) -> float:
+    """A discretisation whose rounding adds less than a ten-thousandth or so to an epsilon of this size."""
+    return min(max(epsilon / 10_000, 1e-5), 1e-3)
 
 
 def account(

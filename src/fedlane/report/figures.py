@@ -53,6 +53,27 @@ def accuracy_figure(runs: Mapping[str, "pa.Table"], path: Path) -> None:
     _save(figure, path)
 
 
+def audit_figure(
+    scores: tuple[FloatArray, FloatArray], threshold: float, claim: float, bound: float, confidence: float, path: Path
+) -> None:
+    """An audit: the attack's scores without and with the record, and its lower bound on epsilon beside the claim."""
+    figure, axes = _figure(9.0, 3.8, columns=2)
+    edges = np.histogram_bin_edges(np.concatenate(scores), 80)
+    for values, name, colour in zip(scores, ("without the record", "with it"), COLOURS, strict=False):
+        axes[0].hist(values, edges, density=True, histtype="stepfilled", alpha=0.5, color=colour, label=name)
+    axes[0].axvline(threshold, color="black", linestyle="--", linewidth=1, label="threshold")
+    axes[0].set_xlabel("attack's score of an upload")
+    axes[0].set_ylabel("density of trials")
+    axes[0].legend(frameon=False)
+    refuted = bound > claim
+    axes[1].barh([1, 0], [claim, bound], color=[COLOURS[0], COLOURS[1] if refuted else COLOURS[2]], height=0.5)
+    axes[1].set_yticks([1, 0], ["claimed", f"measured, at least\n({confidence:.1%} confidence)"])
+    axes[1].bar_label(axes[1].containers[0], labels=[f"{claim:g}", f"{bound:.2f}"], padding=3)
+    axes[1].margins(x=0.15)
+    axes[1].set_xlabel("epsilon of one upload" + (": claim refuted" if refuted else ""))
+    _save(figure, path)
+
+
 def _curves(rounds: "pa.Table") -> tuple[IntArray, FloatArray, FloatArray]:
     """Tested rounds (K,), and clock and accuracy (R, K), of a `rounds` table."""
     replicas = int(rounds["replica"].to_numpy().max()) + 1

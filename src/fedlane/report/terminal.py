@@ -57,8 +57,18 @@ def summary_table(summary: Summary) -> Table:
         table.add_row("final accuracy", with_interval(summary["final_accuracy"], "{:.4f}"))
     if "time_to_accuracy" in summary:
         table.add_row(f"time to accuracy {summary['time_to_accuracy']['target']:g}", _time_to(summary))
+    if summary.get("privacy"):
+        table.add_row(*_privacy_row(summary["privacy"]))
     table.add_row("quotas", f"{summary['quota']['smallest']:.3f} to {summary['quota']['largest']:.3f}")
     return table
+
+
+def _privacy_row(privacy: Mapping[str, Any]) -> tuple[str, str]:
+    """The largest epsilon that a client has spent, beside what it agreed to."""
+    largest, agreed = privacy["epsilon"]["largest"], privacy["epsilon_agreed"]["largest"]
+    if privacy["mechanism"] == "paper":
+        return "largest epsilon by the paper's formula", f"{privacy['epsilon_paper']:.2f}"
+    return "largest epsilon spent, of agreed", f"{largest:.3f} of {agreed:g}"
 
 
 def comparison_table(summaries: Sequence[Summary]) -> Table:
@@ -93,6 +103,25 @@ def comparison_table(summaries: Sequence[Summary]) -> Table:
 
 def notes(summary: Summary) -> list[str]:
     """What a reader must know beside the numbers."""
+    return [*_feasibility(summary), *_privacy(summary)]
+
+
+def _privacy(summary: Summary) -> list[str]:
+    privacy = summary.get("privacy")
+    if not privacy:
+        return []
+    lines = []
+    if privacy["exhausted"]:
+        lines.append(f"{summary['policy']}: {privacy['exhausted']} client budgets are spent")
+    if privacy["mechanism"] == "paper" and privacy["epsilon"]["largest"] > privacy["epsilon_paper"]:
+        lines.append(
+            f"{summary['policy']}: the mechanism 'paper' leaks epsilon {privacy['epsilon']['largest']:,.0f} or more to "
+            f"a client's worst case, where the paper's formula says {privacy['epsilon_paper']:.1f}"
+        )
+    return lines
+
+
+def _feasibility(summary: Summary) -> list[str]:
     infeasible = summary["infeasible_seeds"]
     if infeasible:
         worst = min(infeasible, key=lambda seed: infeasible[seed])

@@ -17,6 +17,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 from scipy.special import stdtrit
 
+from fedlane.privacy.run_ledger import NAME as LEDGER
 from fedlane.records import FloatArray
 from fedlane.scenario import Scenario
 from fedlane.simulation.checkpoint import NAME as CHECKPOINT
@@ -59,6 +60,8 @@ class Run:
     summary: Mapping[str, Any]
     model: Mapping[str, NDArray[np.float32]] = field(default_factory=dict)
     """The global model's tensors by name; with several replicas, names begin with ``replicaN.``"""
+    ledger: str = ""
+    """The run's ledger, every upload that was charged; empty without a mechanism."""
 
     @property
     def rounds(self) -> pa.Table:
@@ -99,7 +102,10 @@ class Run:
 
     def save(self, folder: str | Path) -> None:
         """Write the run folder, which must be new or empty."""
-        RunFolder.create(folder).write(self)
+        target = RunFolder.create(folder)
+        target.write(self)
+        if self.ledger:
+            (target.path / LEDGER).write_text(self.ledger, encoding="utf-8")
 
     @classmethod
     def load(cls, folder: str | Path) -> "Run":
@@ -135,7 +141,13 @@ class Run:
                 model = load_file(path / MODEL)
             except (OSError, SafetensorError) as error:
                 raise InputError(f"{path / MODEL} is damaged: {error}") from error
-        return cls(scenario=Scenario.load(path / "scenario.toml"), tables=loaded, summary=summary, model=model)
+        return cls(
+            scenario=Scenario.load(path / "scenario.toml"),
+            tables=loaded,
+            summary=summary,
+            model=model,
+            ledger=(path / LEDGER).read_text(encoding="utf-8") if (path / LEDGER).is_file() else "",
+        )
 
 
 class RunFolder:
@@ -183,6 +195,7 @@ class RunFolder:
         """Remove the folders that this run made, if nothing complete was ever written."""
         if not self._written:
             with contextlib.suppress(OSError):  # another run may use a parent by now
+                (self.path / LEDGER).unlink(missing_ok=True)
                 for folder in self._made:
                     folder.rmdir()
 

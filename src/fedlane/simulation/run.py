@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from fedlane.privacy.run_ledger import RunLedger
 from fedlane.records import DelayDistributions
 from fedlane.rng import RoundStreams
 from fedlane.scenario import Scenario
@@ -18,6 +19,7 @@ from fedlane.simulation.checkpoint import Checkpoint
 from fedlane.simulation.results import Run, summarise
 from fedlane.simulation.round import play_round
 from fedlane.simulation.setup import Setup, prepare
+from fedlane.simulation.spending import Spending
 from fedlane.simulation.trace import Trace, tables
 from fedlane.validate import InputError, at_least
 
@@ -66,6 +68,10 @@ class Simulation:
         self._streams = RoundStreams(seeds, "policy")
         self._queue = np.zeros(problem.quotas.shape)
         self._uploads = np.zeros(problem.quotas.shape, np.int64)
+        mechanism = self.setup.mechanism
+        private = mechanism.name != "none"
+        self.spending = Spending(mechanism) if private else None
+        self.ledger = RunLedger(mechanism, scenario.data.dataset, seeds) if private else None
         self._started = time.perf_counter()
         self.federation = learning_task(self.setup).federation(device) if learning else None
 
@@ -84,7 +90,10 @@ class Simulation:
         self._state, feedback = play_round(
             self.round, self.policy, self._state, self.setup.air, self._streams, available, self.distributions
         )
-        self._uploads += feedback.assignment >= 0
+        assigned = feedback.assignment >= 0
+        if self.ledger is not None:  # charged before anybody trains, and late uploads are charged too
+            self.ledger.charge(self.round, assigned)
+        self._uploads += assigned
         self._queue = updated_queues(self._queue, self.quota, feedback.punctual)
         self.trace.append(feedback, self._queue, available, self.setup.problem.deadline_s)
         if self.federation is not None:
@@ -109,10 +118,12 @@ class Simulation:
             self.feasible_scale,
             time.perf_counter() - self._started,
         )
+        summary["privacy"] = None if self.spending is None else self.spending.summary(self._uploads)
         return Run(
             scenario=self.scenario,
-            tables=tables(self.trace, self.setup, self.quota),
+            tables=tables(self.trace, self.setup, self.quota, self.spending),
             summary=summary,
+            ledger="" if self.ledger is None else self.ledger.text(),
             model={} if self.federation is None else self.federation.tensors(),
         )
 
@@ -163,6 +174,9 @@ class Simulation:
         self._state = {name: saved.arrays[f"state.{name}"] for name in self._state}
         for name, mine in (("queue", self._queue), ("uploads", self._uploads)):
             mine[:] = saved.arrays[name]
+        if self.ledger is not None:
+            for t in range(played):
+                self.ledger.charge(t, self.trace.assigned_at(t))
         if self.federation is not None:
             self.federation.restore(saved.arrays["weights"])
 

@@ -1,5 +1,6 @@
 """What happened, round by round, as arrays; and the tables made from it."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -9,6 +10,7 @@ import pyarrow as pa
 from fedlane.records import BoolArray, Feedback, FloatArray, IntArray
 from fedlane.simulation.round import round_delay_s
 from fedlane.simulation.setup import Setup
+from fedlane.simulation.spending import Spending
 
 
 @dataclass
@@ -78,6 +80,20 @@ class Trace:
         """(R, N): the same for one round."""
         return self.download_s[:, round] + self.compute_s[:, round] + self.upload_s[:, round]
 
+    def assigned_at(self, round: int) -> BoolArray:
+        """(R, U): who was assigned in a round."""
+        assigned = np.zeros(self.queue[:, round].shape, np.bool_)
+        replica, channel = np.nonzero(self.client[:, round] >= 0)
+        assigned[replica, self.client[replica, round, channel]] = True
+        return assigned
+
+    def uploads_so_far(self) -> IntArray:
+        """(R, T, U): each client's uploads up to and including a round, late ones too."""
+        made = np.zeros(self.queue.shape, np.int64)
+        replica, round, channel = np.nonzero(self.client >= 0)
+        made[replica, round, self.client[replica, round, channel]] = 1
+        return np.cumsum(made, axis=1)
+
     def counts(self, deadline_s: float) -> tuple[IntArray, IntArray]:
         """Rounds in which each client was assigned, and punctual; each (R, U)."""
         replicas, _, clients = self.queue.shape
@@ -90,7 +106,7 @@ class Trace:
         return assigned, in_time
 
 
-def tables(trace: Trace, setup: Setup, quota: FloatArray) -> dict[str, pa.Table]:
+def tables(trace: Trace, setup: Setup, quota: FloatArray, spending: Spending | None) -> dict[str, pa.Table]:
     """The run folder's tables by name, from the rounds played so far; ``quota`` (R, U) as the policy served it."""
     trace = trace.played()
     deadline_s = setup.problem.deadline_s
@@ -106,8 +122,8 @@ def tables(trace: Trace, setup: Setup, quota: FloatArray) -> dict[str, pa.Table]
     def grid(*sizes: int) -> list[np.ndarray]:
         return [index.ravel().astype(np.int32) for index in np.indices(sizes)]
 
-    def nulls(count: int) -> "pa.Array[Any]":
-        return pa.nulls(count, pa.float64())
+    def spent(epsilon: "Callable[[Spending], FloatArray]", count: int) -> "pa.Array[Any]":
+        return pa.nulls(count, pa.float64()) if spending is None else pa.array(epsilon(spending).ravel())
 
     r, t = grid(replicas, rounds)
     rounds_table = {
@@ -143,8 +159,8 @@ def tables(trace: Trace, setup: Setup, quota: FloatArray) -> dict[str, pa.Table]
         "selection": assigned.ravel() / played,
         "uploads": assigned.ravel(),
         "queue": last_queue.ravel().astype(np.float64),
-        "epsilon": nulls(len(r)),
-        "epsilon_paper": nulls(len(r)),
+        "epsilon": spent(lambda known: known.epsilon(assigned), len(r)),
+        "epsilon_paper": spent(lambda known: known.epsilon_paper(assigned), len(r)),
     }
     r, c = grid(replicas, channels)
     channels_table = {
@@ -159,7 +175,7 @@ def tables(trace: Trace, setup: Setup, quota: FloatArray) -> dict[str, pa.Table]
         "round": t,
         "client": c,
         "queue": trace.queue.ravel(),
-        "epsilon": nulls(len(r)),
+        "epsilon": spent(lambda known: known.epsilon(trace.uploads_so_far()), len(r)),
         "available": trace.available.ravel(),
     }
     columns = {

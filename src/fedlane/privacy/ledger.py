@@ -1,0 +1,258 @@
+"""A client's ledger: what it has spent, append-only and checksummed, on the client's own disk.
+
+A line is written and forced to disk BEFORE the client trains, and is never taken back: an upload that was late, lost
+or rejected is spent. Every line is 512 bytes of JSON and carries the digest of the line before it. One line lies within
+one page of the file and is written by one call, so that a process killed at any instant leaves it whole or absent; and
+a second file beside the ledger, PATH.head, holds the number of lines and the last digest, so that a ledger that was cut
+short, or put back from a copy of itself, is noticed. Where both files were put back, the server's own count of the
+client's uploads wins.
+
+Whatever is damaged stops the client with one clear line: a ledger that cannot be trusted counts as spent.
+"""
+
+import fcntl
+import hashlib
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, BinaryIO
+
+from fedlane.privacy.accountant import Terms
+from fedlane.validate import InputError
+
+LINE = 512
+"""Bytes of a line: a divisor of every page size."""
+
+
+class LedgerError(InputError):
+    """The ledger cannot be trusted, or the budget is spent: the client must not train."""
+
+
+@dataclass(frozen=True)
+class Account:
+    """One data set's part of a ledger."""
+
+    terms: Terms
+    uploads: int
+
+    @property
+    def left(self) -> int:
+        return max(self.terms.max_uploads - self.uploads, 0)
+
+
+class ClientLedger:
+    """The ledger of one client. Use it as a context: it is locked against a second process while it is open."""
+
+    def __init__(self, path: str | Path) -> None:
+        """Open and verify an existing ledger; `create` makes a new one."""
+        self.path = Path(path)
+        try:
+            self._file: BinaryIO = self.path.open("r+b", buffering=0)
+        except FileNotFoundError:
+            raise LedgerError(f"ledger {path} is missing: without it the budget counts as spent") from None
+        except OSError as error:
+            raise LedgerError(f"ledger {path} cannot be opened: {error.strerror}") from error
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            self._file.close()
+            raise LedgerError(f"ledger {path} is in use by another process") from None
+        try:
+            self._load()
+        except BaseException:
+            self._file.close()
+            raise
+
+    @classmethod
+    def create(cls, path: str | Path, client: str) -> "ClientLedger":
+        """Make a client's first ledger. One that is there already, or has left its head behind, is refused."""
+        target = Path(path)
+        if target.exists() or _head_path(target).exists():
+            raise LedgerError(f"ledger {path} exists, or existed: a client's budget does not start anew")
+        temporary = target.with_name(f".{target.name}.{os.getpid()}")
+        line = _line({"line": 0, "kind": "ledger", "client": client, "randomness": "operating system"}, "")
+        try:
+            with temporary.open("xb") as file:
+                file.write(line)
+                os.fsync(file.fileno())
+            os.link(temporary, target)  # unlike a rename, this never replaces another's
+        except OSError as error:
+            raise LedgerError(f"ledger {path} cannot be created: {error.strerror}") from error
+        finally:
+            temporary.unlink(missing_ok=True)
+        _sync_folder(target)
+        return cls(target)
+
+    def open_account(self, dataset: str, terms: Terms) -> Account:
+        """The account of a data set, opened under these terms or checked against those it was opened under.
+
+        Terms never change: another noise, rate or number of steps would need another proof.
+        """
+        if dataset not in self.accounts:
+            self._append({"kind": "terms", "dataset": dataset, "terms": terms.values()})
+            self.accounts[dataset] = Account(terms, 0)
+        elif self.accounts[dataset].terms != terms:
+            raise LedgerError(
+                f"ledger {self.path} holds other terms for data set {dataset}: a client's terms do not change"
+            )
+        return self.accounts[dataset]
+
+    def reserve(self, dataset: str, round: int, *, server_count: int = 0) -> Account:
+        """Spend one upload of a data set, for good, before training for it. Refuses when none is left.
+
+        server_count: how many uploads of this client and data set the server has seen. More than this ledger knows of
+        means that it was put back to an earlier state.
+        """
+        if dataset not in self.accounts:
+            raise LedgerError(f"ledger {self.path} has no account for data set {dataset}")
+        account = self.accounts[dataset]
+        if server_count > account.uploads:
+            raise LedgerError(
+                f"ledger {self.path} was rolled back: it holds {account.uploads} uploads of {dataset}, "
+                f"the server saw {server_count}"
+            )
+        if account.left == 0:
+            raise LedgerError(
+                f"budget of data set {dataset} is spent: {account.uploads} uploads of {account.terms.max_uploads}"
+            )
+        self._append({"kind": "upload", "dataset": dataset, "upload": account.uploads + 1, "round": round})
+        self.accounts[dataset] = Account(account.terms, account.uploads + 1)
+        return self.accounts[dataset]
+
+    def close(self) -> None:
+        self._file.close()
+
+    def __enter__(self) -> "ClientLedger":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _load(self) -> None:
+        lines = read_lines(self.path, self._file.read())
+        self.client, self.accounts = _replay(self.path, lines)
+        self._count, self._digest = len(lines), lines[-1]["digest"]
+        head = _read_head(self.path)
+        if head is None:
+            if self._count > 1:
+                raise LedgerError(f"ledger {self.path} has lost its head {_head_path(self.path).name}")
+        elif head["lines"] > self._count:
+            raise LedgerError(f"ledger {self.path} was cut short: {self._count} lines where {head['lines']} were")
+        elif head["lines"] < self._count - 1 or lines[head["lines"] - 1]["digest"] != head["digest"]:
+            raise LedgerError(f"ledger {self.path} and its head {_head_path(self.path).name} do not belong together")
+        if head is None or head["lines"] != self._count:  # killed between the line and its head
+            self._write_head()
+
+    def _append(self, values: dict[str, Any]) -> None:
+        line = _line({"line": self._count, **values}, self._digest)
+        try:
+            self._file.seek(self._count * LINE)
+            if self._file.write(line) != LINE:
+                raise OSError("a line was not written whole")
+            os.fsync(self._file.fileno())
+            self._count, self._digest = self._count + 1, json.loads(line)["digest"]
+            self._write_head()
+        except OSError as error:
+            raise LedgerError(f"ledger {self.path} cannot be written, so nothing is trained: {error}") from error
+
+    def _write_head(self) -> None:
+        head = _head_path(self.path)
+        temporary = head.with_name(f".{head.name}")
+        with temporary.open("wb") as file:
+            file.write(json.dumps({"lines": self._count, "digest": self._digest}).encode())
+            os.fsync(file.fileno())
+        temporary.replace(head)
+        _sync_folder(head)
+
+
+def read_accounts(path: str | Path) -> tuple[str, dict[str, Account]]:
+    """A client ledger's client and accounts, verified line by line, without locking it."""
+    target = Path(path)
+    try:
+        content = target.read_bytes()
+    except OSError as error:
+        raise LedgerError(f"ledger {path} cannot be read: {error.strerror}") from error
+    lines = read_lines(target, content)
+    head = _read_head(target)
+    if head is not None and head["lines"] > len(lines):
+        raise LedgerError(f"ledger {path} was cut short: {len(lines)} lines where {head['lines']} were")
+    return _replay(target, lines)
+
+
+def read_lines(path: Path, content: bytes) -> list[dict[str, Any]]:
+    """A ledger's lines, each checked against its digest and the line before it."""
+    if not content or len(content) % LINE:
+        raise LedgerError(f"ledger {path} is damaged: {len(content)} bytes are not whole lines of {LINE}")
+    lines: list[dict[str, Any]] = []
+    before = ""
+    for number in range(len(content) // LINE):
+        text = content[number * LINE : (number + 1) * LINE]
+        try:
+            values = json.loads(text)
+            digest = values.pop("digest")
+        except (ValueError, KeyError, AttributeError):
+            raise LedgerError(f"ledger {path} is damaged at line {number}") from None
+        if _line(values, before) != text or values.get("line") != number:
+            raise LedgerError(f"ledger {path} is damaged at line {number}: its digest does not fit")
+        lines.append({**values, "digest": digest})
+        before = digest
+    return lines
+
+
+def _replay(path: Path, lines: list[dict[str, Any]]) -> tuple[str, dict[str, Account]]:
+    """The client and its accounts, from verified lines."""
+    if lines[0].get("kind") != "ledger":
+        raise LedgerError(f"{path} is not a client's ledger")
+    accounts: dict[str, Account] = {}
+    for line in lines[1:]:
+        try:
+            if line["kind"] == "terms":
+                accounts[line["dataset"]] = Account(Terms.from_values(line["terms"]), 0)
+            elif line["kind"] == "upload":
+                known = accounts[line["dataset"]]
+                accounts[line["dataset"]] = Account(known.terms, known.uploads + 1)
+            else:
+                raise KeyError(line["kind"])
+        except (KeyError, TypeError, InputError) as error:
+            raise LedgerError(f"ledger {path} makes no sense at line {line['line']}: {error}") from None
+    return str(lines[0].get("client")), accounts
+
+
+def _line(values: dict[str, Any], before: str) -> bytes:
+    """A line of 512 bytes: the values, and a digest over them and the digest of the line before."""
+    text = json.dumps(values, sort_keys=True)
+    digest = hashlib.sha256((before + text).encode()).hexdigest()
+    line = json.dumps({**values, "digest": digest}, sort_keys=True).encode()
+    if len(line) > LINE - 1:
+        raise LedgerError(f"a ledger's line holds {LINE} bytes, and this one needs {len(line) + 1}: use shorter names")
+    return line.ljust(LINE - 1) + b"\n"
+
+
+def _head_path(path: Path) -> Path:
+    return path.with_name(path.name + ".head")
+
+
+def _read_head(path: Path) -> dict[str, Any] | None:
+    """The head beside a ledger; None where there is none."""
+    try:
+        head = json.loads(_head_path(path).read_bytes())
+        if not (isinstance(head["lines"], int) and head["lines"] >= 1 and isinstance(head["digest"], str)):
+            raise ValueError
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, KeyError, TypeError):
+        raise LedgerError(f"ledger {path} has a damaged head {_head_path(path).name}") from None
+    return dict(head)
+
+
+def _sync_folder(path: Path) -> None:
+    """Force a file's name, not only its content, to disk."""
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)

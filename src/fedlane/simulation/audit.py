@@ -1,0 +1,237 @@
+"""The audit: many trials of one client's upload, with and without one record, through the function that trains.
+
+The attacker knows everything but the noise, the samples and whether the canary was there: he runs both worlds without
+noise, sees how each tensor moves, and measures a real upload along that direction, tensor by tensor.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedlane.learning.datasets import load_dataset
+from fedlane.learning.draws import add_normals_, keys
+from fedlane.learning.federation import sampling_of
+from fedlane.learning.local import ClientData, Rows, as_inputs, draw_samples, train_locally
+from fedlane.learning.models import Model, make_model
+from fedlane.privacy import calibrate
+from fedlane.privacy.audit import LEAST_TRIALS, AuditResult, SamplingResult, audit_sampling, audit_scores
+from fedlane.privacy.paper import paper_noise
+from fedlane.records import BoolArray, FloatArray, MechanismSpec
+from fedlane.rng import generator
+from fedlane.validate import InputError, at_least
+
+CHUNK_BYTES = 2e8
+SAMPLING_DRAWS, SAMPLING_RECORDS, SAMPLING_RATE = 4000, 100, 0.1
+
+
+@dataclass(frozen=True)
+class AuditPlan:
+    """What is audited, and how hard."""
+
+    mechanism: str = "rigorous"
+    epsilon: float = 4.0
+    """The claim: for one upload of the client."""
+    delta: float = 1e-5
+    records: int = 16
+    """|D| without the canary."""
+    batch_size: int = 16
+    """As many as records: every record in every step (q = 1), which shows most."""
+    local_iterations: int = 5
+    learning_rate: float = 0.05
+    clip_norm: float = 1.0
+    pixels: int = 4
+    """The side of the images, shrunk from 28, of the `mlp` that is trained."""
+    trials: int = 20_000
+    confidence: float = 0.999
+    seed: int = 0
+
+    @classmethod
+    def of(cls, mechanism: str, **changes: object) -> "AuditPlan":
+        """The usual audit of a mechanism: the paper's at its own epsilon and a sample rate like the paper's."""
+        own: dict[str, object] = {}
+        if mechanism == "paper":
+            own = {"epsilon": 0.8, "delta": 1e-3, "records": 600, "batch_size": 10}
+        return replace(cls(mechanism=mechanism), **{**own, **changes})  # type: ignore[arg-type]
+
+    def spec(self) -> MechanismSpec:
+        """The mechanism of two worlds, without and with the canary, as two replicas of one client."""
+        if self.mechanism not in ("paper", "rigorous"):
+            raise InputError(f"mechanism must be paper or rigorous, got '{self.mechanism}': nothing else makes a claim")
+        if not 1 <= self.batch_size <= self.records:
+            raise InputError(f"batch must be from 1 to {self.records}, the records, got {self.batch_size}")
+        if not (self.epsilon > 0 and 0 < self.delta < 1):
+            raise InputError(
+                f"epsilon must be greater than 0 and delta between 0 and 1, got {self.epsilon:g} and {self.delta:g}"
+            )
+        rigorous = self.mechanism == "rigorous"
+        spec = MechanismSpec.simple(
+            np.array([[self.records], [self.records + 1]]),
+            batch_size=self.batch_size,
+            local_iterations=self.local_iterations,
+            clip_norm=self.clip_norm,
+            sampling="poisson" if rigorous else "fixed",
+        )
+        if not rigorous:
+            noise = paper_noise(self.epsilon, self.delta, self.records, self.batch_size, self.local_iterations)
+            return replace(spec, upload_noise=np.full((2, 1), float(noise)))
+        rate = self.batch_size / self.records
+        steps = calibrate(self.epsilon, self.delta, sample_rate=rate, steps=self.local_iterations)
+        return replace(spec, sample_rate=np.full((2, 1), rate), step_noise=np.full((2, 1), steps))
+
+
+def audit(
+    plan: AuditPlan, spec: MechanismSpec | None = None, progress: Callable[[int], None] | None = None
+) -> AuditResult:
+    """Play the trials and bound epsilon from below. ``spec``: what is played, where it is not what the plan claims."""
+    at_least("trials", plan.trials, LEAST_TRIALS)
+    played = spec or plan.spec()
+    model, data = _stage(plan)
+    first = model.initial(plan.seed)
+    silent = replace(played, step_noise=np.zeros((2, 1)), upload_noise=np.zeros((2, 1)))
+    move = _canary_move(plan, silent, model, data, first)
+    directions, shift = _directions(model, move)
+    half = plan.trials // 2
+    worlds = []
+    for world in (0, 1):
+        features = []
+        chunk = max(1, int(CHUNK_BYTES / (8 * model.size)))
+        for start in range(0, half, chunk):
+            count = min(chunk, half - start)
+            uploads = _uploads(plan, played, model, data, first, world, count, world * half + start)
+            features.append((uploads - first).numpy() @ directions)
+            if progress is not None:
+                progress(world * half + start + count)
+        worlds.append(np.concatenate(features).astype(np.float64))
+    return audit_scores(
+        worlds[0],
+        worlds[1],
+        shift,
+        claim=plan.epsilon,
+        delta=plan.delta,
+        confidence=plan.confidence,
+        gaussian=plan.mechanism == "rigorous" and plan.batch_size == plan.records,
+    )
+
+
+def audit_samples(plan: AuditPlan, sampling: str = "poisson") -> SamplingResult:
+    """Test the samples that training draws against independent coins."""
+    chosen = drawn_samples(plan.seed, sampling)
+    return audit_sampling(chosen, SAMPLING_RATE, plan.confidence)
+
+
+def drawn_samples(seed: int, sampling: str) -> BoolArray:
+    """(draws, records): which records `draw_samples` took."""
+    sizes = np.array([[SAMPLING_RECORDS]])
+    batch = round(SAMPLING_RATE * SAMPLING_RECORDS)
+    spec = MechanismSpec.simple(sizes, batch_size=batch, local_iterations=1, sampling=sampling)
+    nothing = torch.zeros(0)
+    order, start = torch.arange(SAMPLING_RECORDS, dtype=torch.int32)[None], torch.zeros(1, 1, dtype=torch.int64)
+    data = ClientData(nothing, nothing, nothing, order, start, torch.from_numpy(sizes))
+    row = torch.zeros(SAMPLING_DRAWS, dtype=torch.int64)
+    key = keys([seed], "audit-samples", torch.device("cpu")).expand(SAMPLING_DRAWS)
+    indices, mask = draw_samples(
+        data, sampling_of(spec, sizes, torch.device("cpu")), key, row, row, torch.arange(SAMPLING_DRAWS), 1
+    )
+    counts = torch.ones(indices.shape) if mask.numel() == 0 else mask.float()
+    chosen = torch.zeros(SAMPLING_DRAWS, SAMPLING_RECORDS).scatter_add_(1, indices[:, 0], counts[:, 0])
+    return np.asarray(chosen.numpy() > 0)
+
+
+def _stage(plan: AuditPlan) -> tuple[Model, ClientData]:
+    """A small model, real images shrunk to its size, and last the canary: all white, of the class it looks least like.
+
+    Where a step samples some records only, all but the canary are copies of one: the attacker may choose the data, and
+    chooses them so that only the canary's presence shows.
+    """
+    source = load_dataset("fashion-mnist-mini")
+    if not (1 <= plan.pixels <= 28 and 28 % plan.pixels == 0):
+        raise InputError(f"pixels must divide 28, got {plan.pixels}")
+    chosen = generator(plan.seed, "audit").permutation(len(source.train.labels))[: plan.records]
+    if len(chosen) < plan.records:
+        raise InputError(f"records must be at most {len(chosen)}, got {plan.records}")
+    if plan.batch_size < plan.records:
+        chosen = np.repeat(chosen[:1], plan.records)
+    side, block = plan.pixels, 28 // plan.pixels
+    images = source.train.images[chosen].reshape(-1, side, block, side, block).mean(axis=(2, 4)).astype(np.uint8)
+    model = make_model("mlp", (1, side, side), source.info.classes)
+    white = np.full((1, side, side), 255, np.uint8)
+    pictures = torch.from_numpy(np.concatenate([images, white])[..., None])
+    scores = model.logits(model.initial(plan.seed)[None], as_inputs(pictures[None, -1:]))[0, 0]
+    labels = torch.tensor([*source.train.labels[chosen].tolist(), int(scores.argmin())])
+    everybody = torch.arange(plan.records + 1, dtype=torch.int32)
+    data = ClientData(
+        images=pictures,
+        targets=torch.nn.functional.one_hot(labels, source.info.classes).float(),
+        squares=as_inputs(pictures).flatten(1).square().sum(1),
+        order=torch.stack([everybody, everybody]),
+        start=torch.zeros(2, 1, dtype=torch.int64),
+        size=torch.tensor([[plan.records], [plan.records + 1]]),
+    )
+    return model, data
+
+
+@torch.inference_mode()
+def _uploads(
+    plan: AuditPlan,
+    spec: MechanismSpec,
+    model: Model,
+    data: ClientData,
+    first: Tensor,
+    world: int,
+    count: int,
+    start: int = 0,
+) -> Tensor:
+    """``count`` uploads (count, d) of the client of a world, all from one model, by the function that trains."""
+    device = torch.device("cpu")
+    replica, client = torch.full((count,), world), torch.zeros(count, dtype=torch.int64)
+    counter = torch.arange(start, start + count) * spec.local_iterations
+    sampling = sampling_of(spec, data.size.numpy(), device)
+    sample_key, noise_key, upload_key = (
+        keys([plan.seed], f"audit-{purpose}", device).expand(count) for purpose in ("samples", "steps", "uploads")
+    )
+    indices, mask = draw_samples(data, sampling, sample_key, replica, client, counter, spec.local_iterations)
+
+    def add_noise(weights: Tensor, step: int, deviation: Tensor) -> object:
+        return add_normals_(weights, noise_key, counter + step, deviation)
+
+    rows = Rows(
+        indices,
+        mask,
+        sampling.batch_size[replica, client],
+        torch.from_numpy(spec.step_noise)[replica, client].float(),
+        add_noise if spec.step_noise.any() else None,
+    )
+    weights = first.repeat(count, 1)
+    train_locally(model, weights, data, rows, plan.learning_rate, spec.clip_norm)
+    deviation = torch.from_numpy(spec.upload_deviation(plan.learning_rate))[replica, client].float()
+    return add_normals_(weights, upload_key, counter, deviation) if spec.upload_noise.any() else weights
+
+
+def _canary_move(plan: AuditPlan, silent: MechanismSpec, model: Model, data: ClientData, first: Tensor) -> Tensor:
+    """How the canary moves an upload when nothing else is left to chance, (d,): in every step, or in one of few."""
+    if plan.batch_size == plan.records:
+        without, with_ = (_uploads(plan, silent, model, data, first, world, 1)[0] for world in (0, 1))
+        return with_ - without
+    b = plan.batch_size
+    samples = torch.zeros(2, 1, b, dtype=torch.int64)  # copies of one record,
+    samples[1, 0, 0] = plan.records  # and the canary in the place of one of them
+    rows = Rows(samples, torch.empty(0), torch.tensor([b, b]), torch.zeros(2))
+    weights = first.repeat(2, 1)
+    train_locally(model, weights, data, rows, plan.learning_rate, silent.clip_norm)
+    return weights[1] - weights[0]
+
+
+def _directions(model: Model, move: Tensor) -> tuple[FloatArray, FloatArray]:
+    """For each tensor of the model: the unit vector along which the canary moves it, (d, K), and how far, (K,)."""
+    columns, lengths, at = [], [], 0
+    for tensor in model.tensors(move).values():
+        column = torch.zeros(model.size)
+        piece = move[at : at + tensor.numel()]
+        column[at : at + tensor.numel()] = piece / piece.norm().clamp(min=1e-30)
+        columns.append(column)
+        lengths.append(float(piece.norm()))
+        at += tensor.numel()
+    return torch.stack(columns, dim=1).numpy(), np.array(lengths)

@@ -1,0 +1,70 @@
+"""What the clients of a simulated run have spent: privacy's figures for the uploads that were counted."""
+
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from fedlane.privacy import epsilon_curve
+from fedlane.privacy.accountant import one_upload
+from fedlane.privacy.paper import composed_gaussian, formula_6
+from fedlane.privacy.run_ledger import terms_of
+from fedlane.records import FloatArray, IntArray, MechanismSpec
+
+RANDOMNESS = "seeded streams of a simulation (not the operating system's generator)"
+
+
+class Spending:
+    """Epsilons by upload counts, for every client of every replica; only for mechanisms that make a claim."""
+
+    def __init__(self, spec: MechanismSpec) -> None:
+        self.spec = spec
+        self.terms, self.kind = terms_of(spec)
+
+    @cached_property
+    def _curves(self) -> FloatArray:
+        """(kinds, uploads + 1): computed once, when results are first asked for."""
+        most = int(self.spec.max_uploads.max())
+        padded = np.zeros((len(self.terms), most + 1))
+        for row, terms in zip(padded, self.terms, strict=True):
+            curve = epsilon_curve(terms, terms.max_uploads)
+            row[: len(curve)], row[len(curve) :] = curve, curve[-1]
+        return padded
+
+    @cached_property
+    def _of_one(self) -> FloatArray:
+        """(R, U): epsilon of one upload."""
+        return np.array([one_upload(terms) for terms in self.terms])[self.kind]
+
+    def epsilon(self, uploads: IntArray) -> FloatArray:
+        """Epsilon spent by ``uploads`` (R, ..., U): an upper bound (rigorous), a lower bound of the leak (paper)."""
+        middle = (1,) * (uploads.ndim - 2)
+        kind = self.kind.reshape(len(self.kind), *middle, self.kind.shape[1])
+        return np.asarray(self._curves[kind, uploads])
+
+    def epsilon_paper(self, uploads: IntArray) -> FloatArray:
+        """The same by the paper's formula (6), (R, U)."""
+        return formula_6(self._of_one, self.spec.delta, uploads)
+
+    def summary(self, uploads: IntArray) -> dict[str, Any]:
+        """What a reader must know of the privacy of a run with these uploads (R, U)."""
+        spec = self.spec
+        epsilon = self.epsilon(uploads)
+        noise = spec.step_noise if spec.name == "rigorous" else spec.upload_noise
+        worst = np.unravel_index(int(np.argmax(epsilon)), epsilon.shape)
+        summary: dict[str, Any] = {
+            "mechanism": spec.name,
+            "epsilon_agreed": {"smallest": float(spec.epsilon.min()), "largest": float(spec.epsilon.max())},
+            "per": "round" if spec.name == "paper" else "run",
+            "delta": {"smallest": float(spec.delta.min()), "largest": float(spec.delta.max())},
+            "noise_multiplier": {"smallest": float(noise.min()), "largest": float(noise.max())},
+            "epsilon": {"smallest": float(epsilon.min()), "largest": float(epsilon.max())},
+            "epsilon_paper": float(self.epsilon_paper(uploads).max()),
+            "uploads": {"smallest": int(uploads.min()), "largest": int(uploads.max())},
+            "exhausted": int(np.sum(uploads >= spec.max_uploads)),
+            "randomness": RANDOMNESS,
+        }
+        if spec.name == "paper":
+            terms, most = self.terms[self.kind[worst]], int(uploads[worst])
+            summary["epsilon_composed"] = composed_gaussian(terms.epsilon, terms.delta, most) if most else 0.0
+        return summary

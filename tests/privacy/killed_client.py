@@ -1,0 +1,177 @@
+"""A real client that is killed again and again, and the server that counts its uploads. Run by test_ledger.
+
+    python killed_client.py FOLDER KILLS          kills at random instants
+    python killed_client.py FOLDER steps          kills before and after every single write, sync and rename
+
+The client opens its ledger, reserves, trains with the operating system's randomness, noises, sends its model and waits
+for the acknowledgement, for ever. Every child is forked from this process, which has everything imported, so that a
+life takes milliseconds. After every death the ledger is replayed and compared with what the server saw. Prints one line
+of JSON.
+"""
+
+import contextlib
+import json
+import mmap
+import os
+import random
+import signal
+import socket
+import struct
+import sys
+import time
+from pathlib import Path
+
+os.environ["OMP_NUM_THREADS"] = "1"
+
+import torch
+
+from fedlane.learning.entropy import system_rows
+from fedlane.learning.local import ClientData, train_locally
+from fedlane.learning.models import make_model
+from fedlane.privacy import Terms
+from fedlane.privacy.ledger import ClientLedger, read_accounts
+
+STAGES = ("open", "reserve", "train", "send", "acknowledge")
+TERMS = Terms("rigorous", 0.5, 2, 1.0, 0.0, 8.0, 1e-5, 10**6, 0.0)
+RECORDS = 20
+
+
+def serve(path, seen):
+    """Count models that arrived whole, then acknowledge."""
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind(str(path))
+    listener.listen(64)
+    while True:
+        connection, _ = listener.accept()
+        with connection, contextlib.suppress(OSError):
+            while True:
+                head = receive(connection, 4)
+                if head is None or receive(connection, struct.unpack("<I", head)[0]) is None:
+                    break
+                seen[0] += 1
+                connection.sendall(b"+")
+
+
+def receive(connection, count):
+    """Exactly ``count`` bytes, or None where the other side died."""
+    data = b""
+    while len(data) < count:
+        part = connection.recv(count - len(data))
+        if not part:
+            return None
+        data += part
+    return data
+
+
+def workshop():
+    """A model, its first weights and a client's data."""
+    model = make_model("mlp", (1, 4, 4), 10)
+    images = torch.arange(RECORDS * 16, dtype=torch.int64).mul(37).remainder(256).to(torch.uint8).view(-1, 4, 4, 1)
+    labels = torch.nn.functional.one_hot(torch.arange(RECORDS) % 10, 10).float()
+    squares = (images.float() / 255).flatten(1).square().sum(1)
+    order, start = torch.arange(RECORDS, dtype=torch.int32)[None], torch.zeros(1, 1, dtype=torch.int64)
+    return model, model.initial(0)[None], ClientData(images, labels, squares, order, start, torch.tensor([[RECORDS]]))
+
+
+def trained(model, first, data):
+    """An upload: trained on samples, with noise, that nobody can draw again."""
+    weights = first.clone()
+    train_locally(model, weights, data, system_rows(RECORDS, 0.5, 2, 10, 1.0), 0.1, 1.0)
+    return weights.numpy().tobytes()
+
+
+def live(folder, stage, tools):
+    """A client's life: uploads without end."""
+    stage[0] = STAGES.index("open")
+    path = folder / "ledger"
+    with ClientLedger(path) if path.exists() else ClientLedger.create(path, "client 7") as ledger:
+        ledger.open_account("images", TERMS)
+        with socket.socket(socket.AF_UNIX) as connection:
+            connection.connect(str(folder / "server"))
+            for round in range(10**6):
+                stage[0] = STAGES.index("reserve")
+                ledger.reserve("images", round)
+                stage[0] = STAGES.index("train")
+                content = trained(*tools)
+                stage[0] = STAGES.index("send")
+                connection.sendall(struct.pack("<I", len(content)) + content)
+                stage[0] = STAGES.index("acknowledge")
+                receive(connection, 1)
+
+
+def child(work):
+    """Fork; the child does ``work`` and never returns."""
+    pid = os.fork()
+    if pid == 0:
+        try:
+            work()
+        except BaseException as error:
+            print(f"child: {error!r}", file=sys.stderr, flush=True)
+        os._exit(3)
+    return pid
+
+
+def die_at(step):
+    """Kill this process just before (even) or just after (odd) the n-th write, sync, link or rename."""
+    count = 0
+
+    def wrap(function):
+        def wrapped(*arguments, **options):
+            nonlocal count
+            mine, count = count, count + 1
+            if step == 2 * mine:
+                os.kill(os.getpid(), signal.SIGKILL)
+            result = function(*arguments, **options)
+            if step == 2 * mine + 1:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return result
+
+        return wrapped
+
+    os.fsync, os.link = wrap(os.fsync), wrap(os.link)
+    Path.replace, Path.unlink = wrap(Path.replace), wrap(Path.unlink)
+
+
+def counted(folder):
+    """Uploads that the ledger holds; a client that never finished its first line has none."""
+    path = folder / "ledger"
+    return read_accounts(path)[1].get("images").uploads if path.exists() and len(path.read_bytes()) > 512 else 0
+
+
+def main():
+    folder, kills = Path(sys.argv[1]), sys.argv[2]
+    torch.set_num_threads(1)
+    tools = workshop()
+    trained(*tools)  # compiles once, for all children
+    shared = memoryview(mmap.mmap(-1, 16)).cast("q")
+    seen, stage = shared[:1], shared[1:]
+    child_server = child(lambda: serve(folder / "server", seen))
+    while not (folder / "server").exists():
+        time.sleep(0.01)
+    chance = random.Random(5)
+    stages, worst, lives = dict.fromkeys(STAGES, 0), 0, 0
+    plan = range(60) if kills == "steps" else range(int(kills))
+    for number in plan:
+        if kills == "steps":
+            if number % 20 == 0:  # a new ledger now and then, to die while it is made
+                for name in ("ledger", "ledger.head", ".ledger.head"):
+                    (folder / name).unlink(missing_ok=True)
+                seen[0] = 0
+            pid = child(lambda step=number % 20: (die_at(step), live(folder, stage, tools)))
+        else:
+            pid = child(lambda: live(folder, stage, tools))
+            time.sleep(chance.uniform(0.0, 0.06))
+            os.kill(pid, signal.SIGKILL)
+        _, status = os.waitpid(pid, 0)
+        if os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL:
+            lives += 1
+        stages[STAGES[stage[0]]] += 1
+        worst = max(worst, seen[0] - counted(folder))
+    os.kill(child_server, signal.SIGKILL)
+    os.waitpid(child_server, 0)
+    report = {"killed": lives, "stages": stages, "seen": seen[0], "counted": counted(folder), "under_counted": worst}
+    print(json.dumps(report))
+
+
+if __name__ == "__main__":
+    main()

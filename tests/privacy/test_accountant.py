@@ -1,0 +1,146 @@
+"""What is spent after some uploads, from the terms that say how a client trains."""
+
+import numpy as np
+import pytest
+
+from fedlane.privacy import Terms, account, calibrate, epsilon_curve, make_mechanism, released_histogram, spent
+from fedlane.privacy.accountant import EVERY
+from fedlane.privacy.gaussian import gaussian_epsilon
+from fedlane.privacy.paper import composed_gaussian, formula_6, leak
+from fedlane.validate import InputError
+
+
+def terms(**changes):
+    values = {
+        "mechanism": "rigorous",
+        "sample_rate": 0.02,
+        "local_iterations": 3,
+        "step_noise": 0.9,
+        "upload_noise": 0.0,
+        "epsilon": 8.0,
+        "delta": 1e-5,
+        "max_uploads": 300,
+        "histogram_noise": 10.0,
+    }
+    return Terms.from_values({**values, **changes})
+
+
+def test_a_curve_is_dp_accounting_s_figure_at_every_count():
+    """Never below, and within a thousandth of it up to 256 uploads; above, at most the next count in a hundred."""
+    curve = epsilon_curve(terms(), 300)
+    assert len(curve) == 301
+    assert np.all(np.diff(curve) >= 0)
+    assert curve[0] == pytest.approx(gaussian_epsilon(0.1, 1e-5))
+    for uploads in (1, 7, 100, EVERY, 259, 300):
+        exact = account(0.9, 0.02, 3 * uploads, 1e-5, histogram_noise=10.0)
+        assert exact - 1e-9 <= curve[uploads] <= exact * (1.001 if uploads <= EVERY else 1.01)
+
+
+def test_a_calibrated_budget_is_used_up_by_the_last_upload_and_not_before():
+    z = calibrate(8.0, 1e-5, sample_rate=0.02, steps=900, histogram_noise=10.0)
+    curve = epsilon_curve(terms(step_noise=z), 300)
+    assert curve[300] == pytest.approx(8.0, abs=1e-3)
+    assert curve[300] <= 8.0
+    assert curve[250] < 7.9
+
+
+def test_spent_says_all_three_figures():
+    paper = spent(terms(mechanism="paper", upload_noise=0.5, step_noise=0.0, epsilon=0.8, delta=1e-3), 40)
+    assert paper.epsilon == leak(0.5, 0.02, 3, 1e-3, 40)
+    assert paper.epsilon_paper == float(formula_6(0.8, 1e-3, 40))
+    assert paper.epsilon_composed == composed_gaussian(0.8, 1e-3, 40)
+    rigorous = spent(terms(), 40)
+    assert rigorous.epsilon == pytest.approx(account(0.9, 0.02, 120, 1e-5, histogram_noise=10.0), rel=1e-3)
+    one = account(0.9, 0.02, 3, 1e-5)
+    assert rigorous.epsilon_paper == pytest.approx(float(formula_6(one, 1e-5, 40)), rel=1e-3)
+    assert spent(terms(histogram_noise=0.0), 0).epsilon == 0.0
+
+
+def test_the_paper_s_curve_stays_a_lower_bound():
+    mine = terms(mechanism="paper", upload_noise=0.5, step_noise=0.0, epsilon=0.8, delta=1e-3)
+    curve = epsilon_curve(mine, 300)
+    for uploads in (0, 1, 4, 17, 111, 300):
+        exact = leak(0.5, 0.02, 3, 1e-3, uploads)
+        assert 0.85 * exact <= curve[uploads] <= exact
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"delta": 0.0}, {"sample_rate": 2.0}, {"mechanism": "none"}, {"max_uploads": 1.5}, {"step_noise": float("nan")}],
+)
+def test_terms_out_of_bounds_are_refused(changes):
+    with pytest.raises(InputError, match="no terms of a client"):
+        terms(**changes)
+
+
+SETTINGS = {"clip_norm": 1.0, "local_iterations": 5}
+
+
+def mechanism(name, sizes, epsilon=8.0, batch=10, uploads=50, **more):
+    clients = np.shape(sizes)[1]
+    return make_mechanism(
+        name,
+        np.broadcast_to(np.asarray(epsilon, float), clients),
+        np.full(clients, 1e-5),
+        np.array(sizes),
+        batch_size=np.full(clients, batch),
+        max_uploads=np.full(clients, uploads),
+        **SETTINGS,
+        **more,
+    )
+
+
+def test_rigorous_binds_sampling_noise_and_terms():
+    spec = mechanism("rigorous", [[400, 100], [400, 8]], histogram_noise=10.0)
+    assert spec.sampling == "poisson"
+    np.testing.assert_array_equal(spec.batch_size, [[10, 10], [10, 8]])
+    np.testing.assert_allclose(spec.sample_rate, [[0.025, 0.1], [0.025, 1.0]])
+    assert spec.step_noise[0, 0] == spec.step_noise[1, 0] < spec.step_noise[0, 1] < spec.step_noise[1, 1]
+    for at in np.ndindex(2, 2):
+        own = Terms.of(spec, *at)
+        assert account(own.step_noise, own.sample_rate, 250, own.delta, histogram_noise=10.0) == pytest.approx(
+            8, abs=1e-3
+        )
+
+
+def test_paper_and_none():
+    paper = mechanism("paper", [[400]], histogram_noise=10.0)
+    assert (paper.sampling, paper.histogram_noise, float(paper.step_noise.max())) == ("fixed", 0.0, 0.0)
+    assert float(paper.upload_deviation(0.1)[0, 0]) == pytest.approx(4 * 0.1 * np.sqrt(5 * np.log(1e5)) / (400 * 8.0))
+    none = mechanism("none", [[400]])
+    assert none.clip_norm is None
+    assert none.upload_deviation(0.1).max() == 0
+    with pytest.raises(InputError, match="must be none, paper or rigorous"):
+        mechanism("pure", [[400]])
+
+
+def test_many_kinds_of_clients_share_few_rates_rounded_up():
+    """Execution and accounting use the same, larger rate; and it follows from a replica's own clients alone."""
+    sizes = [[300, 310, 320, 330, 340, 350], [300, 300, 300, 300, 300, 300]]
+    spec = mechanism("rigorous", sizes)
+    exact = 10 / np.array(sizes)
+    assert np.all(spec.sample_rate[0] >= exact[0])
+    assert np.all(spec.sample_rate[0] <= exact[0] * 1.05)
+    assert len(np.unique(spec.sample_rate[0])) <= 4
+    np.testing.assert_array_equal(spec.sample_rate[1], exact[1])
+    alone = mechanism("rigorous", sizes[:1])
+    np.testing.assert_array_equal(alone.sample_rate[0], spec.sample_rate[0])
+    np.testing.assert_array_equal(alone.step_noise[0], spec.step_noise[0])
+
+
+def test_too_little_noise_is_refused_unless_asked_for():
+    with pytest.raises(InputError, match=r"privacy\.least_noise 0\.5"):
+        mechanism("rigorous", [[4000]], epsilon=30.0)
+    assert mechanism("rigorous", [[4000]], epsilon=30.0, least_noise=0.1).step_noise.max() < 0.5
+
+
+def test_a_released_histogram_is_noised_by_one_record_s_multiples():
+    """Before cutting and normalising, the noise has the standard deviation asked for; 5 standard errors."""
+    counts = np.full((4000, 10), 500)
+    normals = np.random.default_rng(0).standard_normal(counts.shape)
+    shares = released_histogram(counts, 10.0, normals)
+    np.testing.assert_allclose(shares.sum(axis=1), 1.0)
+    total = (counts + 10.0 * normals).sum(axis=1, keepdims=True)
+    assert np.std(shares * total - 500) == pytest.approx(10.0, rel=5 / np.sqrt(2 * counts.size))
+    np.testing.assert_allclose(released_histogram(np.array([[1, 0]]), 10.0, np.array([[-1.0, -1.0]])), [[0.5, 0.5]])
+    np.testing.assert_allclose(released_histogram(np.array([[3, 1]]), 1.0, np.array([[0.0, -2.0]])), [[1.0, 0.0]])

@@ -1,0 +1,122 @@
+"""Calibration and accounting against dp-accounting called directly, published figures and closed forms."""
+
+import json
+
+import dp_accounting
+import pytest
+from dp_accounting.pld import PLDAccountant
+
+from fedlane import cache
+from fedlane.privacy import account, calibrate
+from fedlane.privacy.gaussian import gaussian_delta, gaussian_epsilon, gaussian_noise
+from fedlane.validate import InputError
+
+TASKS = {
+    "issue": {"epsilon": 8.0, "delta": 1e-5, "sample_rate": 64 / 6000, "steps": 1250},
+    "small": {"epsilon": 2.0, "delta": 1e-5, "sample_rate": 10 / 600, "steps": 1250},
+}
+
+
+def direct(z, sample_rate, steps, delta, histogram_noise=0.0):
+    """dp-accounting's own events and accountant."""
+    accountant = PLDAccountant(dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE)
+    step = dp_accounting.PoissonSampledDpEvent(sample_rate, dp_accounting.GaussianDpEvent(z))
+    accountant.compose(dp_accounting.SelfComposedDpEvent(step, steps))
+    if histogram_noise:
+        accountant.compose(dp_accounting.GaussianDpEvent(histogram_noise))
+    return accountant.get_epsilon(delta)
+
+
+@pytest.mark.parametrize(("task", "published"), [("issue", 0.614), ("small", 1.40)])
+def test_noise_agrees_with_dp_accounting_to_a_thousandth(task, published):
+    """Its epsilon at z is within the target; at z - 0.001 it is not."""
+    values = TASKS[task]
+    z = calibrate(**values)
+    assert z == pytest.approx(published, abs=3e-3)
+    rest = values["sample_rate"], values["steps"], values["delta"]
+    assert direct(z, *rest) <= values["epsilon"] < direct(z - 1e-3, *rest)
+    assert account(z, *rest) == pytest.approx(direct(z, *rest), abs=1e-9)
+
+
+def test_a_histogram_at_noise_ten_costs_little():
+    """7.996 becomes 8.010; calibrated with it, the whole stays within 8."""
+    z = 0.61421
+    rest = 64 / 6000, 1250, 1e-5
+    assert account(z, *rest) == pytest.approx(7.996, abs=8e-3)
+    assert account(z, *rest, histogram_noise=10.0) - account(z, *rest) == pytest.approx(0.0136, abs=1e-3)
+    paid = calibrate(8.0, 1e-5, sample_rate=64 / 6000, steps=1250, histogram_noise=10.0)
+    assert paid > calibrate(**TASKS["issue"])
+    assert direct(paid, *rest, histogram_noise=10.0) <= 8.0
+
+
+def test_without_sampling_it_is_the_gaussian_mechanism():
+    assert account(2.0, 1.0, 9, 1e-5) == pytest.approx(gaussian_epsilon(1.5, 1e-5))
+    assert direct(2.0, 1.0, 9, 1e-5) == pytest.approx(gaussian_epsilon(1.5, 1e-5), rel=1e-3)
+    z = calibrate(1.0, 1e-6, sample_rate=1.0, steps=4)
+    assert z == pytest.approx(2 * gaussian_noise(1.0, 1e-6), rel=1e-4)
+    assert account(z, 1.0, 4, 1e-6, histogram_noise=3.0) == pytest.approx(
+        gaussian_epsilon((4 / z**2 + 1 / 9) ** 0.5, 1e-6)
+    )
+
+
+def test_gaussian_closed_form_by_integration():
+    """delta(epsilon) = integral of max(p - e^epsilon q, 0), on a fine grid."""
+    import numpy as np
+
+    x = np.linspace(-30, 30, 2_000_001)
+    for mu, epsilon in ((0.7, 0.3), (2.0, 4.0)):
+        p, q = (np.exp(-((x - m) ** 2) / 2) / np.sqrt(2 * np.pi) for m in (mu, 0.0))
+        brute = np.trapezoid(np.maximum(p - np.exp(epsilon) * q, 0), x)
+        assert gaussian_delta(mu, epsilon) == pytest.approx(brute, rel=1e-5)
+        assert gaussian_epsilon(mu, gaussian_delta(mu, epsilon)) == pytest.approx(epsilon, rel=1e-8)
+    assert gaussian_epsilon(1e-9, 0.1) == 0.0
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"epsilon": 0.0}, "epsilon must be greater than 0"),
+        ({"delta": 1.0}, "delta must be between 0 and 1"),
+        ({"sample_rate": 1.5}, "sample_rate must be greater than 0 and at most 1"),
+        ({"steps": 0}, "steps must be at least 1"),
+        ({"histogram_noise": 0.1}, "give it more noise"),
+        ({"epsilon": 1e4, "steps": 5}, "that is no privacy"),
+    ],
+)
+def test_nonsense_is_refused(changes, message):
+    with pytest.raises(InputError, match=message):
+        calibrate(**{**TASKS["small"], **changes})
+
+
+def test_no_noise_is_no_privacy_and_no_steps_cost_nothing():
+    assert account(0.0, 0.1, 5, 1e-5) == float("inf")
+    assert account(1.0, 0.1, 0, 1e-5) == 0.0
+    assert account(1.0, 0.1, 0, 1e-5, histogram_noise=10.0) == pytest.approx(gaussian_epsilon(0.1, 1e-5))
+
+
+def test_a_number_from_the_cache_is_checked_before_it_is_used(tmp_path, monkeypatch):
+    """Too little noise in a cache file, with a right digest, is found out; so is a damaged file."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    values = {"epsilon": 3.0, "delta": 1e-4, "sample_rate": 1.0, "steps": 4}
+    z = calibrate(**values)
+    (file,) = (tmp_path / "fedlane" / "calibration").iterdir()
+    stored = json.loads(file.read_text())
+    assert stored["values"] == [z]
+    text = json.dumps(stored["key"], sort_keys=True)
+    less = [z * 0.8]
+    for content in (
+        json.dumps({**stored, "values": less, "digest": cache._digest(text + repr(less))}),
+        json.dumps({**stored, "values": less}),
+        json.dumps(stored)[:-20],
+        "[]",
+    ):
+        file.write_text(content)
+        assert calibrate(**values) == z
+    file.write_text(json.dumps({**stored, "values": [z * 1.0001], "digest": cache._digest(text + repr([z * 1.0001]))}))
+    assert calibrate(**values) == z * 1.0001  # sound, so it is used
+
+
+def test_a_cache_that_cannot_be_written_is_done_without(tmp_path, monkeypatch):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    assert calibrate(3.0, 1e-4, sample_rate=1.0, steps=4) > 0

@@ -1,0 +1,79 @@
+"""A simulated run's ledger: entries by (replica, round, client); the same round again is no second charge."""
+
+import numpy as np
+import pytest
+
+from fedlane.privacy import make_mechanism
+from fedlane.privacy.run_ledger import NAME, RunLedger, read_run_accounts
+from fedlane.validate import InputError
+
+
+def spec(epsilon=0.8):
+    return make_mechanism(
+        "paper",
+        np.array([epsilon, 5.0, 5.0]),
+        np.full(3, 1e-3),
+        np.array([[100, 100, 100], [90, 110, 100]]),
+        clip_norm=1.0,
+        batch_size=np.full(3, 10),
+        local_iterations=2,
+        max_uploads=np.full(3, 9),
+    )
+
+
+ROUNDS = np.random.default_rng(0).random((5, 2, 3)) < 0.5
+
+
+def charged(folder, rounds, **changes):
+    ledger = RunLedger(spec(**changes), "images", [3, 8])
+    ledger.keep_in(folder)
+    for round in rounds:
+        ledger.charge(round, ROUNDS[round])
+    return ledger
+
+
+def test_what_was_charged_is_read_back(tmp_path):
+    ledger = charged(tmp_path, range(5))
+    accounts = read_run_accounts(tmp_path / NAME)
+    np.testing.assert_array_equal(accounts.uploads, ROUNDS.sum(axis=0))
+    assert (accounts.dataset, accounts.seeds) == ("images", (3, 8))
+    assert [[accounts.terms[kind].epsilon for kind in row] for row in accounts.kind] == [[0.8, 5.0, 5.0]] * 2
+    assert len(accounts.terms) == 4
+    assert (tmp_path / NAME).read_text() == ledger.text()
+
+
+def test_a_replay_after_a_crash_is_the_same_upload(tmp_path):
+    """The process dies after five rounds, its last line cut short, and plays again from round 2."""
+    charged(tmp_path, range(5))
+    file = tmp_path / NAME
+    file.write_text(file.read_text()[:-30])
+    charged(tmp_path, range(5))
+    np.testing.assert_array_equal(read_run_accounts(file).uploads, ROUNDS.sum(axis=0))
+
+
+def test_another_run_s_ledger_and_another_replay_are_refused(tmp_path):
+    ledger = charged(tmp_path, range(3))
+    with pytest.raises(InputError, match="belongs to another run"):
+        charged(tmp_path, range(3), epsilon=0.9)
+    with pytest.raises(InputError, match="round 1 was charged to other clients before"):
+        ledger.charge(1, ~ROUNDS[1])
+    with pytest.raises(ValueError, match="round 4 cannot be charged before round 3"):
+        ledger.charge(4, ROUNDS[4])
+
+
+def test_damage_is_found(tmp_path):
+    charged(tmp_path, range(5))
+    file = tmp_path / NAME
+    lines = file.read_text().splitlines(keepends=True)
+    for wrong in (
+        [lines[0], *lines[2:]],
+        [*lines[:3], lines[3].replace("[", "[ ", 1), *lines[4:]],
+        [*lines[:2], "{}\n", *lines[3:]],
+        [],
+    ):
+        file.write_text("".join(wrong))
+        with pytest.raises(InputError, match=r"is damaged at line|is empty"):
+            read_run_accounts(file)
+        if wrong:
+            with pytest.raises(InputError, match="is damaged at line"):
+                charged(tmp_path, range(5))
