@@ -17,7 +17,7 @@ install: .venv/ready  ## create .venv and install FedLane with its developer too
 
 demo: install  ## the first run: a private model over the air, and what the same run reaches without privacy
 	$(BIN)/fedlane run quickstart
-	$(BIN)/fedlane run quickstart --set privacy.mechanism=none
+	$(BIN)/fedlane run quickstart --set privacy.mechanism=none --set learning.learning_rate=0.1
 
 test: install  ## what CI runs: lint, types, tests
 	@.ci/system

@@ -28,6 +28,8 @@ def test_section_vi_constants():
     assert (s.privacy.mechanism, s.privacy.epsilon, s.privacy.delta) == ("paper", 25, 1e-3)
     c = Scenario.load("paper-cifar10")
     assert (c.network.deadline_s, c.network.payload_bits, c.compute.cycles_per_sample) == (2, 2000, 1.44)
+    first = Scenario.load("quickstart")
+    assert (first.data.dataset, first.privacy.mechanism) == ("fashion-mnist-mini", "rigorous")
     literal = Scenario.load("paper-fmnist-literal")
     assert literal.policies["mamab-om"]["exploration"] == literal.policies["mamab-gmba"]["exploration"] == 1.0
 

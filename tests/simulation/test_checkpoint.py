@@ -36,11 +36,6 @@ def work(folder):
         import shutil; shutil.rmtree(folder, ignore_errors=True)
         play("lane", lambda: Simulation(scenario, "lane", [0, 1], learning=True), RunFolder.create(folder), 2, True)
 
-warm = Simulation(scenario.with_values({"rounds": 3}), "lane", [0, 1], learning=True)
-while not warm.finished:
-    warm.step()  # loads what is compiled, once for all children
-warm.result()
-
 # Each line of input names a folder and a time; a child plays there until it is done or the time is up.
 for line in sys.stdin:
     folder, seconds = line.split()

@@ -71,6 +71,12 @@ def test_time_to_accuracy_is_smoothed_over_three_tests():
     assert np.isnan(run.time_to_accuracy(0.61)).all()
 
 
+def test_the_quickstart_learns_within_its_budget():
+    run = simulate("quickstart", "lane", seeds=[0])
+    assert run.summary["final_accuracy"]["mean"] > 0.71
+    assert max(run.clients["epsilon"].to_pylist()) <= 8.0
+
+
 def test_the_paper_s_sigma_by_hand():
     """4 x 0.1 x 1 x sqrt(5 ln 1000) / (6000 x 25)."""
     spec = prepare(Scenario.load("paper-fmnist"), [0]).mechanism

@@ -130,7 +130,7 @@ def epsilon_curve(terms: Terms, uploads: int) -> FloatArray:
     bounds stay bounds.
     """
     counts = _counts(uploads)
-    key = {**terms.values(), "uploads": uploads, "way": 2, "dp-accounting": version("dp-accounting")}
+    key = {**terms.values(), "uploads": uploads, "way": 3, "dp-accounting": version("dp-accounting")}
     compute = _leaks if terms.mechanism == "paper" else _losses
 
     def valid(values: list[float]) -> bool:
@@ -171,8 +171,10 @@ def _losses(terms: Terms, counts: IntArray) -> FloatArray:
             gaps[gap] = upload.self_compose(int(gap))
         total = gaps[gap] if total is None else total.compose(gaps[gap])
         figures.append(float(total.get_epsilon_for_delta(terms.delta)))
-    whole = max(epsilon_after(terms, int(counts[-1])), histogram)  # composed at once: rounded up less often
-    return np.minimum(np.maximum.accumulate(figures), whole)
+    # The last figure composed at once, at full resolution, is rounded up less; no earlier one can exceed it.
+    steps = int(counts[-1]) * terms.local_iterations
+    last = account(terms.step_noise, terms.sample_rate, steps, terms.delta, histogram_noise=terms.histogram_noise)
+    return np.minimum(np.maximum.accumulate(figures), max(last, histogram))
 
 
 def _leaks(terms: Terms, counts: IntArray) -> FloatArray:

@@ -68,6 +68,7 @@ def calibrate(epsilon: float, delta: float, *, sample_rate: float, steps: int, h
         "sample_rate": sample_rate,
         "steps": steps,
         "histogram_noise": histogram_noise,
+        "way": 2,
         "dp-accounting": version("dp-accounting"),
     }
     # A number from a file is checked before any client relies on it.

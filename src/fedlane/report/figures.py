@@ -58,13 +58,15 @@ def audit_figure(
 ) -> None:
     """An audit: the attack's scores without and with the record, and its lower bound on epsilon beside the claim."""
     figure, axes = _figure(9.0, 3.8, columns=2)
-    edges = np.histogram_bin_edges(np.concatenate(scores), 80)
+    unit = float(scores[0].std()) or 1.0
+    edges = np.histogram_bin_edges(np.concatenate(scores) / unit, 80)
     for values, name, colour in zip(scores, ("without the record", "with it"), COLOURS, strict=False):
+        values = values / unit
         axes[0].hist(values, edges, density=True, histtype="stepfilled", alpha=0.5, color=colour, label=name)
-    axes[0].axvline(threshold, color="black", linestyle="--", linewidth=1, label="threshold")
-    axes[0].set_xlabel("attack's score of an upload")
+    axes[0].axvline(threshold / unit, color="black", linestyle="--", linewidth=1, label="threshold")
+    axes[0].set_xlabel("attack's score of an upload, in standard deviations")
     axes[0].set_ylabel("density of trials")
-    axes[0].legend(frameon=False)
+    axes[0].legend(frameon=False, loc="lower left", bbox_to_anchor=(0.0, 1.0), ncols=3, fontsize="small")
     refuted = bound > claim
     axes[1].barh([1, 0], [claim, bound], color=[COLOURS[0], COLOURS[1] if refuted else COLOURS[2]], height=0.5)
     axes[1].set_yticks([1, 0], ["claimed", f"measured, at least\n({confidence:.1%} confidence)"])
