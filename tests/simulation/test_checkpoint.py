@@ -14,7 +14,7 @@ from fedlane.simulation.checkpoint import Checkpoint
 from fedlane.simulation.results import COLUMNS, RunFolder
 from fedlane.validate import InputError
 
-ROUNDS = 60
+ROUNDS = 36
 
 DRIVER = """
 import sys

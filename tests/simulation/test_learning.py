@@ -50,9 +50,12 @@ def test_evaluations_come_every_k_rounds_and_after_the_last(tmp_path):
 
 
 def test_no_privacy_learns_better_and_the_demo_passes_its_mark():
-    private = simulate("quickstart", "lane").summary["final_accuracy"]["mean"]
-    free = simulate(Scenario.load("quickstart").with_values({"privacy.mechanism": "none"}), "lane")
-    assert private > 0.60
+    run = simulate("quickstart", "lane")
+    assert max(run.clients["epsilon"].to_pylist()) <= 8.0
+    private = run.summary["final_accuracy"]["mean"]
+    plain = {"privacy.mechanism": "none", "learning.learning_rate": 0.1}
+    free = simulate(Scenario.load("quickstart").with_values(plain), "lane")
+    assert private > 0.71
     assert free.summary["final_accuracy"]["mean"] > private + 0.02
 
 
@@ -69,12 +72,6 @@ def test_time_to_accuracy_is_smoothed_over_three_tests():
     ]  # 0.1, 0.9, 0.1 is not enough; 0.9, 0.1, 0.5 is, at the middle one
     assert run.time_to_accuracy(0.59).tolist() == [6.0]
     assert np.isnan(run.time_to_accuracy(0.61)).all()
-
-
-def test_the_quickstart_learns_within_its_budget():
-    run = simulate("quickstart", "lane", seeds=[0])
-    assert run.summary["final_accuracy"]["mean"] > 0.71
-    assert max(run.clients["epsilon"].to_pylist()) <= 8.0
 
 
 def test_the_paper_s_sigma_by_hand():
