@@ -90,6 +90,7 @@ def kill_and_resume(driver, tmp_path):
         driver.stdin.flush()
         assert driver.stdout.readline() == "done\n"
 
+    play(tmp_path / "first", 120)  # waits for the driver's imports
     start = time.monotonic()
     play(tmp_path / "whole", 120)
     lasting = time.monotonic() - start
@@ -99,7 +100,7 @@ def kill_and_resume(driver, tmp_path):
     cut_short = 0
     for instant in range(20):
         folder = tmp_path / f"cut{instant}"
-        play(folder, rng.uniform(0.2, 1.0) * lasting)
+        play(folder, rng.uniform(0.45, 1.0) * lasting)  # the first half is preparation
         if (folder / "status.json").exists():
             partial = Run.load(folder)
             status = json.loads((folder / "status.json").read_text())
