@@ -125,6 +125,10 @@ def test_help_fits_80_columns(command, tmp_path):
     assert max(len(line) for line in result.stdout.splitlines()) <= 80
 
 
+SIZES = ("--size", "6000", "--batch", "64", "--uploads", "250")
+CALIBRATE = ("privacy", "calibrate", "--epsilon", "8", "--delta", "1e-5", *SIZES)
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -171,11 +175,24 @@ def test_help_fits_80_columns(command, tmp_path):
         (("privacy", "calibrate", "quickstart", "--epsilon", "8"), "give a scenario, or --epsilon"),
         (("privacy", "calibrate", "--set", "rounds=3"), "--set changes a scenario, and none is given"),
         (("privacy", "account", "nowhere"), "ledger nowhere does not exist"),
-        (("privacy", "account", "--mechanism", "paper", "--epsilon", "-1"), "--epsilon must be greater than 0, got -1"),
+        (
+            ("privacy", "account", "--mechanism", "paper", "--epsilon", "-1"),
+            "--epsilon must be greater than 0 and at most 1e+12, got -1",
+        ),
         (("privacy", "account", "x", "--noise", "1"), "a ledger holds all that is needed"),
         (("privacy", "audit", "--trials", "7"), "trials must be at least 400, got 7"),
         (("privacy", "audit", "--batch", "99"), "batch must be from 1 to 16, the records, got 99"),
         (("privacy", "audit", "--out", "nowhere/a.png"), "nowhere/a.png cannot be written"),
+        (("privacy", "audit", "--out", "a.txt"), "picture a.txt must end in .png, .pdf or .svg"),
+        (("privacy", "audit", "--seed", "-1"), "--seed must be at least 0, got -1"),
+        (("privacy", "audit", "--epsilon", "inf"), "epsilon must be greater than 0"),
+        ((*CALIBRATE, "--histogram-noise", "nan"), "histogram_noise must be a number of at least 0, got nan"),
+        ((*CALIBRATE, "--histogram-noise", "-5"), "histogram_noise must be a number of at least 0, got -5"),
+        ((*CALIBRATE, "--iterations", "0"), "--iterations must be at least 1, got 0"),
+        ((*CALIBRATE, "--iterations", "1000000"), "steps must be at most 200,000"),
+        (("privacy", "calibrate", "--epsilon", "8", "--delta", "1e-20", *SIZES), "delta must be at least 1e-12"),
+        (("run", "--set", "privacy.histogram_noise=1e300"), "privacy.histogram_noise must be at most 1e+06"),
+        (("run", "--set", "privacy.epsilon=1e300"), "privacy.epsilon must be at most 1e+12"),
         (("list", "cats"), "Invalid value for"),
         (("show", "."), "is not a run folder: scenario.toml is missing"),
         (("frobnicate",), "No such command 'frobnicate'"),
@@ -386,7 +403,7 @@ def test_privacy_account_of_a_run_and_of_a_client(tmp_path):
     assert "dataset fashion-mnist-mini" in done(tmp_path, "privacy", "account", "o").stdout.replace("\n", " ")
     with ClientLedger.create(tmp_path / "book", "client 7") as book:
         book.open_account("letters", Terms("rigorous", 0.02, 5, 0.9, 0.0, 8.0, 1e-5, 300, 0.0))
-        book.reserve("letters", 0)
+        book.reserve("letters", 0, server_count=0)
     (row,) = json.loads(done(tmp_path, "privacy", "account", "book", "--json").stdout)
     assert (row["client"], row["dataset"], row["uploads"], row["of"]) == ("client 7", "letters", 1, 300)
     (tmp_path / "book").write_bytes(b"x" + (tmp_path / "book").read_bytes()[1:])

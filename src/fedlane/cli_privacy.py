@@ -16,6 +16,8 @@ from fedlane.validate import InputError, at_least
 if TYPE_CHECKING:  # imported where they are used: `fedlane --help` answers at once
     from fedlane.privacy import Terms
 
+LARGEST = 1e12
+
 app = typer.Typer(no_args_is_help=True, help="Noise for a budget, what was spent, and proof by experiment.")
 
 
@@ -58,6 +60,7 @@ def calibrate(
     as_json: JsonOption = False,
 ) -> None:
     """The noise multiplier that keeps a client within its budget over all its uploads (mechanism rigorous)."""
+    at_least("--iterations", iterations, 1)
     with messages.status("Calibrating"):
         if scenario is not None:
             if any(value is not None for value in (epsilon, delta, size, batch, uploads)):
@@ -92,6 +95,7 @@ def account(
     as_json: JsonOption = False,
 ) -> None:
     """What was spent: a table per client and data set from a ledger, or the account of uploads you describe."""
+    at_least("--iterations", iterations, 1)
     with messages.status("Accounting"):
         if ledger is not None:
             if any(value is not None for value in (noise, epsilon, delta, size, batch, uploads)):
@@ -130,6 +134,7 @@ def audit(
     from fedlane.simulation.audit import AuditPlan, audit, audit_samples
 
     at_least("--iterations", iterations, 1)
+    at_least("--seed", seed, 0)
     given = {"epsilon": epsilon, "delta": delta, "records": size, "batch_size": batch}
     changes: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
     if size is not None and batch is None and mechanism == Mechanism.rigorous:
@@ -139,6 +144,9 @@ def audit(
         changes["pixels"] = 28
     plan = AuditPlan.of(mechanism.value, **changes, local_iterations=iterations, confidence=confidence, seed=seed)
     if out is not None:
+        from fedlane.report.figures import check_picture
+
+        check_picture(out)
         check_writable(out)
     with Progress(console=messages, transient=True, disable=as_json or not messages.is_terminal) as progress:
         bar = progress.add_task("trials", total=plan.trials)
@@ -174,8 +182,7 @@ def audit(
     table.add_row("  without assuming anything of the mechanism", f"{result.epsilon_low_any:.3f}")
     table.add_row("attack: false and true positives", f"{result.false_positive:.4f}, {result.true_positive:.4f}")
     if samples is not None:
-        odd = min(samples.inclusion, samples.batch_mean, samples.batch_variance)
-        table.add_row("Poisson samples: smallest p-value of three tests", f"{odd:.3f}")
+        table.add_row("Poisson samples: smallest p-value of four tests", f"{samples.smallest:.3f}")
     screen.print(table)
     broken = result.flagged or (samples is not None and samples.flagged)
     verdict = "REFUTED: it leaks more than it claims." if broken else "not refuted."
@@ -188,8 +195,10 @@ def _all_given(**values: float | None) -> dict[str, Any]:
         if value is None:
             others = ", ".join(f"--{other}" for other in values if other != name)
             raise InputError(f"--{name} is missing: without a file, {others} and --{name} are all needed")
-        if not (value > 0 and math.isfinite(value)):
-            raise InputError(f"--{name} must be greater than 0, got {value:g}")
+        if not 0 < value <= LARGEST:
+            raise InputError(f"--{name} must be greater than 0 and at most {LARGEST:g}, got {value:g}")
+    if (delta := values.get("delta")) is not None and delta >= 1:
+        raise InputError(f"--delta must be less than 1, got {delta:g}")
     return dict(values)
 
 
@@ -197,12 +206,14 @@ def _calibrated_row(
     epsilon: float, delta: float, size: int, batch: int, uploads: int, iterations: int, histogram_noise: float
 ) -> dict[str, Any]:
     from fedlane.privacy import account, calibrate
+    from fedlane.privacy.calibrate import resolution
 
     rate, steps = min(1.0, batch / size), iterations * uploads
     noise = calibrate(epsilon, delta, sample_rate=rate, steps=steps, histogram_noise=histogram_noise)
+    spent = account(noise, rate, steps, delta, histogram_noise=histogram_noise, interval=resolution(epsilon))
     return {
         "noise_multiplier": noise,
-        "epsilon": account(noise, rate, steps, delta, histogram_noise=histogram_noise),
+        "epsilon": spent,
         "delta": delta,
         "sample_rate": rate,
         "steps": steps,
@@ -288,7 +299,8 @@ def _paper_rows(
     """What the paper's figures are worth, one below the other."""
     from fedlane.privacy.paper import composed_gaussian, formula_6, leak, paper_noise
 
-    noise, rate = float(paper_noise(epsilon, delta, size, batch, iterations)), min(1.0, batch / size)
+    batch = min(batch, size)
+    noise, rate = float(paper_noise(epsilon, delta, size, batch, iterations)), batch / size
     return [
         {"figure": "paper formula (6)", "uploads": uploads, "epsilon": float(formula_6(epsilon, delta, uploads))},
         {

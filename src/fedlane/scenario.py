@@ -19,6 +19,7 @@ Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Count = Annotated[int, Field(ge=1, le=2**31 - 1)]
 Share = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
 OneOrPerClient = Positive | Annotated[tuple[Positive, ...], Field(min_length=1)]
+Epsilon = Annotated[float, Field(gt=0, le=1e12, allow_inf_nan=False)]
 Line = tuple[Finite, Finite]
 
 
@@ -86,11 +87,11 @@ class Privacy(_Section):
     """What each client agreed to: epsilon per round (`paper`) or over the whole horizon (`rigorous`)."""
 
     mechanism: Literal["none", "paper", "rigorous"] = "paper"
-    epsilon: OneOrPerClient | Literal["nonuniform"] = 25.0
+    epsilon: Epsilon | Annotated[tuple[Epsilon, ...], Field(min_length=1)] | Literal["nonuniform"] = 25.0
     delta: OneOrPerClient = 1e-3
     max_uploads: Count | Annotated[tuple[Count, ...], Field(min_length=1)] | Literal["rounds"] = "rounds"
     theta_noise: Literal["paper", "sqrt_d"] = "paper"
-    histogram_noise: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 10.0
+    histogram_noise: Annotated[float, Field(ge=0, le=1e6, allow_inf_nan=False)] = 10.0
     least_noise: Positive = 0.5
 
     @model_validator(mode="after")

@@ -55,6 +55,10 @@ def play(name: str, make: "Callable[[], Simulation]", target: "RunFolder", check
         with Progress(*columns, TimeRemainingColumn(), console=messages, transient=True, disable=hidden) as progress:
             bar = progress.add_task(f"{name}: preparing", total=None)
             simulation = make()
+            if (
+                simulation.ledger is not None and simulation.round
+            ):  # resumed: what is there is checked before it goes on
+                simulation.ledger.keep_in(target.path)
             progress.update(bar, total=simulation.scenario.rounds)
             written, shown, started = time.monotonic(), 0.0, simulation.round
             with between_rounds() as check_interrupt:

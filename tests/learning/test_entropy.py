@@ -1,12 +1,16 @@
 """A real client's randomness: the right distributions, from the operating system, and never twice the same."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
 from scipy.stats import kstest
 
 import fedlane.learning.entropy as entropy
-from fedlane.learning.entropy import system_coins, system_normals, system_rows
+from fedlane.learning.entropy import check_global_model, system_coins, system_normals, system_rows
+from fedlane.records import MechanismSpec
+from fedlane.validate import InputError
 
 
 def test_coins_have_their_rate():
@@ -40,8 +44,13 @@ def test_everything_comes_from_the_operating_system(monkeypatch):
     assert asked == [8 * 12, 16 * 10]
 
 
+def spec(**changes):
+    values = {"batch_size": 50, "local_iterations": 3, "clip_norm": 1.0, "step_noise": 2.0, "sampling": "poisson"}
+    return MechanismSpec.simple(np.array([[1000]]), **{**values, **changes})
+
+
 def test_rows_are_samples_of_the_client_s_records_and_noise_of_the_right_size():
-    rows = system_rows(1000, 0.05, iterations=3, batch_size=50, step_noise=2.0)
+    rows = system_rows(spec(), 1000)
     assert rows.indices.shape == rows.mask.shape == (1, 3, rows.indices.shape[2])
     for indices, mask in zip(rows.indices[0], rows.mask[0], strict=True):
         chosen = indices[mask]
@@ -50,5 +59,61 @@ def test_rows_are_samples_of_the_client_s_records_and_noise_of_the_right_size():
     weights = torch.zeros(1, 50_000)
     rows.add_noise(weights, 0, torch.tensor([0.25]))
     assert float(weights.std()) == pytest.approx(0.25, rel=5 / np.sqrt(100_000))
-    assert not torch.equal(system_rows(1000, 0.5, 1, 500, 0.0).mask.sum(), torch.tensor(0))
-    assert system_rows(10, 0.5, 1, 5, 0.0).add_noise is None
+    assert (float(rows.batch_size), float(rows.step_noise)) == (50, 2.0)
+
+
+@pytest.mark.parametrize(
+    ("changes", "size", "message"),
+    [
+        ({"sampling": "fixed"}, 1000, "Poisson samples"),
+        ({"step_noise": 0.0}, 1000, "noise in every step"),
+        ({}, 400, "made for more than 400 records"),
+    ],
+)
+def test_a_mechanism_that_is_not_a_real_client_s_is_refused(changes, size, message):
+    with pytest.raises(ValueError, match=message):
+        system_rows(spec(**changes), size)
+
+
+def test_models_that_no_honest_server_sends_are_refused():
+    check_global_model(torch.full((1, 5), 3.0))
+    for value, message in ((float("nan"), "not finite"), (float("inf"), "not finite"), (-2e3, "weights above 1000")):
+        with pytest.raises(InputError, match=message):
+            check_global_model(torch.tensor([[0.0, value]]))
+
+
+@pytest.mark.parametrize("name", ["mlp", "softmax"])
+def test_large_weights_cannot_round_the_noise_away(name):
+    """A server that sends biases of 2^20, where float32 steps by 1/8: a record's move must stay below the noise.
+
+    One step of 13 or 14 equal records, z = 5, so that mu = 1 / 5; an attack that looks at one bias finds no more.
+    """
+    from fedlane.learning.local import ClientData, train_locally
+    from fedlane.learning.models import make_model
+    from fedlane.privacy.audit import audit_scores
+    from fedlane.privacy.gaussian import gaussian_epsilon
+
+    model = make_model(name, (1, 2, 2), 10)
+    first = model.initial(0)[None]
+    first[:, -10:] = 2.0**20
+    outcomes = []
+    for size in (13, 14):
+        images = torch.full((size, 2, 2, 1), 200, dtype=torch.uint8)
+        targets = torch.nn.functional.one_hot(torch.zeros(size, dtype=torch.int64), 10).float()
+        squares = (images.float() / 255).flatten(1).square().sum(1)
+        order = torch.arange(size, dtype=torch.int32)[None]
+        data = ClientData(images, targets, squares, order, torch.zeros(1, 1, dtype=torch.int64), torch.tensor([[size]]))
+        mine = MechanismSpec.simple(
+            np.array([[size]]), batch_size=13, local_iterations=1, clip_norm=1.0, step_noise=5.0, sampling="poisson"
+        )
+        mine = replace(mine, sample_rate=np.ones((1, 1)))
+        scores = []
+        for _ in range(1000):
+            weights = first.clone()
+            train_locally(model, weights, data, system_rows(mine, size), 1.3, 1.0)
+            scores.append(float(weights[0, -10] - first[0, -10]))
+        outcomes.append(np.array(scores)[:, None])
+    result = audit_scores(
+        *outcomes, np.ones(1), claim=gaussian_epsilon(0.2, 1e-5), delta=1e-5, confidence=0.999, gaussian=False
+    )
+    assert not result.flagged

@@ -210,3 +210,55 @@ def test_a_module_by_import_path(monkeypatch):
             make_model(name, (1, 28, 28), 10)
     with pytest.raises(InputError, match="does not take images 3 x 32 x 32"):
         make_model("test_models:Net", (3, 32, 32), 10)
+
+
+def saturated(model, scale_of_weights):
+    """Weights so large that the softmax is exactly one-hot, and images of which two are alike."""
+    weights = model.initial(1)[None] * scale_of_weights
+    images = torch.linspace(0.1, 1.0, 4 * 16).view(1, 4, 4, 4, 1)
+    return weights, images
+
+
+@pytest.mark.parametrize("name", ["softmax", "mlp"])
+@pytest.mark.parametrize("compiled", [True, False])
+def test_a_masked_sample_without_a_gradient_changes_nothing(name, compiled, monkeypatch):
+    """Its gradient underflows to 0: 0 / 0 must not reach the others, whatever the mask hides."""
+    import fedlane.learning.models as module
+
+    if not compiled:
+        monkeypatch.setattr(module, "mlp_tail", None)
+    model = make_model(name, (1, 4, 4), 10)
+    weights, images = saturated(model, 1e4)
+    best = int(model.logits(weights, images)[0, 3].argmax())
+    targets = torch.nn.functional.one_hot(torch.tensor([[0, 1, 2, best]]), 10).float()
+    batch = Batch(images, targets, images.flatten(2).square().sum(2))
+    scale = torch.tensor([[0.1, 0.1, 0.1, 0.0]])
+    moved, alone = torch.zeros_like(weights), torch.zeros_like(weights)
+    model.descend(weights, batch, 1.0, scale, moved)
+    assert torch.isfinite(moved).all()
+    first = Batch(images[:, :3], targets[:, :3], batch.squares[:, :3])
+    model.descend(weights, first, 1.0, scale[:, :3], alone)
+    torch.testing.assert_close(moved, alone, rtol=1e-5, atol=1e-7)
+
+
+@pytest.mark.parametrize("compiled", [True, False])
+def test_a_sample_that_overflows_counts_for_nothing(compiled, monkeypatch):
+    """A server may choose weights that overflow on one record only: the upload must not tell that it was there."""
+    import fedlane.learning.models as module
+
+    if not compiled:
+        monkeypatch.setattr(module, "mlp_tail", None)
+    model = make_model("mlp", (1, 4, 4), 10)
+    weights = model.initial(1)[None].clone()
+    weights[0, 5] = 3e38  # one pixel, which only the last sample has
+    images = torch.rand(1, 4, 16, generator=torch.Generator().manual_seed(1))
+    images[0, :3, 5], images[0, 3] = 0.0, 1.0
+    images = images.view(1, 4, 4, 4, 1)
+    targets = torch.nn.functional.one_hot(torch.tensor([[0, 1, 2, 3]]), 10).float()
+    squares = images.flatten(2).square().sum(2)
+    scale = torch.full((1, 4), 0.1)
+    moved, alone = torch.zeros_like(weights), torch.zeros_like(weights)
+    model.descend(weights, Batch(images, targets, squares), 1.0, scale, moved)
+    model.descend(weights, Batch(images[:, :3], targets[:, :3], squares[:, :3]), 1.0, scale[:, :3], alone)
+    assert torch.isfinite(moved).all()
+    torch.testing.assert_close(moved, alone, rtol=1e-5, atol=1e-7)

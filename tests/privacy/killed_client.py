@@ -23,6 +23,7 @@ from pathlib import Path
 
 os.environ["OMP_NUM_THREADS"] = "1"
 
+import numpy as np
 import torch
 
 from fedlane.learning.entropy import system_rows
@@ -30,10 +31,14 @@ from fedlane.learning.local import ClientData, train_locally
 from fedlane.learning.models import make_model
 from fedlane.privacy import Terms
 from fedlane.privacy.ledger import ClientLedger, read_accounts
+from fedlane.records import MechanismSpec
 
 STAGES = ("open", "reserve", "train", "send", "acknowledge")
-TERMS = Terms("rigorous", 0.5, 2, 1.0, 0.0, 8.0, 1e-5, 10**6, 0.0)
 RECORDS = 20
+SPEC = MechanismSpec.simple(
+    np.array([[RECORDS]]), batch_size=10, local_iterations=2, clip_norm=1.0, step_noise=1.0, sampling="poisson"
+)
+TERMS = Terms("rigorous", 0.5, 2, 1.0, 0.0, 8.0, 1e-5, 10**6, 0.0)
 
 
 def serve(path, seen):
@@ -76,11 +81,11 @@ def workshop():
 def trained(model, first, data):
     """An upload: trained on samples, with noise, that nobody can draw again."""
     weights = first.clone()
-    train_locally(model, weights, data, system_rows(RECORDS, 0.5, 2, 10, 1.0), 0.1, 1.0)
+    train_locally(model, weights, data, system_rows(SPEC, RECORDS), 0.1, 1.0)
     return weights.numpy().tobytes()
 
 
-def live(folder, stage, tools):
+def live(folder, stage, tools, seen):
     """A client's life: uploads without end."""
     stage[0] = STAGES.index("open")
     path = folder / "ledger"
@@ -90,7 +95,7 @@ def live(folder, stage, tools):
             connection.connect(str(folder / "server"))
             for round in range(10**6):
                 stage[0] = STAGES.index("reserve")
-                ledger.reserve("images", round)
+                ledger.reserve("images", round, server_count=seen[0])
                 stage[0] = STAGES.index("train")
                 content = trained(*tools)
                 stage[0] = STAGES.index("send")
@@ -157,9 +162,9 @@ def main():
                 for name in ("ledger", "ledger.head", ".ledger.head"):
                     (folder / name).unlink(missing_ok=True)
                 seen[0] = 0
-            pid = child(lambda step=number % 20: (die_at(step), live(folder, stage, tools)))
+            pid = child(lambda step=number % 20: (die_at(step), live(folder, stage, tools, seen)))
         else:
-            pid = child(lambda: live(folder, stage, tools))
+            pid = child(lambda: live(folder, stage, tools, seen))
             time.sleep(chance.uniform(0.0, 0.06))
             os.kill(pid, signal.SIGKILL)
         _, status = os.waitpid(pid, 0)

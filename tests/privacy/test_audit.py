@@ -30,8 +30,8 @@ def test_half_the_noise_is_flagged():
 def test_clipping_skipped_is_flagged(monkeypatch):
     real = LayeredModel.descend
 
-    def unclipped(self, weights, batch, clip_norm, scale):
-        real(self, weights, batch, None, scale)
+    def unclipped(self, weights, batch, clip_norm, scale, into=None):
+        real(self, weights, batch, None, scale, into)
 
     monkeypatch.setattr(LayeredModel, "descend", unclipped)
     assert audit(AuditPlan()).flagged
@@ -41,13 +41,12 @@ def test_clipping_the_batch_instead_of_each_sample_is_flagged(monkeypatch):
     """The mean gradient is cut to C instead of each sample's."""
     real = LayeredModel.descend
 
-    def whole_batch(self, weights, batch, clip_norm, scale):
-        before = weights.clone()
-        real(self, weights, batch, None, scale)
-        step = weights - before
+    def whole_batch(self, weights, batch, clip_norm, scale, into=None):
+        step = torch.zeros_like(weights)
+        real(self, weights, batch, None, scale, step)
         rate = scale.max() * batch.x.shape[1]
         length = step.norm(dim=1, keepdim=True)
-        weights.copy_(before + step * (rate * clip_norm / length).clamp(max=1.0))
+        into += step * (rate * clip_norm / length).clamp(max=1.0)
 
     monkeypatch.setattr(LayeredModel, "descend", whole_batch)
     assert audit(AuditPlan()).flagged
@@ -84,6 +83,15 @@ def test_the_paper_s_whole_mlp_with_fewer_trials():
     assert audit(plan, replace(plan.spec(), step_noise=plan.spec().step_noise / 2)).flagged
 
 
+def test_too_little_noise_is_flagged_under_sampling_too():
+    """q = 0.1: the right noise passes, a tenth of it does not."""
+    plan = AuditPlan(records=160, batch_size=16, epsilon=1.0)
+    assert not audit(plan).flagged
+    result = audit(plan, replace(plan.spec(), step_noise=plan.spec().step_noise / 10))
+    assert result.flagged
+    assert result.epsilon_low > 2
+
+
 def test_poisson_samples_pass_and_a_fixed_batch_is_flagged():
     for seed in range(15):
         assert not audit_samples(AuditPlan(seed=seed)).flagged
@@ -93,8 +101,12 @@ def test_poisson_samples_pass_and_a_fixed_batch_is_flagged():
 def test_a_record_that_is_never_sampled_is_flagged():
     chosen = drawn_samples(0, "poisson")
     assert not audit_sampling(chosen, 0.1, 0.999).flagged
-    chosen[:, 17] = False
-    assert audit_sampling(chosen, 0.1, 0.999).flagged
+    missing = chosen.copy()
+    missing[:, :, 17] = False
+    assert audit_sampling(missing, 0.1, 0.999).flagged
+    again = np.repeat(chosen[:, :1], chosen.shape[1], axis=1)  # one step's sample used in all steps
+    assert audit_sampling(again, 0.1, 0.999).overlap < 1e-9
+    assert audit_sampling(again, 0.1, 0.999).flagged
     assert audit_sampling(drawn_samples(0, "poisson"), 0.11, 0.999).flagged
 
 

@@ -76,7 +76,7 @@ def test_gaussian_closed_form_by_integration():
     ("changes", "message"),
     [
         ({"epsilon": 0.0}, "epsilon must be greater than 0"),
-        ({"delta": 1.0}, "delta must be between 0 and 1"),
+        ({"delta": 1.0}, "delta must be at least 1e-12 and less than 1"),
         ({"sample_rate": 1.5}, "sample_rate must be greater than 0 and at most 1"),
         ({"steps": 0}, "steps must be at least 1"),
         ({"histogram_noise": 0.1}, "give it more noise"),

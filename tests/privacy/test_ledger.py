@@ -10,6 +10,7 @@ import pytest
 
 from fedlane.privacy import Terms
 from fedlane.privacy.ledger import LINE, ClientLedger, LedgerError, read_accounts
+from fedlane.validate import InputError
 
 TERMS = Terms("rigorous", 0.01, 5, 0.7, 0.0, 8.0, 1e-5, 6, 10.0)
 
@@ -21,7 +22,7 @@ def ledger(tmp_path):
     with ClientLedger.create(path, "client 7") as book:
         book.open_account("images", TERMS)
         for round in range(4):
-            book.reserve("images", round)
+            book.reserve("images", round, server_count=0)
     return path
 
 
@@ -34,7 +35,7 @@ def test_uploads_are_counted_across_openings_and_per_data_set(ledger):
         assert book.client == "client 7"
         book.open_account("images", TERMS)
         book.open_account("letters", TERMS)
-        book.reserve("letters", 9)
+        book.reserve("letters", 9, server_count=0)
         account = book.reserve("images", 4, server_count=4)
         assert (account.uploads, account.left) == (5, 1)
     client, accounts = read_accounts(ledger)
@@ -45,10 +46,10 @@ def test_uploads_are_counted_across_openings_and_per_data_set(ledger):
 
 def test_the_budget_s_end_is_the_end(ledger):
     with ClientLedger(ledger) as book:
-        book.reserve("images", 4)
-        book.reserve("images", 5)
+        book.reserve("images", 4, server_count=0)
+        book.reserve("images", 5, server_count=0)
         with pytest.raises(LedgerError, match="budget of data set images is spent: 6 uploads of 6"):
-            book.reserve("images", 6)
+            book.reserve("images", 6, server_count=0)
     assert uploads(ledger) == 6
 
 
@@ -65,7 +66,7 @@ def test_a_reservation_is_on_disk_before_it_is_given(ledger, monkeypatch):
 
     monkeypatch.setattr(module.os, "fsync", fsync)
     with ClientLedger(ledger) as book:
-        book.reserve("images", 4)
+        book.reserve("images", 4, server_count=0)
         assert uploads(ledger) == 5
         assert synced == ["ledger", ".ledger.head", ledger.parent.name]
 
@@ -112,6 +113,9 @@ def test_damage_stops_the_client_with_one_clear_line(ledger, damage, message):
     with pytest.raises(LedgerError, match=message) as caught:
         ClientLedger(ledger)
     assert "\n" not in str(caught.value)
+    if "missing" not in message:
+        with pytest.raises(LedgerError, match=message):  # nor is it accounted for as if it were whole
+            read_accounts(ledger)
 
 
 def test_every_single_flipped_bit_is_found(ledger):
@@ -131,7 +135,7 @@ def test_a_ledger_put_back_from_a_copy_is_found_by_its_head_or_by_the_server(led
     copy, head = ledger.read_bytes(), ledger.with_name("ledger.head")
     copied_head = head.read_bytes()
     with ClientLedger(ledger) as book:
-        book.reserve("images", 4)
+        book.reserve("images", 4, server_count=0)
     ledger.write_bytes(copy)
     with pytest.raises(LedgerError, match="was cut short"):
         ClientLedger(ledger)
@@ -147,7 +151,7 @@ def test_another_ledger_in_its_place_is_found(ledger, tmp_path):
     with ClientLedger.create(other, "client 8") as book:
         book.open_account("images", TERMS)
         for round in range(4):
-            book.reserve("images", round)
+            book.reserve("images", round, server_count=0)
     ledger.write_bytes(other.read_bytes())
     with pytest.raises(LedgerError, match="do not belong together"):
         ClientLedger(ledger)
@@ -163,12 +167,89 @@ def test_a_client_does_not_start_anew(ledger):
         ClientLedger.create(ledger.parent / "nowhere" / "ledger", "client 7")
 
 
+def test_a_forked_process_and_a_changed_file_are_refused(ledger):
+    """The lock is shared across a fork: two processes would write over each other's lines."""
+    with ClientLedger(ledger) as book:
+        pid = os.fork()
+        if pid == 0:
+            try:
+                book.reserve("images", 4, server_count=0)
+            except LedgerError as error:
+                os._exit(0 if "opened by another process" in str(error) else 1)
+            os._exit(2)
+        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+        assert book.reserve("images", 4, server_count=0).uploads == 5
+        with ledger.open("ab") as file:
+            file.write(b" " * LINE)
+        with pytest.raises(LedgerError, match="changed by somebody else"):
+            book.reserve("images", 5, server_count=0)
+    with pytest.raises(LedgerError, match="is closed"):
+        book.reserve("images", 5, server_count=0)
+
+
+def test_threads_take_turns(tmp_path):
+    from concurrent.futures import ThreadPoolExecutor
+
+    with ClientLedger.create(tmp_path / "ledger", "client 7") as book:
+        book.open_account("images", Terms("rigorous", 0.01, 5, 0.7, 0.0, 8.0, 1e-5, 40, 10.0))
+        with ThreadPoolExecutor(4) as pool:
+            list(pool.map(lambda round: book.reserve("images", round, server_count=0), range(40)))
+    assert uploads(tmp_path / "ledger") == 40
+
+
+def test_a_histogram_is_drawn_once_and_released_again_from_disk(ledger):
+    """60 classes need three lines; killed after the second, nothing had left yet, and a new one is drawn."""
+    drawn = []
+
+    def draw():
+        drawn.append([float(len(drawn) * 1000 + k) for k in range(60)])
+        return drawn[-1]
+
+    with ClientLedger(ledger) as book:
+        first = book.histogram("images", draw)
+        assert book.histogram("images", draw) == first == tuple(drawn[0])
+    with ClientLedger(ledger) as book:
+        assert book.histogram("images", draw) == first
+        book.reserve("images", 4, server_count=0)
+        assert book.accounts["images"].histogram == first
+        book.open_account("letters", TERMS)
+        append, lines = book._append, []
+
+        def dies(values):
+            if len(lines) == 2:
+                raise KeyboardInterrupt
+            lines.append(values)
+            append(values)
+
+        book._append = dies
+        with pytest.raises(KeyboardInterrupt):
+            book.histogram("letters", draw)
+    with ClientLedger(ledger) as book:
+        assert book.histogram("letters", draw) == tuple(drawn[2])
+    with ClientLedger(ledger) as book:
+        assert book.histogram("letters", draw) == tuple(drawn[2])
+        assert book.accounts["images"].uploads == 5
+    assert len(drawn) == 3
+
+
+@pytest.mark.parametrize("count", [-1, 2.0, float("nan"), None])
+def test_a_server_count_that_is_none_is_refused(ledger, count):
+    with ClientLedger(ledger) as book, pytest.raises(LedgerError, match="server_count must be a whole number"):
+        book.reserve("images", 4, server_count=count)
+
+
+def test_terms_that_make_no_sense_are_refused_before_they_are_written(ledger):
+    with ClientLedger(ledger) as book, pytest.raises(InputError, match="no terms of a client"):
+        book.open_account("letters", Terms("rigorous", 0.01, 5, float("nan"), 0.0, 8.0, 1e-5, 6, 10.0))
+    assert uploads(ledger) == 4
+
+
 def test_terms_do_not_change_and_unknown_data_sets_have_no_account(ledger):
     with ClientLedger(ledger) as book:
         with pytest.raises(LedgerError, match="terms do not change"):
             book.open_account("images", Terms("rigorous", 0.01, 5, 0.5, 0.0, 8.0, 1e-5, 6, 10.0))
         with pytest.raises(LedgerError, match="has no account for data set letters"):
-            book.reserve("letters", 0)
+            book.reserve("letters", 0, server_count=0)
 
 
 def test_a_second_process_is_kept_out(ledger):
@@ -187,7 +268,7 @@ def test_a_full_disk_stops_the_client(ledger, monkeypatch):
     with ClientLedger(ledger) as book:
         monkeypatch.setattr(module.os, "fsync", full)
         with pytest.raises(LedgerError, match="cannot be written, so nothing is trained"):
-            book.reserve("images", 4)
+            book.reserve("images", 4, server_count=0)
 
 
 @pytest.mark.parametrize("kills", ["200", "steps"])

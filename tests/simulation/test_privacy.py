@@ -192,3 +192,57 @@ def test_each_replica_is_its_own(mechanism):
     mine = among.clients.filter(among.clients["replica"].to_numpy() == 1)
     for column in ("quota", "uploads", "epsilon", "epsilon_paper"):
         assert mine[column].to_pylist() == alone.clients[column].to_pylist()
+
+
+def test_a_run_that_cannot_be_resumed_keeps_its_ledger(tmp_path):
+    from fedlane.session import play
+    from fedlane.simulation.results import RunFolder
+
+    simulate(scenario(rounds=4), "lane", learning=False).save(tmp_path / "run")
+    before = (tmp_path / "run" / NAME).read_text()
+    with pytest.raises(InputError, match="the run is finished"):
+        play("resuming", lambda: Simulation.resume(tmp_path / "run"), RunFolder(tmp_path / "run"), 50, True)
+    assert (tmp_path / "run" / NAME).read_text() == before
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda lines: [*lines[:2], lines[2].replace("[[", "[", 1), *lines[3:]],
+        lambda lines: [*lines[:2], *lines[3:]],
+        lambda lines: [*lines, "garbage\n"],
+        lambda lines: [lines[0], "{}\n"],
+    ],
+)
+def test_a_ledger_that_was_changed_stops_the_resumed_run(tmp_path, change):
+    """Before a round is played, and whether or not it is longer than the checkpoint."""
+    from fedlane.session import play
+    from fedlane.simulation.results import RunFolder
+
+    whole = Simulation(scenario(rounds=12), "lane", [4])
+    folder = RunFolder.create(tmp_path / "run")
+    for _ in range(5):
+        whole.step()
+    folder.write(whole.result(), checkpoint=whole.checkpoint())
+    whole.ledger.keep_in(folder.path)
+    whole.step()
+    file = folder.path / NAME
+    changed = "".join(change(file.read_text().splitlines(keepends=True)))
+    file.write_text(changed)
+    with pytest.raises(InputError, match=r"is damaged|holds other uploads"):
+        play("resuming", lambda: Simulation.resume(folder.path), RunFolder(folder.path), 50, True)
+    assert file.read_text() == changed
+
+
+def test_many_sizes_under_the_paper_s_mechanism_are_few_curves_and_stay_lower_bounds():
+    run = Simulation(scenario(privacy__mechanism="paper", data__imbalance=0.5, rounds=8), "random", range(6))
+    while not run.finished:
+        run.step()
+    assert len(run.spending.terms) < 35 < 60  # of 60 clients
+    clients, spec = run.result().clients.to_pydict(), run.setup.mechanism
+    for replica, client, uploads, epsilon in list(
+        zip(clients["replica"], clients["client"], clients["uploads"], clients["epsilon"], strict=True)
+    )[:20]:
+        at = replica, client
+        exact = leak(spec.upload_noise[at], spec.sample_rate[at], 2, 1e-5, uploads)
+        assert epsilon <= exact * (1 + 1e-9)

@@ -15,9 +15,12 @@ _ZERO, _ONE = np.float32(0.0), np.float32(1.0)
 @njit(cache=True, fastmath={"reassoc", "contract", "nsz", "arcp"})
 def mlp_tail(
     hidden: Floats,  # (G, B, H): before bias and ReLU; overwritten by the clipped gradient there
-    bias: Floats,  # (G, H), updated
-    matrix: Floats,  # (G, M, H), updated
-    out_bias: Floats,  # (G, M), updated
+    bias: Floats,  # (G, H)
+    matrix: Floats,  # (G, M, H)
+    out_bias: Floats,  # (G, M)
+    bias_into: Floats,  # these three are updated, and may be the same arrays
+    matrix_into: Floats,
+    out_bias_into: Floats,
     targets: Floats,  # (G, B, M): one-hot labels
     squares: Floats,  # (G, B): squared norms of the inputs
     scale: Floats,  # (G, B)
@@ -62,6 +65,9 @@ def mlp_tail(
                 error[k] = error[k] if active[k] > _ZERO else _ZERO
                 square += error[k] * error[k]
             norm = np.sqrt(square * (squares[g, s] + _ONE) + out_square * length)
+            if limit < np.inf and not np.isfinite(norm):  # an overflow must not reach the other samples
+                hidden[g, s] = _ZERO
+                continue
             factor = scale[g, s] * (limit / norm if norm > limit else _ONE)
             for c in range(classes):
                 share = factor * score[c]
@@ -71,9 +77,9 @@ def mlp_tail(
             for k in range(width):
                 hidden[g, s, k] = factor * error[k]
                 bias_step[k] += hidden[g, s, k]
-        matrix[g] -= matrix_step
-        out_bias[g] -= out_step
-        bias[g] -= bias_step
+        matrix_into[g] -= matrix_step
+        out_bias_into[g] -= out_step
+        bias_into[g] -= bias_step
 
 
 @njit(cache=True)
@@ -129,10 +135,11 @@ def poisson_rows(
     stride: int,
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """`draws.poisson_positions` followed by the look-up of sample indices; (G, tau, most), and how many, (G, tau)."""
-    result = np.zeros((len(key), iterations, most), np.int64)
+    result = np.empty((len(key), iterations, most), np.int64)
     taken = np.zeros((len(key), iterations), np.int64)
     for g in range(len(key)):
         stay = np.log1p(-rate[g])
+        result[g] = order[replica[g], start[g]]  # places that no mask lets count hold a record of the client's own
         for t in range(iterations):
             position = np.int64(-1)
             for k in range(most):

@@ -10,7 +10,11 @@ import torch
 from torch import Tensor
 
 from fedlane.learning.local import Rows
-from fedlane.records import BoolArray, FloatArray
+from fedlane.records import BoolArray, FloatArray, MechanismSpec
+from fedlane.validate import InputError
+
+LARGEST_WEIGHT = 1e3
+"""Trained weights are a few units; from about 1e6 on, squared gradient norms may overflow."""
 
 
 def system_coins(shape: tuple[int, ...], rate: float) -> BoolArray:
@@ -36,25 +40,40 @@ def system_normals(count: int) -> FloatArray:
     return np.asarray(four.sum(axis=0) / 2.0)
 
 
-def system_rows(size: int, rate: float, iterations: int, batch_size: int, step_noise: float) -> Rows:
-    """What one real client trains by: Poisson samples of its records 0 to size - 1, and noise, for one upload."""
-    coins = system_coins((iterations, size), rate)
+def system_rows(spec: MechanismSpec, size: int) -> Rows:
+    """What one real client trains by for one upload: Poisson samples of its records 0 to size - 1, and noise.
+
+    spec: its mechanism, of one replica and one client, from which its ledger's terms come too (`Terms.of`).
+    """
+    if spec.sampling != "poisson" or spec.batch_size.shape != (1, 1) or not spec.step_noise.all():
+        raise ValueError("a real client needs a mechanism of its own with Poisson samples and noise in every step")
+    if spec.sample_rate[0, 0] < spec.batch_size[0, 0] / size * (1 - 1e-9):
+        raise ValueError(f"the mechanism was made for more than {size} records: its sample rate is too small")
+    coins = system_coins((spec.local_iterations, size), float(spec.sample_rate[0, 0]))
     most = max(1, int(coins.sum(axis=1).max()))
-    indices, mask = np.zeros((1, iterations, most), np.int64), np.zeros((1, iterations, most), np.bool_)
+    indices, mask = np.zeros((1, len(coins), most), np.int64), np.zeros((1, len(coins), most), np.bool_)
     for step, row in enumerate(coins):
         chosen = np.flatnonzero(row)
         indices[0, step, : len(chosen)], mask[0, step, : len(chosen)] = chosen, True
     return Rows(
         indices=torch.from_numpy(indices),
         mask=torch.from_numpy(mask),
-        batch_size=torch.tensor([batch_size]),
-        step_noise=torch.tensor([step_noise]),
-        add_noise=_add_noise if step_noise else None,
+        batch_size=torch.from_numpy(spec.batch_size[0]),
+        step_noise=torch.from_numpy(spec.step_noise[0]),
+        add_noise=_add_noise,
     )
 
 
-def _add_noise(weights: Tensor, step: int, deviation: Tensor) -> object:
-    for row, amount in zip(weights, deviation.double(), strict=True):
+def check_global_model(weights: Tensor) -> None:
+    """Refuse a model that no honest server sends: not finite, or so large that float32 overflows on some records."""
+    if not bool(torch.isfinite(weights).all()):
+        raise InputError("the server's model is not finite: nothing is trained")
+    if float(weights.abs().max()) > LARGEST_WEIGHT:
+        raise InputError(f"the server's model has weights above {LARGEST_WEIGHT:g}: nothing is trained")
+
+
+def _add_noise(move: Tensor, step: int, deviation: Tensor) -> object:
+    for row, amount in zip(move, deviation.double(), strict=True):
         noise = torch.from_numpy(system_normals(row.numel())) * amount.cpu()
         row.copy_((row.double().cpu() + noise).to(row))
-    return weights
+    return move

@@ -51,6 +51,8 @@ class Federation:
         self.model, self.mechanism, self.learning_rate = model, mechanism, learning_rate
         self.sizes = label_counts.sum(axis=2)
         _check_rates(mechanism, self.sizes)
+        if mechanism.clip_norm is None and (mechanism.step_noise.any() or mechanism.upload_noise.any()):
+            raise ValueError("noise needs a clip norm: without one it has no scale")
         orders = [
             assign_samples(counts, dataset.train.labels, seed) for counts, seed in zip(label_counts, seeds, strict=True)
         ]

@@ -65,7 +65,7 @@ class Rows:
     step_noise: Tensor
     """(G,): z, the noise of a step in multiples of the clip norm."""
     add_noise: Callable[[Tensor, int, Tensor], object] | None = None
-    """Adds standard normal numbers, times a deviation (G,), to weights (G, d) for a step; None where z is 0."""
+    """Adds standard normal numbers, times a deviation (G,), to a step (G, d); None where z is 0."""
 
 
 def draw_samples(
@@ -111,8 +111,15 @@ def draw_samples(
 def train_locally(
     model: Model, weights: Tensor, data: ClientData, rows: Rows, learning_rate: float, clip_norm: float | None
 ) -> None:
-    """tau steps of w -= (eta / b) (sum_s clip(g_s) + N(0, (z C)^2)), in place on weights (G, d)."""
+    """tau steps of w -= (eta / b) (sum_s clip(g_s) + N(0, (z C)^2)), in place on weights (G, d).
+
+    With noise, sum and noise are added up before the weights see them: weights of any size, which the server chose,
+    then round what is noised already and cannot show a record's move below the noise.
+    """
+    if rows.add_noise is not None and clip_norm is None:
+        raise ValueError("noise needs a clip norm: without one it has no scale")
     indices, mask = rows.indices, rows.mask
+    move = torch.zeros_like(weights) if rows.add_noise is not None else weights
     scale = (learning_rate / rows.batch_size)[:, None].repeat(1, indices.shape[2])
     deviation = (learning_rate * (clip_norm or 0.0)) * rows.step_noise / rows.batch_size
     targets, squares = _rows(data.targets, indices), _rows(data.squares, indices)
@@ -122,9 +129,11 @@ def train_locally(
             targets=targets[:, step],
             squares=squares[:, step],
         )
-        model.descend(weights, batch, clip_norm, scale if mask.numel() == 0 else scale * mask[:, step])
+        model.descend(weights, batch, clip_norm, scale if mask.numel() == 0 else scale * mask[:, step], move)
         if rows.add_noise is not None:
-            rows.add_noise(weights, step, deviation)
+            rows.add_noise(move, step, deviation)
+            weights += move
+            move.zero_()
 
 
 def as_inputs(images: Tensor) -> Tensor:

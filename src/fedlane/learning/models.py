@@ -50,10 +50,13 @@ class Model(ABC):
         """Class scores (G, B, M) of weights (G, d) on inputs x (G, B, ...) or, the same for all, (1, B, ...)."""
 
     @abstractmethod
-    def descend(self, weights: Tensor, batch: Batch, clip_norm: float | None, scale: Tensor) -> None:
-        """weights -= scale_s min(1, C / |g_s|) g_s, summed over samples s, in place.
+    def descend(
+        self, weights: Tensor, batch: Batch, clip_norm: float | None, scale: Tensor, into: Tensor | None = None
+    ) -> None:
+        """into -= scale_s min(1, C / |g_s|) g_s, summed over samples s, in place; ``into`` is the weights if not given.
 
-        g_s is the cross-entropy gradient of sample s, scale (G, B). Without a clip norm, the plain gradients.
+        g_s is the cross-entropy gradient of sample s at the weights, scale (G, B). Without a clip norm, the plain
+        gradients. With one, a sample whose gradient is not finite counts for nothing.
         """
 
     @abstractmethod
@@ -92,10 +95,13 @@ class LayeredModel(Model):
             h = layers.forward(layer, block, h, keep=False).outputs
         return h
 
-    def descend(self, weights: Tensor, batch: Batch, clip_norm: float | None, scale: Tensor) -> None:
+    def descend(
+        self, weights: Tensor, batch: Batch, clip_norm: float | None, scale: Tensor, into: Tensor | None = None
+    ) -> None:
         blocks = self._blocks(weights)
+        targets = blocks if into is None else self._blocks(into)
         if mlp_tail is not None and self._is_mlp and weights.device.type == "cpu" and batch.squares is not None:
-            self._descend_compiled(blocks, batch, batch.squares, clip_norm, scale)
+            self._descend_compiled(blocks, targets, batch, batch.squares, clip_norm, scale)
             return
         passes: list[layers.Pass] = []
         h = batch.x
@@ -112,24 +118,43 @@ class LayeredModel(Model):
             square = layers.squared_norms(self.layers[0], passes[0], batch.squares)
             for layer, done in zip(self.layers[1:], passes[1:], strict=True):
                 square += layers.squared_norms(layer, done)
-            factor = torch.minimum(square.rsqrt_().mul_(clip_norm).mul_(scale), scale)
-        for layer, block, done in zip(self.layers, blocks, passes, strict=True):
-            layers.descend(layer, block, done, factor)
+            finite = torch.isfinite(square)
+            if weights.device.type == "cpu" and bool((~finite & (scale > 0)).any()):
+                # An overflow, of one sample perhaps: it must not reach the others, so the step is done without it.
+                kept = finite.view(*finite.shape, *(1,) * (batch.x.ndim - 2))
+                rest = Batch(batch.x.where(kept, torch.zeros(())), batch.targets)
+                self.descend(weights, rest, clip_norm, scale * finite, into)
+                return
+            factor = torch.where(finite, scale * (clip_norm / square.sqrt_().clamp_(min=clip_norm)), 0.0)
+        for layer, target, done in zip(self.layers, targets, passes, strict=True):
+            layers.descend(layer, target, done, factor)
 
     def _descend_compiled(
-        self, blocks: Sequence[Tensor], batch: Batch, squares: Tensor, clip_norm: float | None, scale: Tensor
+        self,
+        blocks: Sequence[Tensor],
+        targets: Sequence[Tensor],
+        batch: Batch,
+        squares: Tensor,
+        clip_norm: float | None,
+        scale: Tensor,
     ) -> None:
         """The same step of a two-layer network: two matrix products, and one kernel for all between them."""
         assert mlp_tail is not None
         (first, bias), (second, out_bias) = (
             layers.weights_of(layer, block) for layer, block in zip(self.layers, blocks, strict=True)
         )
+        (first_into, bias_into), (second_into, out_into) = (
+            layers.weights_of(layer, target) for layer, target in zip(self.layers, targets, strict=True)
+        )
         x = batch.x.flatten(2)
         hidden = torch.bmm(x, first.transpose(1, 2))
-        small = (hidden, bias, second, out_bias, batch.targets, squares, scale)
+        small = (
+            *(hidden, bias, second, out_bias, bias_into, second_into, out_into),
+            *(batch.targets, squares, scale),
+        )
         arrays = [tensor.numpy() for tensor in small]
         mlp_tail(*arrays, float("inf") if clip_norm is None else clip_norm)  # type: ignore[call-arg, arg-type]
-        first.baddbmm_(hidden.transpose(1, 2), x, alpha=-1.0)
+        first_into.baddbmm_(hidden.transpose(1, 2), x, alpha=-1.0)
 
     def bytes_per_sample(self) -> int:
         floats = 0
@@ -193,21 +218,26 @@ class ModuleModel(Model):
         many = x.expand(len(weights), *x.shape[1:])
         return torch.stack([self._scores(flat, inputs) for flat, inputs in zip(weights, many, strict=True)])
 
-    def descend(self, weights: Tensor, batch: Batch, clip_norm: float | None, scale: Tensor) -> None:
+    def descend(
+        self, weights: Tensor, batch: Batch, clip_norm: float | None, scale: Tensor, into: Tensor | None = None
+    ) -> None:
         def loss(flat: Tensor, sample: Tensor, target: Tensor) -> Tensor:
             return torch.nn.functional.cross_entropy(self._scores(flat, sample[None]), target[None])
 
         per_sample = torch.func.vmap(torch.func.grad(loss), in_dims=(None, 0, 0))
-        for flat, inputs, targets, amount in zip(weights, batch.x, batch.targets, scale, strict=True):
+        moved = weights if into is None else into
+        for flat, target, inputs, targets, amount in zip(weights, moved, batch.x, batch.targets, scale, strict=True):
             step = torch.zeros_like(flat)
             for start in range(0, len(targets), self.chunk):
                 piece = slice(start, start + self.chunk)
                 gradients = per_sample(flat, inputs[piece], targets[piece])
                 factor = amount[piece]
                 if clip_norm is not None:
-                    factor = factor * (clip_norm / gradients.norm(dim=1).clamp_(min=clip_norm))
+                    norm = gradients.norm(dim=1)
+                    gradients = gradients.where(torch.isfinite(norm)[:, None], torch.zeros((), device=norm.device))
+                    factor = torch.where(torch.isfinite(norm), factor * (clip_norm / norm.clamp(min=clip_norm)), 0.0)
                 step += factor @ gradients
-            flat -= step
+            target -= step
 
     def bytes_per_sample(self) -> int:
         return 8 * self.size

@@ -57,8 +57,9 @@ class Terms:
             numbers = [made.sample_rate, made.step_noise, made.upload_noise, made.epsilon, made.delta]
             whole = [made.local_iterations, made.max_uploads]
             sound = all(math.isfinite(n) and n >= 0 for n in [*numbers, made.histogram_noise])
-            sound &= all(isinstance(n, int) and n >= 1 for n in whole) and 0 < made.sample_rate <= 1
-            sound &= made.mechanism in ("paper", "rigorous") and 0 < made.delta < 1
+            sound &= all(type(n) is int and n >= 1 for n in whole) and 0 < made.sample_rate <= 1
+            sound &= made.mechanism in ("paper", "rigorous") and 0 < made.delta < 1 and made.epsilon > 0
+            sound &= (made.step_noise if made.mechanism == "rigorous" else made.upload_noise) > 0
         except TypeError as error:
             raise InputError(f"these are no terms of a client: {error}") from None
         if not sound:

@@ -13,7 +13,7 @@ import numpy as np
 from scipy.special import betaincinv, erfc, ndtri
 
 from fedlane.privacy.gaussian import gaussian_epsilon
-from fedlane.records import BoolArray, FloatArray
+from fedlane.records import BoolArray, FloatArray, IntArray
 from fedlane.validate import InputError
 
 PILOT = 0.25
@@ -143,15 +143,24 @@ class SamplingResult:
     """The mean batch size is n q."""
     batch_variance: float
     """The batch size varies as a binomial one; a fixed batch does not vary at all."""
+    overlap: float
+    """Successive steps share n q^2 records; one sample used again shares all."""
     confidence: float
 
     @property
+    def smallest(self) -> float:
+        """The smallest p-value."""
+        return min(self.inclusion, self.batch_mean, self.batch_variance, self.overlap)
+
+    @property
     def flagged(self) -> bool:
-        return min(self.inclusion, self.batch_mean, self.batch_variance) < (1 - self.confidence) / 3
+        return self.smallest < (1 - self.confidence) / 4
 
 
 def audit_sampling(chosen: BoolArray, rate: float, confidence: float) -> SamplingResult:
-    """Test samples (draws, records) against independent coins of probability ``rate`` < 1."""
+    """Test samples (uploads, steps, records) against independent coins of probability ``rate`` < 1."""
+    shared = (chosen[:, :-1] & chosen[:, 1:]).sum(axis=2)
+    chosen = chosen.reshape(-1, chosen.shape[2])
     draws, records = chosen.shape
     variance = rate * (1 - rate)
     inclusion = np.abs(chosen.mean(axis=0) - rate).max() / math.sqrt(variance / draws)
@@ -164,8 +173,18 @@ def audit_sampling(chosen: BoolArray, rate: float, confidence: float) -> Samplin
         inclusion=min(1.0, records * _two_sided(inclusion)),
         batch_mean=_two_sided(mean),
         batch_variance=_two_sided(spread),
+        overlap=_two_sided(
+            abs(shared.mean() - records * rate**2) / math.sqrt(_overlap_variance(records, rate, shared))
+        ),
         confidence=confidence,
     )
+
+
+def _overlap_variance(records: int, rate: float, shared: IntArray) -> float:
+    """The variance of the mean overlap; neighbouring overlaps share a step, whose chance q^3 (1 - q) counts twice."""
+    uploads, pairs = shared.shape
+    own, neighbours = rate**2 * (1 - rate**2), 2 * (pairs - 1) / pairs * rate**3 * (1 - rate)
+    return records * (own + neighbours) / (uploads * pairs)
 
 
 def _two_sided(z: float) -> float:

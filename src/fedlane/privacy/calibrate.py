@@ -22,6 +22,10 @@ FINE = 1e-4
 SMALLEST_NOISE = 0.1
 """Below this, the privacy loss distribution takes minutes and nothing is private."""
 LARGEST_NOISE = 1e4
+LEAST_DELTA = 1e-12
+"""Privacy loss distributions leave out tails of 1e-15."""
+MOST_STEPS = 200_000
+"""Composing more takes minutes."""
 
 
 def calibrate(epsilon: float, delta: float, *, sample_rate: float, steps: int, histogram_noise: float = 0.0) -> float:
@@ -32,6 +36,8 @@ def calibrate(epsilon: float, delta: float, *, sample_rate: float, steps: int, h
     if not (epsilon > 0 and math.isfinite(epsilon)):
         raise InputError(f"epsilon must be greater than 0, got {epsilon:g}")
     _check(sample_rate, steps, delta)
+    if not (math.isfinite(histogram_noise) and histogram_noise >= 0):
+        raise InputError(f"histogram_noise must be a number of at least 0, got {histogram_noise:g}")
     if histogram_noise and gaussian_epsilon(1 / histogram_noise, delta) >= epsilon:
         raise InputError(
             f"the label histogram's release alone, at noise {histogram_noise:g}, spends epsilon "
@@ -93,10 +99,12 @@ def account(
     interval: float = FINE,
 ) -> float:
     """The epsilon at delta of ``steps`` Poisson-sampled Gaussian steps and, where given, a histogram release."""
+    if math.isnan(noise_multiplier) or math.isnan(histogram_noise) or histogram_noise < 0:
+        raise InputError(f"noise must be a number of at least 0, got {noise_multiplier:g} and {histogram_noise:g}")
     if noise_multiplier <= 0 or steps == 0:
         return math.inf if steps else gaussian_epsilon(1 / histogram_noise if histogram_noise else 0.0, delta)
     _check(sample_rate, steps, delta)
-    if sample_rate >= 1:  # plain Gaussian steps: a closed form
+    if sample_rate >= 1 or noise_multiplier < SMALLEST_NOISE:  # a closed form: sampling would only make it less
         square = steps / noise_multiplier**2 + (1 / histogram_noise**2 if histogram_noise else 0.0)
         return gaussian_epsilon(math.sqrt(square), delta)
     distribution = loss_distribution(noise_multiplier, sample_rate, interval).self_compose(steps)
@@ -119,5 +127,7 @@ def _check(sample_rate: float, steps: int, delta: float) -> None:
         raise InputError(f"sample_rate must be greater than 0 and at most 1, got {sample_rate:g}")
     if steps < 1:
         raise InputError(f"steps must be at least 1, got {steps}")
-    if not 0 < delta < 1:
-        raise InputError(f"delta must be between 0 and 1, got {delta:g}")
+    if steps > MOST_STEPS:
+        raise InputError(f"steps must be at most {MOST_STEPS:,}, got {steps:,}: fewer uploads, or fewer steps in each")
+    if not LEAST_DELTA <= delta < 1:
+        raise InputError(f"delta must be at least {LEAST_DELTA:g} and less than 1, got {delta:g}")

@@ -14,6 +14,8 @@ import fcntl
 import hashlib
 import json
 import os
+import threading
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -24,6 +26,8 @@ from fedlane.validate import InputError
 
 LINE = 512
 """Bytes of a line: a divisor of every page size."""
+VALUES_A_LINE = 24
+"""Counts of a histogram on one line."""
 
 
 class LedgerError(InputError):
@@ -36,6 +40,8 @@ class Account:
 
     terms: Terms
     uploads: int
+    histogram: tuple[float, ...] | None = None
+    """The noisy label histogram that was released, if any: the budget pays for one."""
 
     @property
     def left(self) -> int:
@@ -48,6 +54,7 @@ class ClientLedger:
     def __init__(self, path: str | Path) -> None:
         """Open and verify an existing ledger; `create` makes a new one."""
         self.path = Path(path)
+        self._process, self._turn = os.getpid(), threading.RLock()
         try:
             self._file: BinaryIO = self.path.open("r+b", buffering=0)
         except FileNotFoundError:
@@ -90,24 +97,54 @@ class ClientLedger:
 
         Terms never change: another noise, rate or number of steps would need another proof.
         """
-        if dataset not in self.accounts:
-            self._append({"kind": "terms", "dataset": dataset, "terms": terms.values()})
-            self.accounts[dataset] = Account(terms, 0)
-        elif self.accounts[dataset].terms != terms:
-            raise LedgerError(
-                f"ledger {self.path} holds other terms for data set {dataset}: a client's terms do not change"
-            )
-        return self.accounts[dataset]
+        with self._turn:
+            if dataset not in self.accounts:
+                sound = Terms.from_values(terms.values())
+                self._append({"kind": "terms", "dataset": dataset, "terms": sound.values()})
+                self.accounts[dataset] = Account(sound, 0)
+            elif self.accounts[dataset].terms != terms:
+                raise LedgerError(
+                    f"ledger {self.path} holds other terms for data set {dataset}: a client's terms do not change"
+                )
+            return self.accounts[dataset]
 
-    def reserve(self, dataset: str, round: int, *, server_count: int = 0) -> Account:
+    def histogram(self, dataset: str, draw: Callable[[], Sequence[float]]) -> tuple[float, ...]:
+        """The label histogram to release: ``draw()``, noise included, the first time, and the same one ever after.
+
+        It is on disk before it is returned, so that no second noise is ever drawn for what may have left already.
+        """
+        with self._turn:
+            account = self._account(dataset)
+            if account.histogram is None:
+                values = tuple(round(float(value), 1) for value in draw())
+                for first in range(0, len(values), VALUES_A_LINE):
+                    part = list(values[first : first + VALUES_A_LINE])
+                    last = first + VALUES_A_LINE >= len(values)
+                    self._append(
+                        {"kind": "histogram", "dataset": dataset, "first": first, "values": part, "last": last}
+                    )
+                account = Account(account.terms, account.uploads, values)
+                self.accounts[dataset] = account
+            assert account.histogram is not None
+            return account.histogram
+
+    def reserve(self, dataset: str, round: int, *, server_count: int) -> Account:
         """Spend one upload of a data set, for good, before training for it. Refuses when none is left.
 
         server_count: how many uploads of this client and data set the server has seen. More than this ledger knows of
         means that it was put back to an earlier state.
         """
+        with self._turn:
+            return self._reserve(self._account(dataset), dataset, round, server_count)
+
+    def _account(self, dataset: str) -> Account:
         if dataset not in self.accounts:
             raise LedgerError(f"ledger {self.path} has no account for data set {dataset}")
-        account = self.accounts[dataset]
+        return self.accounts[dataset]
+
+    def _reserve(self, account: Account, dataset: str, round: int, server_count: int) -> Account:
+        if not isinstance(server_count, int) or server_count < 0:
+            raise LedgerError(f"server_count must be a whole number of at least 0, got {server_count}")
         if server_count > account.uploads:
             raise LedgerError(
                 f"ledger {self.path} was rolled back: it holds {account.uploads} uploads of {dataset}, "
@@ -118,7 +155,7 @@ class ClientLedger:
                 f"budget of data set {dataset} is spent: {account.uploads} uploads of {account.terms.max_uploads}"
             )
         self._append({"kind": "upload", "dataset": dataset, "upload": account.uploads + 1, "round": round})
-        self.accounts[dataset] = Account(account.terms, account.uploads + 1)
+        self.accounts[dataset] = Account(account.terms, account.uploads + 1, account.histogram)
         return self.accounts[dataset]
 
     def close(self) -> None:
@@ -136,18 +173,16 @@ class ClientLedger:
         lines = read_lines(self.path, self._file.read())
         self.client, self.accounts = _replay(self.path, lines)
         self._count, self._digest = len(lines), lines[-1]["digest"]
-        head = _read_head(self.path)
-        if head is None:
-            if self._count > 1:
-                raise LedgerError(f"ledger {self.path} has lost its head {_head_path(self.path).name}")
-        elif head["lines"] > self._count:
-            raise LedgerError(f"ledger {self.path} was cut short: {self._count} lines where {head['lines']} were")
-        elif head["lines"] < self._count - 1 or lines[head["lines"] - 1]["digest"] != head["digest"]:
-            raise LedgerError(f"ledger {self.path} and its head {_head_path(self.path).name} do not belong together")
-        if head is None or head["lines"] != self._count:  # killed between the line and its head
+        if not _has_its_head(self.path, lines):  # killed between the line and its head
             self._write_head()
 
     def _append(self, values: dict[str, Any]) -> None:
+        if os.getpid() != self._process:
+            raise LedgerError(f"ledger {self.path} was opened by another process: open it again in this one")
+        if self._file.closed:
+            raise LedgerError(f"ledger {self.path} is closed")
+        if os.fstat(self._file.fileno()).st_size != self._count * LINE:
+            raise LedgerError(f"ledger {self.path} was changed by somebody else while it was open")
         line = _line({"line": self._count, **values}, self._digest)
         try:
             self._file.seek(self._count * LINE)
@@ -177,10 +212,22 @@ def read_accounts(path: str | Path) -> tuple[str, dict[str, Account]]:
     except OSError as error:
         raise LedgerError(f"ledger {path} cannot be read: {error.strerror}") from error
     lines = read_lines(target, content)
-    head = _read_head(target)
-    if head is not None and head["lines"] > len(lines):
-        raise LedgerError(f"ledger {path} was cut short: {len(lines)} lines where {head['lines']} were")
+    _has_its_head(target, lines)
     return _replay(target, lines)
+
+
+def _has_its_head(path: Path, lines: list[dict[str, Any]]) -> bool:
+    """Whether the head is that of the last line; False where it lags one behind. Anything else is a `LedgerError`."""
+    head, name = _read_head(path), _head_path(path).name
+    if head is None:
+        if len(lines) > 1:
+            raise LedgerError(f"ledger {path} has lost its head {name}")
+        return False
+    if head["lines"] > len(lines):
+        raise LedgerError(f"ledger {path} was cut short: {len(lines)} lines where {head['lines']} were")
+    if head["lines"] < len(lines) - 1 or lines[head["lines"] - 1]["digest"] != head["digest"]:
+        raise LedgerError(f"ledger {path} and its head {name} do not belong together")
+    return bool(head["lines"] == len(lines))
 
 
 def read_lines(path: Path, content: bytes) -> list[dict[str, Any]]:
@@ -208,16 +255,26 @@ def _replay(path: Path, lines: list[dict[str, Any]]) -> tuple[str, dict[str, Acc
     if lines[0].get("kind") != "ledger":
         raise LedgerError(f"{path} is not a client's ledger")
     accounts: dict[str, Account] = {}
+    parts: dict[str, list[float]] = {}
     for line in lines[1:]:
         try:
+            dataset = line["dataset"]
             if line["kind"] == "terms":
-                accounts[line["dataset"]] = Account(Terms.from_values(line["terms"]), 0)
+                if dataset in accounts and accounts[dataset].terms != Terms.from_values(line["terms"]):
+                    raise KeyError(f"terms of {dataset} changed")
+                accounts.setdefault(dataset, Account(Terms.from_values(line["terms"]), 0))
             elif line["kind"] == "upload":
-                known = accounts[line["dataset"]]
-                accounts[line["dataset"]] = Account(known.terms, known.uploads + 1)
+                known = accounts[dataset]
+                uploads = max(known.uploads + 1, int(line["upload"]))
+                accounts[dataset] = Account(known.terms, uploads, known.histogram)
+            elif line["kind"] == "histogram":
+                parts[dataset] = [*(parts.get(dataset, []) if line["first"] else []), *line["values"]]
+                if line["last"]:
+                    known = accounts[dataset]
+                    accounts[dataset] = Account(known.terms, known.uploads, tuple(parts[dataset]))
             else:
                 raise KeyError(line["kind"])
-        except (KeyError, TypeError, InputError) as error:
+        except (KeyError, TypeError, ValueError, InputError) as error:
             raise LedgerError(f"ledger {path} makes no sense at line {line['line']}: {error}") from None
     return str(lines[0].get("client")), accounts
 

@@ -72,21 +72,29 @@ class RunLedger:
         return "".join(self._lines)
 
     def keep_in(self, folder: Path) -> None:
-        """Write every line to a folder's file from now on; go on with the file that is there, if it is this run's."""
+        """Write every line to a folder's file from now on; go on with the file that is there, if it is this run's.
+
+        What is there must be whole, and agree with what this ledger holds; the longer of the two goes on.
+        """
         path = folder / NAME
         if path == self._path:
             return
         try:
             if path.exists():
-                whole = path.read_text(encoding="utf-8").splitlines(keepends=True)
-                if whole and not whole[-1].endswith("\n"):
-                    whole.pop()  # cut short by a crash
-                if whole and whole[0] != self._lines[0]:
+                there = path.read_text(encoding="utf-8").splitlines(keepends=True)
+                if there and not there[-1].endswith("\n"):
+                    there.pop()  # cut short by a crash
+                digest = _verified(path, there)
+                both = min(len(there), len(self._lines))
+                if both and there[0] != self._lines[0]:
                     raise InputError(f"ledger {path} belongs to another run")
-                if len(whole) > len(self._lines):
-                    digest = _verified(path, whole)
-                    self._lines, self._digest = whole, digest
-            path.write_text(self.text(), encoding="utf-8")
+                if there[:both] != self._lines[:both]:
+                    raise InputError(f"ledger {path} holds other uploads than the run's checkpoint: one was changed")
+                if len(there) > len(self._lines):
+                    self._lines, self._digest = there, digest
+            temporary = path.with_name(f".{NAME}")
+            temporary.write_text(self.text(), encoding="utf-8")
+            temporary.replace(path)
         except (OSError, UnicodeDecodeError) as error:
             raise InputError(f"ledger {path} cannot be used: {error}") from error
         self._path = path
@@ -133,7 +141,10 @@ def read_run_accounts(path: Path) -> RunAccounts:
         for line in lines[1:]:
             for replica, client in json.loads(line)["uploads"]:
                 uploads[replica, client] += 1
-        return RunAccounts(str(header["dataset"]), tuple(header["seeds"]), terms, kind, uploads)
+        seeds = tuple(int(seed) for seed in header["seeds"])
+        if kind.ndim != 2 or len(seeds) != len(kind) or kind.min() < 0 or kind.max() >= len(terms):
+            raise ValueError("its header does not fit together")
+        return RunAccounts(str(header["dataset"]), seeds, terms, kind, uploads)
     except (KeyError, TypeError, ValueError, IndexError) as error:
         raise InputError(f"ledger {path} makes no sense: {error}") from error
 

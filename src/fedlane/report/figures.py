@@ -76,6 +76,15 @@ def audit_figure(
     _save(figure, path)
 
 
+def check_picture(path: Path) -> None:
+    """Refuse, before the work, a kind of picture that cannot be drawn."""
+    from matplotlib.figure import Figure
+
+    kinds = Figure().canvas.get_supported_filetypes()
+    if path.suffix.lower().removeprefix(".") not in kinds:
+        raise InputError(f"picture {path} must end in .png, .pdf or .svg")
+
+
 def _curves(rounds: "pa.Table") -> tuple[IntArray, FloatArray, FloatArray]:
     """Tested rounds (K,), and clock and accuracy (R, K), of a `rounds` table."""
     replicas = int(rounds["replica"].to_numpy().max()) + 1

@@ -24,7 +24,7 @@ from fedlane.rng import generator
 from fedlane.validate import InputError, at_least
 
 CHUNK_BYTES = 2e8
-SAMPLING_DRAWS, SAMPLING_RECORDS, SAMPLING_RATE = 4000, 100, 0.1
+SAMPLING_DRAWS, SAMPLING_STEPS, SAMPLING_RECORDS, SAMPLING_RATE = 2000, 3, 100, 0.1
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ class AuditPlan:
             raise InputError(f"mechanism must be paper or rigorous, got '{self.mechanism}': nothing else makes a claim")
         if not 1 <= self.batch_size <= self.records:
             raise InputError(f"batch must be from 1 to {self.records}, the records, got {self.batch_size}")
-        if not (self.epsilon > 0 and 0 < self.delta < 1):
+        if not (0 < self.epsilon < np.inf and 0 < self.delta < 1):
             raise InputError(
                 f"epsilon must be greater than 0 and delta between 0 and 1, got {self.epsilon:g} and {self.delta:g}"
             )
@@ -118,25 +118,25 @@ def audit(
 
 def audit_samples(plan: AuditPlan, sampling: str = "poisson") -> SamplingResult:
     """Test the samples that training draws against independent coins."""
-    chosen = drawn_samples(plan.seed, sampling)
-    return audit_sampling(chosen, SAMPLING_RATE, plan.confidence)
+    rate = plan.batch_size / plan.records if plan.batch_size < plan.records else SAMPLING_RATE
+    return audit_sampling(drawn_samples(plan.seed, sampling, rate), rate, plan.confidence)
 
 
-def drawn_samples(seed: int, sampling: str) -> BoolArray:
-    """(draws, records): which records `draw_samples` took."""
-    sizes = np.array([[SAMPLING_RECORDS]])
-    batch = round(SAMPLING_RATE * SAMPLING_RECORDS)
-    spec = MechanismSpec.simple(sizes, batch_size=batch, local_iterations=1, sampling=sampling)
+def drawn_samples(seed: int, sampling: str, rate: float = SAMPLING_RATE) -> BoolArray:
+    """(draws, steps, records): which records `draw_samples` took."""
+    sizes, steps = np.array([[SAMPLING_RECORDS]]), SAMPLING_STEPS
+    batch = max(1, round(rate * SAMPLING_RECORDS))
+    spec = MechanismSpec.simple(sizes, batch_size=batch, local_iterations=steps, sampling=sampling)
+    spec = replace(spec, sample_rate=np.full((1, 1), rate))
     nothing = torch.zeros(0)
     order, start = torch.arange(SAMPLING_RECORDS, dtype=torch.int32)[None], torch.zeros(1, 1, dtype=torch.int64)
     data = ClientData(nothing, nothing, nothing, order, start, torch.from_numpy(sizes))
     row = torch.zeros(SAMPLING_DRAWS, dtype=torch.int64)
     key = keys([seed], "audit-samples", torch.device("cpu")).expand(SAMPLING_DRAWS)
-    indices, mask = draw_samples(
-        data, sampling_of(spec, sizes, torch.device("cpu")), key, row, row, torch.arange(SAMPLING_DRAWS), 1
-    )
+    counter = torch.arange(SAMPLING_DRAWS) * steps
+    indices, mask = draw_samples(data, sampling_of(spec, sizes, torch.device("cpu")), key, row, row, counter, steps)
     counts = torch.ones(indices.shape) if mask.numel() == 0 else mask.float()
-    chosen = torch.zeros(SAMPLING_DRAWS, SAMPLING_RECORDS).scatter_add_(1, indices[:, 0], counts[:, 0])
+    chosen = torch.zeros(SAMPLING_DRAWS, steps, SAMPLING_RECORDS).scatter_add_(2, indices, counts)
     return np.asarray(chosen.numpy() > 0)
 
 
@@ -211,14 +211,21 @@ def _uploads(
 
 
 def _canary_move(plan: AuditPlan, silent: MechanismSpec, model: Model, data: ClientData, first: Tensor) -> Tensor:
-    """How the canary moves an upload when nothing else is left to chance, (d,): in every step, or in one of few."""
+    """How the canary moves an upload when nothing else is left to chance, (d,).
+
+    Where a step samples some records only: one step, in which the canary joins b copies of the other record (Poisson)
+    or takes the place of one (fixed).
+    """
     if plan.batch_size == plan.records:
         without, with_ = (_uploads(plan, silent, model, data, first, world, 1)[0] for world in (0, 1))
         return with_ - without
     b = plan.batch_size
-    samples = torch.zeros(2, 1, b, dtype=torch.int64)  # copies of one record,
-    samples[1, 0, 0] = plan.records  # and the canary in the place of one of them
-    rows = Rows(samples, torch.empty(0), torch.tensor([b, b]), torch.zeros(2))
+    samples, mask = torch.zeros(2, 1, b + 1, dtype=torch.int64), torch.ones(2, 1, b + 1, dtype=torch.bool)
+    samples[1, 0, b] = plan.records
+    mask[0, 0, b] = False
+    if silent.sampling == "fixed":
+        mask[1, 0, 0] = False
+    rows = Rows(samples, mask, torch.tensor([b, b]), torch.zeros(2))
     weights = first.repeat(2, 1)
     train_locally(model, weights, data, rows, plan.learning_rate, silent.clip_norm)
     return weights[1] - weights[0]

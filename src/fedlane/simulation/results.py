@@ -153,9 +153,9 @@ class Run:
 class RunFolder:
     """A run's folder. Every write goes to a temporary name and is renamed, so that a reader never sees half a file."""
 
-    def __init__(self, path: Path, made: Sequence[Path] = ()) -> None:
+    def __init__(self, path: Path, made: Sequence[Path] = (), *, new: bool = False) -> None:
         self.path = path
-        self._made = made
+        self._made, self._new = made, new
         self._written = False
 
     @classmethod
@@ -171,7 +171,7 @@ class RunFolder:
                 pass
         except OSError as error:
             raise InputError(f"output folder {path} cannot be written: {error.strerror or error}") from error
-        return cls(path, made)
+        return cls(path, made, new=True)
 
     def write(self, run: Run, *, checkpoint: Checkpoint | None = None, interrupted: bool = False) -> None:
         """Write or rewrite everything; on failure nothing of this write stays. A finished run keeps no checkpoint."""
@@ -192,10 +192,9 @@ class RunFolder:
             (self.path / CHECKPOINT).unlink(missing_ok=True)
 
     def abandon(self) -> None:
-        """Remove the folders that this run made, if nothing complete was ever written."""
-        if not self._written:
+        """Remove the folders that this run made, if nothing complete was ever written; an earlier run's stay."""
+        if self._new and not self._written:
             with contextlib.suppress(OSError):  # another run may use a parent by now
-                (self.path / LEDGER).unlink(missing_ok=True)
                 for folder in self._made:
                     folder.rmdir()
 
