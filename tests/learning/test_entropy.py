@@ -9,6 +9,10 @@ from scipy.stats import kstest
 
 import fedlane.learning.entropy as entropy
 from fedlane.learning.entropy import check_global_model, system_coins, system_normals, system_rows
+from fedlane.learning.local import ClientData, train_locally
+from fedlane.learning.models import make_model
+from fedlane.privacy.audit import audit_scores
+from fedlane.privacy.gaussian import gaussian_epsilon
 from fedlane.records import MechanismSpec
 from fedlane.validate import InputError
 
@@ -84,36 +88,36 @@ def test_models_that_no_honest_server_sends_are_refused():
 
 @pytest.mark.parametrize("name", ["mlp", "softmax"])
 def test_large_weights_cannot_round_the_noise_away(name):
-    """A server that sends biases of 2^20, where float32 steps by 1/8: a record's move must stay below the noise.
-
-    One step of 13 or 14 equal records, z = 5, so that mu = 1 / 5; an attack that looks at one bias finds no more.
-    """
-    from fedlane.learning.local import ClientData, train_locally
-    from fedlane.learning.models import make_model
-    from fedlane.privacy.audit import audit_scores
-    from fedlane.privacy.gaussian import gaussian_epsilon
-
+    """A server that sends biases of 2^20, where float32 steps by 1/8, and a step that crosses half of that with the
+    14th of 14 equal records: rounded before it is noised, the record would show. z = 5, one step, q = 1."""
     model = make_model(name, (1, 2, 2), 10)
     first = model.initial(0)[None]
+    first[:, -10:] = 0.0
+    per_record = -float(equal_records_trained(model, first, 13, 1.0, 1e-9)[0, -10]) / 13
     first[:, -10:] = 2.0**20
+    rate = 0.0625 / (13.5 * abs(per_record))
     outcomes = []
     for size in (13, 14):
-        images = torch.full((size, 2, 2, 1), 200, dtype=torch.uint8)
-        targets = torch.nn.functional.one_hot(torch.zeros(size, dtype=torch.int64), 10).float()
-        squares = (images.float() / 255).flatten(1).square().sum(1)
-        order = torch.arange(size, dtype=torch.int32)[None]
-        data = ClientData(images, targets, squares, order, torch.zeros(1, 1, dtype=torch.int64), torch.tensor([[size]]))
-        mine = MechanismSpec.simple(
-            np.array([[size]]), batch_size=13, local_iterations=1, clip_norm=1.0, step_noise=5.0, sampling="poisson"
-        )
-        mine = replace(mine, sample_rate=np.ones((1, 1)))
-        scores = []
-        for _ in range(1000):
-            weights = first.clone()
-            train_locally(model, weights, data, system_rows(mine, size), 1.3, 1.0)
-            scores.append(float(weights[0, -10] - first[0, -10]))
-        outcomes.append(np.array(scores)[:, None])
+        scores = [equal_records_trained(model, first, size, rate, 5.0)[0, -10] - 2.0**20 for _ in range(1000)]
+        outcomes.append(np.array(scores, float)[:, None] * -np.sign(per_record))
     result = audit_scores(
         *outcomes, np.ones(1), claim=gaussian_epsilon(0.2, 1e-5), delta=1e-5, confidence=0.999, gaussian=False
     )
     assert not result.flagged
+
+
+def equal_records_trained(model, first, size, learning_rate, noise):
+    """The weights after one step on ``size`` equal records, all in the sample, divided by 13."""
+    images = torch.full((size, 2, 2, 1), 200, dtype=torch.uint8)
+    targets = torch.nn.functional.one_hot(torch.zeros(size, dtype=torch.int64), 10).float()
+    squares = (images.float() / 255).flatten(1).square().sum(1)
+    order = torch.arange(size, dtype=torch.int32)[None]
+    data = ClientData(images, targets, squares, order, torch.zeros(1, 1, dtype=torch.int64), torch.tensor([[size]]))
+    mine = MechanismSpec.simple(
+        np.array([[size]]), batch_size=13, local_iterations=1, clip_norm=1.0, step_noise=noise, sampling="poisson"
+    )
+    weights = first.clone()
+    train_locally(
+        model, weights, data, system_rows(replace(mine, sample_rate=np.ones((1, 1))), size), learning_rate, 1.0
+    )
+    return weights

@@ -55,6 +55,10 @@ def test_another_run_s_ledger_and_another_replay_are_refused(tmp_path):
     ledger = charged(tmp_path, range(3))
     with pytest.raises(InputError, match="belongs to another run"):
         charged(tmp_path, range(3), epsilon=0.9)
+    other = RunLedger(spec(), "images", [3, 8])
+    other.charge(0, ~ROUNDS[0])
+    with pytest.raises(InputError, match="holds other uploads"):
+        other.keep_in(tmp_path)
     with pytest.raises(InputError, match="round 1 was charged to other clients before"):
         ledger.charge(1, ~ROUNDS[1])
     with pytest.raises(ValueError, match="round 4 cannot be charged before round 3"):
