@@ -98,6 +98,8 @@ def test_without_a_mechanism_nothing_is_accounted():
     assert run.client_rounds["epsilon"].null_count == 50
     assert run.summary["privacy"] is None
     assert run.ledger == ""
+    longer = simulate(scenario(privacy__mechanism="none"), "lane", learning=False)
+    assert max(longer.clients["uploads"].to_pylist()) > 12  # no budget, so none is exhausted
 
 
 def test_the_ledger_is_saved_and_holds_every_upload(tmp_path):

@@ -39,6 +39,7 @@ def make_mechanism(
     step_noise, upload_noise, sampling = nothing, nothing, "fixed"
     if name == "none":
         clip, epsilon, delta, histogram_noise = None, np.full(len(epsilon), np.inf), np.ones(len(delta)), 0.0
+        max_uploads = np.full(len(epsilon), np.iinfo(np.int64).max)  # there is no budget to exhaust
     elif name == "paper":
         histogram_noise = 0.0  # the paper uses the label counts as they are
         upload_noise = paper_noise(epsilon, delta, sizes, batches, local_iterations)
