@@ -8,6 +8,7 @@ import sys
 import time
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 
 FEDLANE = str(Path(sys.executable).parent / "fedlane")
@@ -171,6 +172,11 @@ CALIBRATE = ("privacy", "calibrate", "--epsilon", "8", "--delta", "1e-5", *SIZES
             ("compare", "quickstart", "--policy", "lane", "--set", "privacy.delta=2"),
             "privacy.delta must be less than 1",
         ),
+        (("reproduce", "fig-vv"), "unknown figure 'fig-vv' (did you mean 'fig-v'?)"),
+        (("reproduce", "--task", "cifar"), "unknown task 'cifar' (did you mean 'cifar10'?)"),
+        (("reproduce", "--seeds", "0"), "--seeds must be at least 1, got 0"),
+        (("reproduce", "--quick", "--export", "x"), "--quick is computed here"),
+        (("reproduce", "fig-delay", "--import", "."), "holds no curves-*.npz"),
         (("privacy", "calibrate", "--epsilon", "8"), "--delta is missing"),
         (("privacy", "calibrate", "quickstart", "--epsilon", "8"), "give a scenario, or --epsilon"),
         (("privacy", "calibrate", "--set", "rounds=3"), "--set changes a scenario, and none is given"),
@@ -431,3 +437,36 @@ def test_privacy_audit_reports_and_draws(tmp_path):
     assert found["flagged"]
     assert found["epsilon_low"] > found["claim"] == 0.8
     assert "REFUTED" in done(tmp_path, "privacy", "audit", "--mechanism", "paper").stdout
+
+
+def test_reproduce_draws_figures_from_cells_that_are_kept(tmp_path):
+    """Figures that need no learning; a second call computes nothing and draws the same numbers."""
+    command = ("reproduce", "fig-queues", "fig-complexity", "--delay-seeds", "2", "--seeds", "1", "--out", "r")
+    assert "Drew r/figures/fig-queues.png" in done(tmp_path, *command).stdout
+    for suffix in ("png", "pdf", "parquet"):
+        assert (tmp_path / "r" / "figures" / f"fig-queues.{suffix}").stat().st_size > 1000
+    numbers = pq.read_table(tmp_path / "r" / "figures" / "fig-queues.parquet")
+    kept = {path: path.stat().st_mtime_ns for path in (tmp_path / "r" / "schedule-500").rglob("*.npz")}
+    assert len(kept) == 6
+    done(tmp_path, *command)
+    assert {path: path.stat().st_mtime_ns for path in kept} == kept
+    assert pq.read_table(tmp_path / "r" / "figures" / "fig-queues.parquet").equals(numbers)
+    assert numbers.column_names == ["panel", "line", "x", "mean", "low", "high", "seeds"]
+    assert set(numbers["line"].to_pylist()) == {"OM V=10", "OM V=10,success", "lane"}
+
+
+def test_reproduce_exports_what_is_to_be_learned(tmp_path):
+    command = (
+        "reproduce",
+        "fig-private",
+        "--task",
+        "fashion-mnist",
+        "--delay-seeds",
+        "1",
+        "--seeds",
+        "1",
+        "--out",
+        "r",
+    )
+    assert "Wrote 2 pieces to pieces" in done(tmp_path, *command, "--export", "pieces").stdout
+    assert sorted(path.name for path in (tmp_path / "pieces").glob("*.npz")) == ["piece-00.npz", "piece-01.npz"]

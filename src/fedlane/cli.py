@@ -1,4 +1,4 @@
-"""The command line: `fedlane run`, `compare`, `show`, `list`, `bench`; `privacy` lies in cli_privacy."""
+"""The command line: `fedlane run`, `compare`, `show`, `list`, `bench`; `privacy` and `reproduce` lie beside it."""
 
 import json
 import sys
@@ -12,6 +12,7 @@ from rich.syntax import Syntax
 from rich.table import Table
 
 from fedlane import __version__, cli_privacy
+from fedlane.cli_reproduce import reproduce
 from fedlane.session import (
     InterruptedRunError,
     check_writable,
@@ -39,6 +40,7 @@ app = typer.Typer(
 )
 
 app.add_typer(cli_privacy.app, name="privacy")
+app.command()(reproduce)
 
 
 class Device(StrEnum):

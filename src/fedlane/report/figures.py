@@ -39,7 +39,7 @@ def accuracy_figure(runs: Mapping[str, "pa.Table"], path: Path) -> None:
     figure, axes = _figure(9.0, 3.8, columns=2)
     for (name, rounds), colour in zip(runs.items(), COLOURS * (1 + len(runs) // len(COLOURS)), strict=False):
         round, clock_s, accuracy = _curves(rounds)
-        low, mean, high = _band(accuracy)
+        low, mean, high = band(accuracy)
         axes[0].plot(round + 1, mean, color=colour, label=name)
         axes[0].fill_between(round + 1, low, high, color=colour, alpha=0.2, linewidth=0)
         axes[1].plot(clock_s.mean(axis=0), mean, color=colour, label=name)
@@ -93,7 +93,7 @@ def _curves(rounds: "pa.Table") -> tuple[IntArray, FloatArray, FloatArray]:
     return tested, rounds["clock_s"].to_numpy().reshape(replicas, -1)[:, tested], accuracy[:, tested]
 
 
-def _band(values: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:
+def band(values: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:
     """Mean over the first axis between its 95% bounds; all the same for one row."""
     mean = values.mean(axis=0)
     if len(values) == 1:

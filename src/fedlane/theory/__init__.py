@@ -1,6 +1,22 @@
 """The theory plane: what the paper promises, as functions."""
 
+from fedlane.theory.convergence import Setting, convex_bound, drift, model_divergence, nonconvex_bound
 from fedlane.theory.divergence import theta
 from fedlane.theory.quotas import feasible_scale, quotas
+from fedlane.theory.regret import Bound, gaps, pseudo_regret, queue_stability, regret_bound
 
-__all__ = ["feasible_scale", "quotas", "theta"]
+__all__ = [
+    "Bound",
+    "Setting",
+    "convex_bound",
+    "drift",
+    "feasible_scale",
+    "gaps",
+    "model_divergence",
+    "nonconvex_bound",
+    "pseudo_regret",
+    "queue_stability",
+    "quotas",
+    "regret_bound",
+    "theta",
+]

@@ -1,0 +1,22 @@
+"""The results page: every figure and every claim, from what was computed."""
+
+from fedlane.experiments.cells import Store
+from fedlane.experiments.claims import CLAIMS, judge
+from fedlane.experiments.page import CAPTIONS, page, write_page
+from fedlane.experiments.paper import FIGURES, Plan
+
+
+def test_every_figure_has_a_caption():
+    assert set(CAPTIONS) == set(FIGURES)
+
+
+def test_the_page_shows_figures_and_all_claims(tmp_path):
+    """An empty store: every claim is there and says that it was not computed, but for those that need no cell."""
+    plan = Plan(FIGURES, 2, 2)
+    verdicts = judge(plan, Store(tmp_path))
+    text = page(plan, ["fig-v", "fig-delay"], verdicts, "pictures", note="Somewhere.")
+    assert "![fig-v](pictures/fig-v.png)" in text
+    assert CAPTIONS["fig-delay"] in text
+    assert sum(line.startswith("| ") for line in text.splitlines()) == 1 + len(CLAIMS)
+    assert "34 not computed" in text
+    assert write_page(tmp_path, plan, [], verdicts).read_text().startswith("# Results")
