@@ -88,7 +88,7 @@ def numbers(panels: Sequence[Panel]) -> pa.Table:
         for name, line in panel.lines.items():
             low, mean, high = band(line.values)
             count = len(line.x)
-            columns["panel"] += [panel.title] * count
+            columns["panel"] += [f"{panel.title}: {panel.y_label} against {panel.x_label}".removeprefix(": ")] * count
             columns["line"] += [name] * count
             columns["seeds"] += [len(line.values)] * count
             for key, values in (("x", line.x), ("mean", mean), ("low", low), ("high", high)):
