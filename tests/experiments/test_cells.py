@@ -204,6 +204,7 @@ def small_test_set(cifar10, monkeypatch):
     monkeypatch.setattr(replay, "load_dataset", lambda name: dataclasses.replace(cifar10, test=few))
 
 
+@pytest.mark.xdist_group("cifar10")  # unpacked once
 def test_a_cell_of_cifar10_learns_what_a_fresh_run_does(tmp_path, small_test_set):
     store, cell = Store(tmp_path, rounds=2), Cell("cifar10", "random", "tau-1")
     learned_runs(store, [(cell, 1)])
