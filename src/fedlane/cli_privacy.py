@@ -1,20 +1,17 @@
 """The command line's privacy part: `fedlane privacy calibrate`, `account`, `audit`."""
 
 import json
-import math
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 from rich.progress import Progress
 from rich.table import Table
 
+from fedlane.privacy_rows import calibrated_row, json_safe, ledger_rows, paper_rows, rigorous_row, scenario_rows
 from fedlane.session import check_writable, messages, screen
 from fedlane.validate import InputError, at_least
-
-if TYPE_CHECKING:  # imported where they are used: `fedlane --help` answers at once
-    from fedlane.privacy import Terms
 
 LARGEST = 1e12
 
@@ -65,12 +62,12 @@ def calibrate(
         if scenario is not None:
             if any(value is not None for value in (epsilon, delta, size, batch, uploads)):
                 raise InputError("give a scenario, or --epsilon, --delta, --size, --batch and --uploads, not both")
-            rows = _scenario_rows(scenario, set_ or [], seed)
+            rows = scenario_rows(scenario, set_ or [], seed)
         else:
             if set_:
                 raise InputError("--set changes a scenario, and none is given")
             needed = _all_given(epsilon=epsilon, delta=delta, size=size, batch=batch, uploads=uploads)
-            rows = [_calibrated_row(iterations=iterations, histogram_noise=histogram_noise, **needed)]
+            rows = [calibrated_row(iterations=iterations, histogram_noise=histogram_noise, **needed)]
     if as_json:
         print(json.dumps(rows if scenario is not None else rows[0]))
         return
@@ -100,15 +97,15 @@ def account(
         if ledger is not None:
             if any(value is not None for value in (noise, epsilon, delta, size, batch, uploads)):
                 raise InputError("a ledger holds all that is needed: leave the other options out")
-            rows = _ledger_rows(ledger)
+            rows = ledger_rows(ledger)
         elif mechanism == Mechanism.paper:
             needed = _all_given(epsilon=epsilon, delta=delta, size=size, batch=batch, uploads=uploads)
-            rows = _paper_rows(iterations=iterations, **needed)
+            rows = paper_rows(iterations=iterations, **needed)
         else:
             needed = _all_given(noise=noise, delta=delta, size=size, batch=batch, uploads=uploads)
-            rows = [_rigorous_row(iterations=iterations, **needed)]
+            rows = [rigorous_row(iterations=iterations, **needed)]
     if as_json:
-        print(json.dumps([_json_safe(row) for row in rows]))
+        print(json.dumps([json_safe(row) for row in rows]))
         return
     _print_table(rows)
 
@@ -200,142 +197,6 @@ def _all_given(**values: float | None) -> dict[str, Any]:
     if (delta := values.get("delta")) is not None and delta >= 1:
         raise InputError(f"--delta must be less than 1, got {delta:g}")
     return dict(values)
-
-
-def _calibrated_row(
-    epsilon: float, delta: float, size: int, batch: int, uploads: int, iterations: int, histogram_noise: float
-) -> dict[str, Any]:
-    from fedlane.privacy import account, calibrate
-    from fedlane.privacy.calibrate import resolution
-
-    rate, steps = min(1.0, batch / size), iterations * uploads
-    noise = calibrate(epsilon, delta, sample_rate=rate, steps=steps, histogram_noise=histogram_noise)
-    spent = account(noise, rate, steps, delta, histogram_noise=histogram_noise, interval=resolution(epsilon))
-    return {
-        "noise_multiplier": noise,
-        "epsilon": spent,
-        "delta": delta,
-        "sample_rate": rate,
-        "steps": steps,
-        "histogram_noise": histogram_noise,
-    }
-
-
-def _scenario_rows(name: str, settings: list[str], seed: int) -> list[dict[str, Any]]:
-    from fedlane.scenario import Scenario
-    from fedlane.simulation.setup import prepare
-
-    scenario = Scenario.load(name).with_settings(["privacy.mechanism=rigorous", *settings])
-    if scenario.privacy.mechanism != "rigorous":
-        raise InputError("only the mechanism rigorous is calibrated")
-    setup = prepare(scenario, [seed])
-    spec = setup.mechanism
-    return [
-        {
-            "client": i,
-            "size": int(setup.label_counts[0, i].sum()),
-            "batch": int(spec.batch_size[0, i]),
-            "sample_rate": float(spec.sample_rate[0, i]),
-            "uploads": int(spec.max_uploads[i]),
-            "epsilon": float(spec.epsilon[i]),
-            "delta": float(spec.delta[i]),
-            "noise_multiplier": float(spec.step_noise[0, i]),
-        }
-        for i in range(len(spec.epsilon))
-    ]
-
-
-def _ledger_rows(path: Path) -> list[dict[str, Any]]:
-    from fedlane.privacy.ledger import read_accounts
-    from fedlane.privacy.run_ledger import NAME, read_run_accounts
-
-    file = path / NAME if path.is_dir() else path
-    if not file.is_file():
-        raise InputError(f"ledger {file} does not exist" + (" (a run without a mechanism has none)" * path.is_dir()))
-    with file.open("rb") as content:
-        simulated = content.read(14).startswith(b'{"kind": "run"')
-    if not simulated:
-        client, accounts = read_accounts(file)
-        return [
-            {"client": client, "dataset": dataset, **_spent_row(entry.terms, entry.uploads)}
-            for dataset, entry in accounts.items()
-        ]
-    run = read_run_accounts(file)
-    return [
-        {
-            "seed": seed,
-            "client": client,
-            "dataset": run.dataset,
-            **_spent_row(run.terms[run.kind[r, client]], int(run.uploads[r, client])),
-        }
-        for r, seed in enumerate(run.seeds)
-        for client in range(run.kind.shape[1])
-    ]
-
-
-_KNOWN: dict[tuple[Any, int], dict[str, Any]] = {}
-
-
-def _spent_row(terms: "Terms", uploads: int) -> dict[str, Any]:
-    from fedlane.privacy import spent
-
-    if (terms, uploads) not in _KNOWN:
-        figures = spent(terms, uploads)
-        _KNOWN[terms, uploads] = {
-            "mechanism": terms.mechanism,
-            "uploads": uploads,
-            "of": terms.max_uploads,
-            "epsilon_agreed": terms.epsilon,
-            "delta": terms.delta,
-            "epsilon": figures.epsilon,
-            "epsilon_paper": figures.epsilon_paper,
-        }
-    return _KNOWN[terms, uploads]
-
-
-def _paper_rows(
-    epsilon: float, delta: float, size: int, batch: int, uploads: int, iterations: int
-) -> list[dict[str, Any]]:
-    """What the paper's figures are worth, one below the other."""
-    from fedlane.privacy.paper import composed_gaussian, formula_6, leak, paper_noise
-
-    batch = min(batch, size)
-    noise, rate = float(paper_noise(epsilon, delta, size, batch, iterations)), batch / size
-    return [
-        {"figure": "paper formula (6)", "uploads": uploads, "epsilon": float(formula_6(epsilon, delta, uploads))},
-        {
-            "figure": "tight, if every round were Gaussian and exactly (epsilon, delta)-DP",
-            "uploads": uploads,
-            "epsilon": composed_gaussian(epsilon, delta, uploads),
-        },
-        {
-            "figure": "what the paper's noise leaks, at least",
-            "uploads": 1,
-            "epsilon": leak(noise, rate, iterations, delta),
-        },
-        {
-            "figure": "what the paper's noise leaks, at least",
-            "uploads": uploads,
-            "epsilon": leak(noise, rate, iterations, delta, uploads),
-        },
-    ]
-
-
-def _rigorous_row(noise: float, delta: float, size: int, batch: int, uploads: int, iterations: int) -> dict[str, Any]:
-    from fedlane.privacy import account
-
-    rate, steps = min(1.0, batch / size), iterations * uploads
-    return {
-        "epsilon": account(noise, rate, steps, delta),
-        "delta": delta,
-        "noise_multiplier": noise,
-        "sample_rate": rate,
-        "steps": steps,
-    }
-
-
-def _json_safe(row: dict[str, Any]) -> dict[str, Any]:
-    return {key: None if isinstance(value, float) and math.isinf(value) else value for key, value in row.items()}
 
 
 def _print_table(rows: list[dict[str, Any]]) -> None:

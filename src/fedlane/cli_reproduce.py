@@ -75,14 +75,14 @@ def reproduce(
 
 def _compute(plan: "Plan", store: "Store", device: str, quiet: bool, *, learn: bool = True) -> None:
     """Schedules, then learning, with bars of cells and replicas."""
+    from fedlane.experiments.paper import compute_schedules
+
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     hidden = quiet or not messages.is_terminal
     with Progress(*columns, TimeRemainingColumn(), console=messages, transient=True, disable=hidden) as progress:
         todo = plan.to_schedule(store)
         bar = progress.add_task("schedules", total=len(todo))
-        for cell in todo:
-            store.schedule(cell, plan.seeds(cell))
-            progress.advance(bar)
+        compute_schedules(plan, store, lambda name: progress.advance(bar))
         pieces = plan.to_learn(store) if learn else []
         bar = progress.add_task("rounds learned", total=sum(len(piece) for piece in pieces) * store.rounds)
         before = 0

@@ -10,7 +10,7 @@ from scipy.stats import kstest
 import fedlane.learning.entropy as entropy
 from fedlane.learning.entropy import check_global_model, system_coins, system_normals, system_rows
 from fedlane.learning.local import ClientData, train_locally
-from fedlane.learning.models import make_model
+from fedlane.learning.models import Batch, make_model
 from fedlane.privacy.audit import audit_scores
 from fedlane.privacy.gaussian import gaussian_epsilon
 from fedlane.records import MechanismSpec
@@ -92,9 +92,11 @@ def test_large_weights_cannot_round_the_noise_away(name):
     14th of 14 equal records: rounded before it is noised, the record would show. z = 5, one step, q = 1."""
     model = make_model(name, (1, 2, 2), 10)
     first = model.initial(0)[None]
-    first[:, -10:] = 0.0
-    per_record = -float(equal_records_trained(model, first, 13, 1.0, 1e-9)[0, -10]) / 13
     first[:, -10:] = 2.0**20
+    move = torch.zeros_like(first)
+    picture = torch.full((1, 1, 2, 2, 1), 200 / 255)
+    model.descend(first, Batch(picture, torch.eye(10)[None, :1]), 1.0, torch.full((1, 1), 1 / 13), move)
+    per_record = -float(move[0, -10])
     rate = 0.0625 / (13.5 * abs(per_record))
     outcomes = []
     for size in (13, 14):

@@ -171,4 +171,3 @@ def test_trials_do_not_depend_on_how_they_are_cut(monkeypatch):
     pieces = audit(AuditPlan(trials=400))
     for a, b in zip(whole.scores, pieces.scores, strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
-    assert torch.get_default_dtype() == torch.float32

@@ -71,9 +71,12 @@ def test_epsilons_are_dp_accounting_s_for_the_uploads_that_were_made():
     rounds = np.array(run.client_rounds["epsilon"]).reshape(40, 10)
     assert np.all(np.diff(rounds, axis=0) >= 0)
     np.testing.assert_array_equal(rounds[-1], clients["epsilon"])
+    by_formula = np.array(run.client_rounds["epsilon_paper"]).reshape(40, 10)
+    np.testing.assert_array_equal(by_formula[-1], clients["epsilon_paper"])
     made = np.zeros((40, 10), int)
     made[run.assignments["round"].to_numpy(), run.assignments["client"].to_numpy()] = 1
     steps_up = np.diff(rounds, axis=0) > 0
+    np.testing.assert_array_equal(np.diff(by_formula, axis=0) > 0, made[1:] > 0)
     np.testing.assert_array_equal(steps_up, made[1:] > 0)  # every upload costs, late ones too; nothing else does
 
 

@@ -8,6 +8,7 @@ import numpy as np
 
 from fedlane.experiments.cells import Cell, Store
 from fedlane.experiments.drawing import label
+from fedlane.experiments.measured import assignment_of, mean_rewards
 from fedlane.experiments.paper import BASELINES, BOTH, PAPER, Plan
 from fedlane.network import AirInterface
 from fedlane.records import FloatArray, IntArray
@@ -26,8 +27,6 @@ LEAKAGE = 12.05
 CALIBRATED, LITERAL = "calibrated", "literal"
 NETWORK_SEEDS = 20
 """Seeds whose networks are sampled for the mean rewards."""
-CELLS = 64
-"""Cells of the sampled delay distributions."""
 ONLY = {"fashion-mnist": "F", "cifar10": "C"}
 """Tasks as letters, in the labels of cases."""
 
@@ -197,20 +196,21 @@ class Evidence:
     def networks(self, task: str) -> Networks:
         """The networks of the base setting, which all policies share."""
         if task not in self._networks:
-            air = prepare(Cell(task, "random").scenario(), self._network_seeds()).air
-            self._networks[task] = Networks(air, air.distributions(CELLS).cdf.mean(axis=-1))
+            base, seeds = Cell(task, "random"), self._network_seeds()
+            mu = np.stack([mean_rewards(base, seed) for seed in seeds])
+            self._networks[task] = Networks(prepare(base.scenario(), seeds).air, mu)
         return self._networks[task]
 
     def rewards(self, cell: Cell) -> Rewards:
         """Regret, choice and estimates of a policy in the base setting; its delays are played again."""
         if cell not in self._rewards:
             self._need("schedule", cell, self._network_seeds())
-            clients = [self.store.result(cell, seed).client for seed in self._network_seeds()]
+            results = [self.store.result(cell, seed) for seed in self._network_seeds()]
             networks = self.networks(cell.task)
             mu = networks.mu
-            assignment = np.stack([_channels(client, mu.shape[1]) for client in clients])
+            assignment = np.stack([assignment_of(result) for result in results])
             regret = [pseudo_regret(mean, chosen) for mean, chosen in zip(mu, assignment, strict=True)]
-            chosen = [mean[c[c >= 0], np.nonzero(c >= 0)[1]].mean() for mean, c in zip(mu, clients, strict=True)]
+            chosen = [_mean_of_chosen(mean, each) for mean, each in zip(mu, assignment, strict=True)]
             self._rewards[cell] = Rewards(
                 np.diff(np.stack(regret), axis=1, prepend=0.0),
                 np.array(chosen),
@@ -223,12 +223,10 @@ class Evidence:
         return [gaps(mean) for mean in self.networks(task).mu]
 
 
-def _channels(client: IntArray, clients: int) -> IntArray:
-    """(T, U) each client's channel or -1, from (T, N) each channel's client or -1."""
-    round, channel = np.nonzero(client >= 0)
-    assignment = np.full((len(client), clients), -1, np.int64)
-    assignment[round, client[round, channel]] = channel
-    return assignment
+def _mean_of_chosen(mu: FloatArray, assignment: IntArray) -> float:
+    """The mean reward (U, N) of the pairs that were assigned, (T, U)."""
+    round, client = np.nonzero(assignment >= 0)
+    return float(mu[client, assignment[round, client]].mean())
 
 
 def _estimate_error(networks: Networks, assignment: IntArray) -> FloatArray:

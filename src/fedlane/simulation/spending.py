@@ -5,6 +5,7 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fedlane.privacy import epsilon_curve
 from fedlane.privacy.accountant import one_upload
@@ -53,13 +54,11 @@ class Spending:
 
     def epsilon(self, uploads: IntArray) -> FloatArray:
         """Epsilon spent by ``uploads`` (R, ..., U): an upper bound (rigorous), a lower bound of the leak (paper)."""
-        middle = (1,) * (uploads.ndim - 2)
-        kind = self.kind.reshape(len(self.kind), *middle, self.kind.shape[1])
-        return np.asarray(self._curves[kind, uploads])
+        return np.asarray(self._curves[_as_wide(self.kind, uploads), uploads])
 
     def epsilon_paper(self, uploads: IntArray) -> FloatArray:
-        """The same by the paper's formula (6), (R, U)."""
-        return formula_6(self._of_one, self.spec.delta, uploads)
+        """The same by the paper's formula (6)."""
+        return formula_6(_as_wide(self._of_one, uploads), self.spec.delta, uploads)
 
     def summary(self, uploads: IntArray) -> dict[str, Any]:
         """What a reader must know of the privacy of a run with these uploads (R, U)."""
@@ -83,3 +82,8 @@ class Spending:
             terms, most = self.terms[self.kind[worst]], int(uploads[worst])
             summary["epsilon_composed"] = composed_gaussian(terms.epsilon, terms.delta, most) if most else 0.0
         return summary
+
+
+def _as_wide(values: NDArray[Any], uploads: IntArray) -> NDArray[Any]:
+    """Values (R, U) with the axes that uploads (R, ..., U) has between."""
+    return values.reshape(len(values), *(1,) * (uploads.ndim - 2), values.shape[1])

@@ -176,6 +176,7 @@ def tables(trace: Trace, setup: Setup, quota: FloatArray, spending: Spending | N
         "client": c,
         "queue": trace.queue.ravel(),
         "epsilon": spent(lambda known: known.epsilon(trace.uploads_so_far()), len(r)),
+        "epsilon_paper": spent(lambda known: known.epsilon_paper(trace.uploads_so_far()), len(r)),
         "available": trace.available.ravel(),
     }
     columns = {
