@@ -1,4 +1,4 @@
-"""The command line: `fedlane run`, `compare`, `show`, `list`, `bench`; `privacy` and `reproduce` lie beside it."""
+"""The command line: `fedlane run` and `compare`; the other commands lie beside it in files named cli_*."""
 
 import json
 import sys
@@ -8,11 +8,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import click
 import typer
-from rich.syntax import Syntax
-from rich.table import Table
 
 from fedlane import __version__, cli_privacy
+from fedlane.cli_help import examples, explain_arguments, said_once
+from fedlane.cli_report import report, watch
 from fedlane.cli_reproduce import reproduce
+from fedlane.cli_show import JsonOption, SeedOption, SetOption, bench, list_, print_notes, resolved_scenario, show
+from fedlane.cli_testbed import run_testbed
+from fedlane.display import Display, finished_run
 from fedlane.session import (
     InterruptedRunError,
     check_writable,
@@ -23,24 +26,25 @@ from fedlane.session import (
     screen,
     with_target,
 )
+from fedlane.trackers import check_tracker, make_tracker
 from fedlane.validate import InputError, at_least
 
 if TYPE_CHECKING:  # imported where they are used: `fedlane --help` answers at once
-    from fedlane.scenario import Scenario
     from fedlane.simulation import Run
     from fedlane.simulation.run import Simulation
+    from fedlane.trackers import Tracker
 
 app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     rich_markup_mode="rich",
     help="Federated learning over wireless channels, fast and private.",
-    epilog="First steps: [bold]fedlane run[/bold], then "
-    "[bold]fedlane compare paper-fmnist --policy lane --policy random --seeds 20[/bold].",
+    epilog=examples(
+        "fedlane run",
+        "fedlane compare paper-fmnist --policy lane --policy random --seeds 20",
+        "fedlane run --help",
+    ),
 )
-
-app.add_typer(cli_privacy.app, name="privacy")
-app.command()(reproduce)
 
 
 class Device(StrEnum):
@@ -48,27 +52,10 @@ class Device(StrEnum):
     cuda = "cuda"
 
 
-class Kind(StrEnum):
-    policies = "policies"
-    scenarios = "scenarios"
-    datasets = "datasets"
-
-
-class Benchmark(StrEnum):
-    matching = "matching"
-    schedule = "schedule"
-    learning = "learning"
-    peers = "peers"
-
-
 RoundsOption = Annotated[
     int | None, typer.Option("--rounds", metavar="T", help="Rounds to play, instead of the scenario's.")
 ]
-SeedOption = Annotated[int, typer.Option("--seed", metavar="S", help="The seed of a single run.")]
 SeedsOption = Annotated[int | None, typer.Option("--seeds", metavar="K", help="Run seeds 0 to K-1 at once.")]
-SetOption = Annotated[
-    list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change a scenario value, as network.clients=20.")
-]
 DeviceOption = Annotated[Device, typer.Option("--device", help="Where models are trained.")]
 NoLearningOption = Annotated[bool, typer.Option("--no-learning", help="Compute the schedule alone.")]
 OutOption = Annotated[Path | None, typer.Option("--out", metavar="DIR", help="Output folder: new or empty.")]
@@ -76,7 +63,10 @@ TargetOption = Annotated[
     float | None, typer.Option("--target", metavar="A", help="Also report the time to reach this accuracy.")
 ]
 CheckpointOption = Annotated[int, typer.Option("--checkpoint-every", metavar="K", help="Rounds between checkpoints.")]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print the result as JSON, and nothing else.")]
+TrackOption = Annotated[
+    list[str] | None,
+    typer.Option("--track", metavar="TRACKER", help="Also write to tensorboard[:DIR] or mlflow[:URI]."),
+]
 QuietOption = Annotated[bool, typer.Option("--quiet", help="Print only errors.")]
 
 
@@ -95,12 +85,21 @@ def _options(
     pass
 
 
-@app.command()
+@app.command(
+    epilog=examples(
+        "fedlane run",
+        "fedlane run paper-fmnist --policy mamab-om:V=10 --seeds 5 --no-learning",
+        "fedlane run --set network.clients=20 --set privacy.epsilon=4 --out runs/mine",
+        "fedlane run --resume runs/mine",
+    )
+)
 def run(
     scenario: Annotated[
-        str | None, typer.Argument(metavar="[SCENARIO]", help="A preset's name or a TOML file (quickstart).")
+        str | None, typer.Argument(metavar="[SCENARIO]", help="A preset's name or a TOML file; else quickstart.")
     ] = None,
-    policy: Annotated[str | None, typer.Option("--policy", metavar="P", help="As mamab-om:V=10 (lane).")] = None,
+    policy: Annotated[
+        str | None, typer.Option("--policy", metavar="P", help="As random or mamab-om:V=10; else lane.")
+    ] = None,
     rounds: RoundsOption = None,
     seed: SeedOption = 0,
     seeds: SeedsOption = None,
@@ -117,6 +116,7 @@ def run(
     resume: Annotated[
         Path | None, typer.Option("--resume", metavar="DIR", help="Go on with a run that was interrupted.")
     ] = None,
+    track: TrackOption = None,
     as_json: JsonOption = False,
     quiet: QuietOption = False,
 ) -> None:
@@ -126,28 +126,35 @@ def run(
     from fedlane.simulation.run import Simulation
 
     at_least("--checkpoint-every", checkpoint_every, 1)
-    quiet = quiet or as_json
+    _check_trackers(track)
+    display = Display(messages, quiet=quiet or as_json)
     if resume is not None:
         changes = (scenario, out, set_, rounds, seeds, policy, save_schedule, seed or None, no_learning or None)
         if any(change is not None for change in changes):
             raise InputError("--resume DIR continues that run as it is: leave out the scenario and what changes it")
         folder = resume
-        result = play("resuming", lambda: Simulation.resume(resume, device), RunFolder(resume), checkpoint_every, quiet)
+        trackers = _trackers(track, folder.resolve().name, folder)
+
+        def make() -> Simulation:
+            return Simulation.resume(resume, device)
+
+        result = play("resuming", make, RunFolder(resume), checkpoint_every, display, trackers)
     else:
-        loaded = _scenario(scenario or "quickstart", set_, rounds)
+        loaded = resolved_scenario(scenario or "quickstart", set_, rounds)
         chosen = _seeds(seed, seeds)
         policy = policy or "lane"
         make_policy(policy, loaded.policies)  # a mistyped name is answered before anything is made
         if save_schedule is not None:
             check_writable(save_schedule)
         folder = out or new_folder(f"{file_name(loaded.name)}-{file_name(policy)}")
+        trackers = _trackers(track, folder.resolve().name, folder)
         made: list[Simulation] = []
 
-        def make() -> Simulation:
+        def make_new() -> Simulation:
             made.append(Simulation(loaded, policy, chosen, learning=not no_learning, device=device))
             return made[0]
 
-        result = play(policy, make, RunFolder.create(folder), checkpoint_every, quiet)
+        result = play(policy, make_new, RunFolder.create(folder), checkpoint_every, display, trackers)
         if save_schedule is not None:
             made[0].schedule().save(save_schedule)
     if as_json:
@@ -157,11 +164,16 @@ def run(
 
         summary = with_target(result, target)
         screen.print(summary_table(summary))
-        _print_notes(notes(summary))
+        print_notes(notes(summary))
         screen.print(f"Saved to {folder}", highlight=False, soft_wrap=True)
 
 
-@app.command()
+@app.command(
+    epilog=examples(
+        "fedlane compare paper-fmnist --policy lane --policy random --seeds 20",
+        "fedlane compare quickstart --policy lane --policy mamab-om --target 0.7",
+    )
+)
 def compare(
     scenario: Annotated[str, typer.Argument(metavar="SCENARIO", help="A preset's name or a TOML file.")],
     policy: Annotated[
@@ -176,6 +188,7 @@ def compare(
     target: TargetOption = None,
     checkpoint_every: CheckpointOption = 50,
     out: OutOption = None,
+    track: TrackOption = None,
     as_json: JsonOption = False,
     quiet: QuietOption = False,
 ) -> None:
@@ -185,8 +198,8 @@ def compare(
     from fedlane.simulation.run import Simulation
 
     at_least("--checkpoint-every", checkpoint_every, 1)
-    loaded = _scenario(scenario, set_, rounds)
-    quiet = quiet or as_json
+    loaded = resolved_scenario(scenario, set_, rounds)
+    _check_trackers(track)
     chosen = _seeds(seed, seeds)
     names = [file_name(name) for name in policy]
     if len(set(names)) < len(names):
@@ -196,14 +209,19 @@ def compare(
     folder = out or new_folder(f"{file_name(loaded.name)}-compare")
     parent = RunFolder.create(folder)
 
+    runs: list[Run] = []
+
     def played(text: str, name: str) -> "Run":
         def make() -> "Simulation":
             return Simulation(loaded, text, chosen, learning=not no_learning, device=device)
 
-        return play(text, make, RunFolder.create(folder / name), checkpoint_every, quiet)
+        display = Display(messages, quiet=quiet or as_json, finished=[finished_run(run.summary) for run in runs])
+        trackers = _trackers(track, f"{folder.resolve().name}/{name}", folder / name)
+        return play(text, make, RunFolder.create(folder / name), checkpoint_every, display, trackers)
 
     try:
-        runs = [played(text, name) for text, name in zip(policy, names, strict=True)]
+        for text, name in zip(policy, names, strict=True):
+            runs.append(played(text, name))
     except BaseException:
         parent.abandon()  # only if nothing is in it
         raise
@@ -218,91 +236,8 @@ def compare(
         from fedlane.report.terminal import comparison_table, notes
 
         screen.print(comparison_table(summaries))
-        _print_notes([note for summary in summaries for note in notes(summary)])
+        print_notes([note for summary in summaries for note in notes(summary)])
         screen.print(f"Saved to {folder}", highlight=False, soft_wrap=True)
-
-
-@app.command()
-def show(
-    scenario: Annotated[str, typer.Argument(metavar="SCENARIO", help="A preset, a TOML file or a run folder.")],
-    set_: SetOption = None,
-    seed: SeedOption = 0,
-    picture: Annotated[
-        Path | None, typer.Option("--picture", metavar="FILE", help="Draw who holds which classes into a PNG or PDF.")
-    ] = None,
-    as_json: JsonOption = False,
-) -> None:
-    """Show a scenario with every value, or a run folder's summary."""
-    from fedlane.scenario import presets
-
-    if Path(scenario).is_dir() and scenario not in presets():
-        from fedlane.report.terminal import notes, summary_table
-        from fedlane.simulation import Run
-
-        loaded = Run.load(scenario)
-        if as_json:
-            print(json.dumps(loaded.summary))
-            return
-        screen.print(summary_table(loaded.summary))
-        _print_notes(notes(loaded.summary))
-        return
-    resolved = _scenario(scenario, set_, None)
-    if picture is not None:
-        from fedlane.report.figures import partition_figure
-        from fedlane.simulation.setup import prepare
-
-        partition_figure(prepare(resolved, [seed]).label_counts[0], picture)
-        messages.print(f"Drew the partition of seed {seed} to {picture}", highlight=False, soft_wrap=True)
-        return
-    if as_json:
-        print(json.dumps(resolved.model_dump()))
-    elif screen.is_terminal:
-        screen.print(Syntax(resolved.to_toml(), "toml", background_color="default"))
-    else:
-        print(resolved.to_toml(), end="")
-
-
-@app.command("list")
-def list_(kind: Annotated[Kind, typer.Argument(help="What to list.")], as_json: JsonOption = False) -> None:
-    """List the policies, scenarios or datasets that there are."""
-    from fedlane import catalogue
-
-    rows, headings = getattr(catalogue, kind.value)()
-    if as_json:
-        print(json.dumps([dict(zip(headings, row, strict=True)) for row in rows]))
-        return
-    table = Table()
-    for heading in headings:
-        table.add_column(heading, no_wrap=heading == headings[0])
-    for row in rows:
-        table.add_row(*row)
-    screen.print(table)
-
-
-@app.command()
-def bench(
-    what: Annotated[Benchmark, typer.Argument(help="What to measure.")],
-    as_json: JsonOption = False,
-) -> None:
-    """Measure speed on this machine, each figure beside its reference."""
-    from fedlane.experiments import benchmarks
-
-    with messages.status(f"Measuring {what.value}"):
-        rows = getattr(benchmarks, what.value)()
-    if as_json:
-        print(json.dumps([row.__dict__ for row in rows]))
-        return
-    table = Table("what", "measured", "reference", "ratio", "asked for")
-    for row in rows:
-        table.add_row(row.what, row.measured, row.reference, row.ratio, row.bound)
-    screen.print(table)
-
-
-def _scenario(name: str, settings: list[str] | None, rounds: int | None) -> "Scenario":
-    from fedlane.scenario import Scenario
-
-    scenario = Scenario.load(name).with_settings(settings or [])
-    return scenario if rounds is None else scenario.with_values({"rounds": rounds})
 
 
 def _seeds(seed: int, seeds: int | None) -> list[int]:
@@ -316,9 +251,25 @@ def _seeds(seed: int, seeds: int | None) -> list[int]:
     return list(range(seeds))
 
 
-def _print_notes(lines: list[str]) -> None:
-    for line in lines:
-        messages.print(f"Note: {line}.", style="yellow", highlight=False)
+def _check_trackers(texts: list[str] | None) -> None:
+    """Refuse, before the work, a tracker that is unknown or not installed."""
+    for text in texts or []:
+        check_tracker(text)
+
+
+def _trackers(texts: list[str] | None, name: str, folder: Path) -> "list[Tracker]":
+    return [make_tracker(text, name, folder) for text in texts or []]
+
+
+# In the order in which `fedlane --help` names them.
+app.command(epilog=examples("fedlane show quickstart", "fedlane show runs/mine"))(show)
+app.command("list", epilog=examples("fedlane list policies", "fedlane list scenarios --json"))(list_)
+app.command(epilog=examples("fedlane reproduce --quick", "fedlane reproduce fig-v fig-delay --seeds 5"))(reproduce)
+app.command(epilog=examples("fedlane report runs/mine", "fedlane report runs/a runs/b --out page.html"))(report)
+app.command(epilog=examples("fedlane watch runs/mine"))(watch)
+app.command(epilog=examples("fedlane bench matching"))(bench)
+app.command("testbed", epilog=examples("fedlane testbed --calibrate --policy lane --policy random"))(run_testbed)
+app.add_typer(cli_privacy.app, name="privacy")
 
 
 def main() -> None:
@@ -326,12 +277,14 @@ def main() -> None:
     from fedlane.scheduling.checks import PolicyError
 
     try:
-        code = app(standalone_mode=False)
+        command = typer.main.get_command(app)
+        explain_arguments(command)
+        code = command(standalone_mode=False)
     except click.exceptions.NoArgsIsHelpError as error:
         error.show()
         code = 2
     except click.ClickException as error:
-        code = _fail(error.format_message())
+        code = _fail(said_once(error.format_message()))
     except (InputError, PolicyError) as error:
         code = _fail(str(error))
     except InterruptedRunError as error:

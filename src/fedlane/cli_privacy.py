@@ -1,4 +1,4 @@
-"""The command line's privacy part: `fedlane privacy calibrate`, `account`, `audit`."""
+"""The command line's privacy part: `fedlane privacy calibrate`, `account`, `audit`, `new-ledger`."""
 
 import json
 from enum import StrEnum
@@ -9,6 +9,7 @@ import typer
 from rich.progress import Progress
 from rich.table import Table
 
+from fedlane.cli_help import examples
 from fedlane.privacy_rows import calibrated_row, json_safe, ledger_rows, paper_rows, rigorous_row, scenario_rows
 from fedlane.session import check_writable, messages, screen
 from fedlane.validate import InputError, at_least
@@ -37,7 +38,12 @@ SetOption = Annotated[
 JsonOption = Annotated[bool, typer.Option("--json", help="Print the result as JSON, and nothing else.")]
 
 
-@app.command()
+@app.command(
+    epilog=examples(
+        "fedlane privacy calibrate quickstart",
+        "fedlane privacy calibrate --epsilon 8 --delta 1e-5 --size 6000 --batch 64 --uploads 250",
+    )
+)
 def calibrate(
     scenario: Annotated[
         str | None, typer.Argument(metavar="[SCENARIO]", help="Calibrate every client of a scenario, or:")
@@ -74,7 +80,7 @@ def calibrate(
     _print_table(rows)
 
 
-@app.command()
+@app.command(epilog=examples("fedlane privacy account runs/mine", "fedlane privacy account client/ledger.jsonl"))
 def account(
     ledger: Annotated[
         Path | None, typer.Argument(metavar="[LEDGER]", help="A client's ledger, a run's, or a run folder; or:")
@@ -110,7 +116,7 @@ def account(
     _print_table(rows)
 
 
-@app.command()
+@app.command(epilog=examples("fedlane privacy audit", "fedlane privacy audit --mechanism paper --out audit.png"))
 def audit(
     mechanism: Annotated[Mechanism, typer.Option("--mechanism", help="What to audit.")] = Mechanism.rigorous,
     epsilon: EpsilonOption = None,
@@ -186,6 +192,18 @@ def audit(
     screen.print(f"The claim is {verdict}", style="red" if broken else "green", highlight=False)
 
 
+@app.command("new-ledger", epilog=examples("fedlane privacy new-ledger ledger.jsonl --client hospital-3"))
+def new_ledger(
+    path: Annotated[Path, typer.Argument(metavar="PATH", help="The ledger's file, on the client's own disk.")],
+    client: Annotated[str, typer.Option("--client", metavar="NAME", help="The client's name in its federation.")],
+) -> None:
+    """Make the ledger of a new client, once. One that exists, or existed, is refused."""
+    from fedlane.flower.ledgers import new_ledger
+
+    made = new_ledger(path, client)
+    messages.print(f"{made} is the ledger of client {client}. Keep it out of backups that restore it.", markup=False)
+
+
 def _all_given(**values: float | None) -> dict[str, Any]:
     """The values, if every one is there and greater than 0."""
     for name, value in values.items():
@@ -201,6 +219,9 @@ def _all_given(**values: float | None) -> dict[str, Any]:
 
 def _print_table(rows: list[dict[str, Any]]) -> None:
     """The rows as a table; what is the same in all of them stands above it."""
+    if not rows:
+        screen.print("No data set has an account yet: nothing is spent.")
+        return
     shown = dict(rows[0])
     if len(rows) > 1:
         same = {key for key in shown if all(row[key] == rows[0][key] for row in rows)} - {

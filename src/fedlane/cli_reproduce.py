@@ -76,6 +76,7 @@ def reproduce(
 def _compute(plan: "Plan", store: "Store", device: str, quiet: bool, *, learn: bool = True) -> None:
     """Schedules, then learning, with bars of cells and replicas."""
     from fedlane.experiments.paper import compute_schedules
+    from fedlane.experiments.theorems import compute_convergence, to_measure
 
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     hidden = quiet or not messages.is_terminal
@@ -93,6 +94,9 @@ def _compute(plan: "Plan", store: "Store", device: str, quiet: bool, *, learn: b
 
             store.learn(piece, device, tell)
             before += len(piece) * store.rounds
+        if learn:
+            bar = progress.add_task("losses for the theorems", total=len(to_measure(plan, store)))
+            compute_convergence(plan, store, lambda name: progress.advance(bar))
 
 
 def _draw(plan: "Plan", store: "Store", quiet: bool) -> None:
@@ -100,6 +104,7 @@ def _draw(plan: "Plan", store: "Store", quiet: bool) -> None:
     from fedlane.experiments.drawing import Drawer
     from fedlane.experiments.page import write_page
     from fedlane.experiments.paper import FIGURES
+    from fedlane.experiments.theorems import theorem_table
     from fedlane.report.paper_figures import draw
 
     drawer = Drawer(plan, store)
@@ -114,7 +119,7 @@ def _draw(plan: "Plan", store: "Store", quiet: bool) -> None:
         if written and not quiet:
             screen.print(f"Drew {written[0]}", highlight=False, soft_wrap=True)
     if set(plan.figures) == set(FIGURES):  # the claims need all of them
-        path = write_page(store.folder, plan, drawn, judge(plan, store))
+        path = write_page(store.folder, plan, drawn, judge(plan, store), theorem_table(plan, store))
         if not quiet:
             screen.print(f"Wrote {path}", highlight=False, soft_wrap=True)
 

@@ -1,5 +1,6 @@
 """One frozen, validated object that is the config file, the command line's ``--set`` and the header of every result."""
 
+import contextlib
 import tomllib
 from collections.abc import Mapping, Sequence
 from importlib import resources
@@ -21,6 +22,8 @@ Share = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
 OneOrPerClient = Positive | Annotated[tuple[Positive, ...], Field(min_length=1)]
 Epsilon = Annotated[float, Field(gt=0, le=1e12, allow_inf_nan=False)]
 Line = tuple[Finite, Finite]
+NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Rates = tuple[tuple[Positive, ...], ...]
 
 
 class _Section(BaseModel):
@@ -45,12 +48,29 @@ class Network(_Section):
     interference_db: tuple[Decibel, Decibel] = (-5.0, 10.0)
     payload_bits: Positive | Literal["model"] = 5000.0
     deadline_s: Positive = 5.0
+    rates_mbps: Rates | tuple[Rates, ...] | None = None
+    """Links of known rates instead of a radio: clients x channels, or a list of those, one for each round in turn."""
+    floor_s: NotNegative | tuple[NotNegative, NotNegative] = 0.0
+    """What the federation's software adds to every delay on such links; two values: uniform between them."""
 
     @model_validator(mode="after")
     def _ordered(self) -> "Network":
         if self.interference_db[0] > self.interference_db[1]:
             raise ValueError(
                 f"interference_db must be [low, high] with low at most high, got {list(self.interference_db)}"
+            )
+        if isinstance(self.floor_s, tuple) and self.floor_s[0] > self.floor_s[1]:
+            raise ValueError(f"floor_s must be [low, high] with low at most high, got {list(self.floor_s)}")
+        if self.rates_mbps is None:
+            if self.floor_s != 0.0:
+                raise ValueError("floor_s needs rates_mbps: a radio's delays have no floor")
+            return self
+        table = np.empty((0, 0))
+        with contextlib.suppress(ValueError):  # rows of unlike lengths
+            table = np.array(self.rates_mbps, np.float64)
+        if table.ndim not in (2, 3) or not table.size or table.shape[-2:] != (self.clients, self.channels):
+            raise ValueError(
+                f"rates_mbps must be clients x channels ({self.clients} x {self.channels}) numbers, or a list of those"
             )
         return self
 
@@ -61,6 +81,8 @@ class Compute(_Section):
     frequency_low_hz: Line = (10e3, 10e3)
     frequency_high_hz: Line = (30e3, 100e3)
     cycles_per_sample: OneOrPerClient = 3.0
+    seconds: OneOrPerClient | None = None
+    """Measured time of local training, instead of cycles over frequency."""
 
 
 class Data(_Section):
@@ -118,6 +140,7 @@ class Scenario(_Section):
         clients = self.network.clients
         for field, value in (
             ("compute.cycles_per_sample", self.compute.cycles_per_sample),
+            ("compute.seconds", self.compute.seconds),
             ("learning.batch_size", self.learning.batch_size),
             ("privacy.epsilon", self.privacy.epsilon),
             ("privacy.delta", self.privacy.delta),

@@ -1,6 +1,7 @@
 """Scenarios as text: TOML out, ``key=value`` in, and validation errors as one line."""
 
 import json
+import re
 import tomllib
 from collections.abc import Mapping
 from typing import Any
@@ -11,7 +12,8 @@ from fedlane.validate import InputError, nearest
 
 
 def to_toml(values: Mapping[str, Any], prefix: str = "") -> str:
-    """Nested plain values as TOML: this table's own values first, then its sub-tables."""
+    """Nested plain values as TOML: this table's own values first, then its sub-tables. None is left out."""
+    values = {key: value for key, value in values.items() if value is not None}
     lines = [f"{key} = {_toml_value(value)}" for key, value in values.items() if not isinstance(value, Mapping)]
     for key, value in values.items():
         if isinstance(value, Mapping) and value:
@@ -75,7 +77,8 @@ def explain(error: ValidationError, model: type[BaseModel]) -> str:
     alternatives = [e for e in errors if e["type"] == "literal_error" and _field_path(e["loc"], model) == path]
     if alternatives and first["type"] != "literal_error":
         bound += f" or {alternatives[0]['ctx']['expected']}"
-    return f"{name} {bound}, got {_shown(first['input'])}"
+    hint = nearest(str(first["input"]), re.findall(r"'([^']*)'", bound)) if "'" in bound else ""
+    return f"{name} {bound}, got {_shown(first['input'])}{hint}"
 
 
 def _deepest(errors: list[Any]) -> Any:

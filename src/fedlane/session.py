@@ -1,4 +1,4 @@
-"""A run at the terminal: progress, checkpoints, Ctrl-C, and where results go."""
+"""A run at the terminal: what is shown and tracked, checkpoints, Ctrl-C, and where results go."""
 
 import re
 import signal
@@ -9,16 +9,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from fedlane.display import Display
+from fedlane.trackers import Tracking
 from fedlane.validate import InputError
 
 if TYPE_CHECKING:  # imported where they are used: `fedlane --help` answers at once
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
     from fedlane.simulation import Run
     from fedlane.simulation.results import RunFolder
     from fedlane.simulation.run import Simulation
+    from fedlane.trackers import Tracker
 
 
 class InterruptedRunError(Exception):
@@ -27,8 +29,6 @@ class InterruptedRunError(Exception):
 
 CHECKPOINT_S = 5.0
 """A run that lasts is written this often, so that it can be followed."""
-REFRESH_S = 0.1
-"""The progress bar is redrawn at most this often."""
 
 screen = Console()
 messages = Console(stderr=True)
@@ -46,34 +46,38 @@ def with_target(result: "Run", target: float | None) -> dict[str, Any]:
     return summary
 
 
-def play(name: str, make: "Callable[[], Simulation]", target: "RunFolder", checkpoint_every: int, quiet: bool) -> "Run":
-    """Run to the end with a progress bar; the folder is rewritten on the way, so that the run can be followed."""
-    hidden = quiet or not messages.is_terminal
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("rounds"))
+def play(
+    name: str,
+    make: "Callable[[], Simulation]",
+    target: "RunFolder",
+    checkpoint_every: int,
+    display: Display,
+    trackers: "Sequence[Tracker]" = (),
+) -> "Run":
+    """Run to the end, shown and tracked; the folder is rewritten on the way, so that the run can be followed."""
     simulation: Simulation | None = None
+    tracking = Tracking(trackers, warn)
     try:
-        with Progress(*columns, TimeRemainingColumn(), console=messages, transient=True, disable=hidden) as progress:
-            bar = progress.add_task(f"{name}: preparing", total=None)
-            simulation = make()
-            if (
-                simulation.ledger is not None and simulation.round
-            ):  # resumed: what is there is checked before it goes on
-                simulation.ledger.keep_in(target.path)
-            progress.update(bar, total=simulation.scenario.rounds)
-            written, shown, started = time.monotonic(), 0.0, simulation.round
+        with display, tracking.closing():
+            with display.preparing(name):
+                simulation = make()
+                if simulation.ledger is not None and simulation.round:  # resumed: what is there is checked first
+                    simulation.ledger.keep_in(target.path)
+                tracking.start(simulation)
+            display.begin(simulation)
+            written, started = time.monotonic(), simulation.round
             with between_rounds() as check_interrupt:
                 while not simulation.finished:
                     simulation.step()
+                    tracking.round(simulation)
+                    display.update(simulation)
                     check_interrupt()
-                    now = time.monotonic()
-                    if not hidden and now - shown > REFRESH_S:
-                        progress.update(bar, completed=simulation.round, description=_progress_line(simulation))
-                        shown = now
                     due = (simulation.round - started) % checkpoint_every == 0 and simulation.federation is not None
-                    if (due or now - written > CHECKPOINT_S) and not simulation.finished:
+                    if (due or time.monotonic() - written > CHECKPOINT_S) and not simulation.finished:
                         _save(simulation, target)
                         written = time.monotonic()
                 result = _save(simulation, target)
+                tracking.end(result.summary, "finished")
                 check_interrupt()
     except KeyboardInterrupt:
         if simulation is None or not simulation.round:
@@ -124,15 +128,9 @@ def between_rounds() -> "Iterator[Callable[[], None]]":
         signal.signal(signal.SIGINT, before)
 
 
-def _progress_line(simulation: "Simulation") -> str:
-    """Policy, time on the air so far, and the last tested accuracy."""
-    trace = simulation.trace
-    line = f"{simulation.label}: {trace.delay_s[:, : simulation.round].sum(axis=1).mean():,.0f} s on the air"
-    tested = trace.accuracy[0, : simulation.round]
-    if simulation.federation is not None and (tested == tested).any():
-        last = max(t for t in range(simulation.round) if tested[t] == tested[t])
-        line += f", accuracy {trace.accuracy[:, last].mean():.3f}"
-    return line
+def warn(line: str) -> None:
+    """One line of warning on the terminal."""
+    messages.print(f"Warning: {line}.", style="yellow", markup=False, highlight=False, soft_wrap=True)
 
 
 def new_folder(stem: str) -> Path:

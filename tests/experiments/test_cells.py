@@ -205,8 +205,9 @@ def small_test_set(cifar10, monkeypatch):
 
 
 @pytest.mark.xdist_group("cifar10")  # unpacked once
-def test_a_cell_of_cifar10_learns_what_a_fresh_run_does(tmp_path, small_test_set):
-    store, cell = Store(tmp_path, rounds=2), Cell("cifar10", "random", "tau-1")
+@pytest.mark.parametrize(("policy", "setting"), [("random", "tau-1"), ("mamab-om:V=100", "private")])
+def test_a_cell_of_cifar10_learns_what_a_fresh_run_does(tmp_path, small_test_set, policy, setting):
+    store, cell = Store(tmp_path, rounds=2), Cell("cifar10", policy, setting)
     learned_runs(store, [(cell, 1)])
     run, learned = fresh(cell, 1, rounds=2, learning=True), store.result(cell, 1).learned
     np.testing.assert_allclose(learned.accuracy, [[run.summary["final_accuracy"]["mean"]]], atol=0.002)

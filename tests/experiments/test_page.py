@@ -14,9 +14,10 @@ def test_the_page_shows_figures_and_all_claims(tmp_path):
     """An empty store: every claim is there and says that it was not computed, but for those that need no cell."""
     plan = Plan(FIGURES, 2, 2)
     verdicts = judge(plan, Store(tmp_path))
-    text = page(plan, ["fig-v", "fig-delay"], verdicts, "pictures", note="Somewhere.")
+    text = page(plan, ["fig-v", "fig-delay"], verdicts, "| 5 | a bound |", "pictures", note="Somewhere.")
     assert "![fig-v](pictures/fig-v.png)" in text
     assert CAPTIONS["fig-delay"] in text
-    assert sum(line.startswith("| ") for line in text.splitlines()) == 1 + len(CLAIMS)
+    assert sum(line.startswith("| ") for line in text.splitlines()) == 2 + len(CLAIMS)
+    assert "## The theorems" in text
     assert "34 not computed" in text
-    assert write_page(tmp_path, plan, [], verdicts).read_text().startswith("# Results")
+    assert write_page(tmp_path, plan, [], verdicts, "").read_text().startswith("# Results")

@@ -37,6 +37,8 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "nonuniform": {"privacy.epsilon": "nonuniform"},
     "same-interference": {"network.interference_db": [2.5, 2.5]},
     "long-deadline": {"network.deadline_s": 60.0},
+    "softmax": {"learning.model": "softmax"},
+    "softmax-slow": {"learning.model": "softmax", "learning.learning_rate": 0.01},
     **{f"tau-{tau}": {"learning.local_iterations": tau} for tau in (1, 2, 10)},
     **{f"clients-{clients}": {"network.clients": clients} for clients in (6, 20, 40)},
     **{f"channels-{channels}": {"network.channels": channels} for channels in (2, 6, 8)},
@@ -106,6 +108,13 @@ class Store:
     def missing(self, kind: str, cell: Cell, seeds: Iterable[int]) -> list[int]:
         """The seeds that are still to be computed."""
         return [seed for seed in seeds if not self._path(kind, cell, seed).is_file()]
+
+    def read(self, kind: str, cell: Cell, seed: int) -> dict[str, NDArray[Any]]:
+        """What was written of a kind."""
+        return _load(self._path(kind, cell, seed))
+
+    def write(self, kind: str, cell: Cell, seed: int, arrays: dict[str, NDArray[Any]]) -> None:
+        _save(self._path(kind, cell, seed), arrays)
 
     def schedule(self, cell: Cell, seeds: Sequence[int]) -> None:
         """Compute the schedules of a cell that are missing, all seeds at once."""

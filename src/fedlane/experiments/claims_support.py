@@ -10,7 +10,7 @@ from fedlane.experiments.cells import Cell, Store
 from fedlane.experiments.drawing import label
 from fedlane.experiments.measured import assignment_of, mean_rewards
 from fedlane.experiments.paper import BASELINES, BOTH, PAPER, Plan
-from fedlane.network import AirInterface
+from fedlane.network import Air
 from fedlane.records import FloatArray, IntArray
 from fedlane.simulation.results import interval
 from fedlane.simulation.setup import prepare
@@ -114,7 +114,7 @@ class Schedules:
 class Networks:
     """The true networks of some seeds of a task."""
 
-    air: AirInterface
+    air: Air
     mu: FloatArray
     """(S, U, N): mean reward E[max(1 - d / d_max, 0)], so that d_max (1 - mu) is the mean of min(d, d_max)."""
 
@@ -258,7 +258,6 @@ def both_readings(cases: Callable[[str], list[Case]], free_v: bool = False) -> F
 
 
 def accuracy_above(e: Evidence, both: bool, setting: str, others: Sequence[str], reading: str) -> list[Case]:
-    policies = PAPER if reading == CALIBRATED else PAPER[:3]  # GMBA did not learn by the literal reading
     return [
         Case(
             f"{letter} {label(policy)} over {label(other)}",
@@ -266,7 +265,7 @@ def accuracy_above(e: Evidence, both: bool, setting: str, others: Sequence[str],
             policy,
         )
         for task, letter in e.tasks(both)
-        for policy in policies
+        for policy in PAPER
         for other in others
     ]
 

@@ -33,8 +33,8 @@ from fedlane.privacy.paper import formula_6
 def better_than_random(setting: str) -> Callable[[Evidence], Finding]:
     def find(e: Evidence) -> Finding:
         cases = accuracy_above(e, False, setting, ["random"], CALIBRATED)
-        literal = None if setting != "base" else lambda: accuracy_above(e, False, setting, ["random"], LITERAL)
-        return Finding(cases, literal, note=final_note(e, False, setting, ["random"]))
+        note = final_note(e, False, setting, ["random"])
+        return Finding(cases, lambda: accuracy_above(e, False, setting, ["random"], LITERAL), note=note)
 
     return find
 
@@ -66,12 +66,10 @@ def saturates(e: Evidence) -> Finding:
 def delay_order(
     both: bool, setting: str = "base", steps: Sequence[tuple[int, int]] = STEPS
 ) -> Callable[[Evidence], Finding]:
-    """The literal cells are the base setting's: an epsilon and a batch size equal for all do not change schedules."""
-
     def find(e: Evidence) -> Finding:
         return Finding(
             delay_falls_with_v(e, both, setting, CALIBRATED, steps),
-            lambda: delay_falls_with_v(e, both, "base", LITERAL, steps),
+            lambda: delay_falls_with_v(e, both, setting, LITERAL, steps),
         )
 
     return find

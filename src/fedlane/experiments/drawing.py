@@ -8,8 +8,10 @@ from fedlane.experiments.cells import Cell, Store
 from fedlane.experiments.measured import complexity_panels, regret_panels
 from fedlane.experiments.paper import BASELINES, BUDGETS, PAPER, SENSITIVITY, Plan
 from fedlane.learning.replay import Curves
+from fedlane.privacy.paper import Leak, composed_gaussian, formula_6
 from fedlane.records import FloatArray
 from fedlane.report.paper_figures import Line, Panel
+from fedlane.simulation.setup import prepare
 
 TASK_NAMES = {"fashion-mnist": "Fashion-MNIST, MLP", "cifar10": "CIFAR-10, CNN"}
 LOOKS = {
@@ -85,24 +87,24 @@ class Drawer:
             panels += [
                 self.accuracy_panel(task, (*PAPER, "random", "lane"), "base"),
                 self.delay_panel(task, (*PAPER, "random", "lane"), "base"),
-                self.accuracy_panel(task, (*PAPER[:3], "random"), "base", "literal"),
+                self.accuracy_panel(task, (*PAPER, "random"), "base", "literal"),
                 self.delay_panel(task, (*PAPER, "random"), "base", "literal"),
             ]
         return panels
 
     def fig_private(self) -> list[Panel]:
-        policies = (*PAPER, "random", "lane")
-        return [
-            panel
-            for task in self.plan.tasks
-            for panel in (
+        policies, panels = (*PAPER, "random", "lane"), []
+        for task in self.plan.tasks:
+            panels += [
                 self.accuracy_panel(task, policies, "private"),
                 self.delay_panel(task, policies, "private"),
-            )
-        ]
+                self.accuracy_panel(task, (*PAPER, "random"), "private", "literal"),
+                self.delay_panel(task, (*PAPER, "random"), "private", "literal"),
+            ]
+        return [*panels, *(leakage_panel(task, self.store.rounds) for task in self.plan.tasks)]
 
     def fig_accuracy(self) -> list[Panel]:
-        return [self.accuracy_panel(task, (*PAPER, *BASELINES, "lane"), "base") for task in self.plan.tasks]
+        return [self.accuracy_panel(task, (*PAPER, *BASELINES, "lane", "genie"), "base") for task in self.plan.tasks]
 
     def fig_delay(self) -> list[Panel]:
         return [self.delay_panel(task, (*PAPER, *BASELINES, "lane", "genie"), "base") for task in self.plan.tasks]
@@ -142,6 +144,11 @@ class Drawer:
 
     def fig_regret(self) -> list[Panel]:
         return regret_panels(self.plan, self.store)
+
+    def fig_convergence(self) -> list[Panel]:
+        from fedlane.experiments.theorems import convergence_panels  # late: it uses the looks of this module
+
+        return convergence_panels(self.plan, self.store)
 
     def fig_complexity(self) -> list[Panel]:
         return complexity_panels()
@@ -187,6 +194,28 @@ class Drawer:
 
     def _total(self, cell: Cell, seed: int) -> FloatArray:
         return self.delay(cell, seed)[-1]
+
+
+def leakage_panel(task: str, rounds: int) -> Panel:
+    """A client's leakage against its uploads at epsilon 0.8 and b = 10: formula (6), and the tight figures."""
+    scenario = Cell(task, "random", "private").scenario()
+    setup = prepare(scenario, [0])
+    epsilon, delta = float(scenario.epsilon[0]), float(scenario.per_client(scenario.privacy.delta)[0])
+    spec = setup.mechanism
+    noise, rate = float(spec.upload_noise[0, 0]), float(spec.sample_rate[0, 0])
+    uploads = np.unique(np.geomspace(1, rounds, 9).round()).astype(np.int64)
+    noised = Leak(noise, rate, spec.local_iterations)
+    lines = {
+        "formula (6)": formula_6(epsilon, delta, uploads),
+        "Gaussian rounds, composed tightly": [composed_gaussian(epsilon, delta, int(count)) for count in uploads],
+        "the paper's noise, at least": [noised.epsilon(delta, int(count)) for count in uploads],
+    }
+    drawn = {
+        name: Line(uploads.astype(np.float64), np.array(values, np.float64)[None], 5 + number % 2, number)
+        for number, (name, values) in enumerate(lines.items())
+    }
+    title = f"{TASK_NAMES[task]}: formula (6) gives {float(formula_6(epsilon, delta, 250)):.2f} after 250 uploads"
+    return Panel(title, "uploads of a client", f"epsilon at delta {delta:g}", drawn, log=True)
 
 
 def _reading(policy: str, reading: str) -> str:

@@ -10,19 +10,24 @@ from fedlane.experiments.paper import Plan
 
 CAPTIONS = {
     "fig-v": "Test accuracy and accumulated delay of OM and GMBA at V = 1, 10, 100, Random and `lane` (epsilon 25).",
-    "fig-private": "The same with epsilon 0.8 and b = 10. What these epsilons are worth is in privacy.md.",
+    "fig-private": "The same with epsilon 0.8 and b = 10; last, what formula (6) says of these uploads (12.05 in the "
+    "paper), and the tight figures.",
     "fig-rounds": "Aggregation rounds within a total time budget.",
     "fig-selection": "Share of rounds in which each client was chosen, with its quota.",
     "fig-accuracy": "Test accuracy of all policies.",
     "fig-delay": "Accumulated delay of all policies.",
     "fig-regret": "Cumulative pseudo-regret; the titles say what Theorem 4's bound is worth.",
     "fig-queues": "The longest virtual queue: the additive rule, success weights, and `lane`.",
+    "fig-convergence": "The loss over all training records above the optimum's (softmax), the squared gradient (MLP), "
+    "and a constructed setting in which Theorems 5 and 6 say something.",
     "fig-complexity": "Measured time of one decision, with fitted exponents.",
     "fig-sensitivity": "Final accuracy and accumulated delay against iterations, deadline, clients, channels and skew.",
 }
 
 
-def page(plan: Plan, drawn: Sequence[str], verdicts: Sequence[Verdict], images: str, note: str = "") -> str:
+def page(
+    plan: Plan, drawn: Sequence[str], verdicts: Sequence[Verdict], theorems: str, images: str, note: str = ""
+) -> str:
     """The page's Markdown. ``images``: where the pictures lie, as seen from the page."""
     counts: dict[str, int] = {}
     for verdict in verdicts:
@@ -40,6 +45,8 @@ def page(plan: Plan, drawn: Sequence[str], verdicts: Sequence[Verdict], images: 
     ]
     for name in drawn:
         lines += [f"## {name}", "", f"![{name}]({images}/{name}.png)", "", CAPTIONS[name], ""]
+    if theorems:
+        lines += ["## The theorems", "", "Ranges are over seeds, brackets 95% intervals of the mean.", "", theorems, ""]
     lines += [
         "## The claims",
         "",
@@ -53,8 +60,10 @@ def page(plan: Plan, drawn: Sequence[str], verdicts: Sequence[Verdict], images: 
     return "\n".join(lines)
 
 
-def write_page(folder: Path, plan: Plan, drawn: Sequence[str], verdicts: Sequence[Verdict], note: str = "") -> Path:
+def write_page(
+    folder: Path, plan: Plan, drawn: Sequence[str], verdicts: Sequence[Verdict], theorems: str, note: str = ""
+) -> Path:
     """Write results.md beside the folder of figures."""
     path = folder / "results.md"
-    path.write_text(page(plan, drawn, verdicts, "figures", note), encoding="utf-8")
+    path.write_text(page(plan, drawn, verdicts, theorems, "figures", note), encoding="utf-8")
     return path

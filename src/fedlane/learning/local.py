@@ -24,7 +24,7 @@ class ClientData:
     """All replicas' partitions over one resident data set: indices only, never copies of samples."""
 
     images: Tensor
-    """(samples, height, width, planes): bytes on a CPU, where they save memory traffic; inputs in [0, 1] on a GPU."""
+    """(samples, height, width, planes): bytes, which save memory traffic on a CPU, or inputs, [0, 1] for images."""
     targets: Tensor
     """(samples, M): one-hot labels, float32."""
     squares: Tensor
@@ -144,7 +144,7 @@ def as_inputs(images: Tensor) -> Tensor:
 def _images(images: Tensor, indices: Tensor) -> Tensor:
     """The inputs at ``indices``, (*indices, height, width, planes)."""
     shape = (*indices.shape, *images.shape[1:])
-    if cpu_kernels is None or images.device.type != "cpu":
+    if cpu_kernels is None or images.device.type != "cpu" or images.is_floating_point():
         return as_inputs(images.index_select(0, indices.reshape(-1))).view(shape)
     inputs = torch.empty(indices.numel(), images[0].numel())
     cpu_kernels.gather_images(images.flatten(1).numpy(), indices.reshape(-1).numpy(), inputs.numpy())

@@ -35,6 +35,12 @@ class Compute:
             frequency_high_hz=frequency_high_hz[0] + frequency_high_hz[1] * number,
         )
 
+    @classmethod
+    def fixed(cls, seconds: FloatArray) -> "Compute":
+        """The same time every round, from measured seconds (R, U)."""
+        one = np.ones(seconds.shape[-1])
+        return cls(cycles=seconds, frequency_low_hz=one, frequency_high_hz=one)
+
     def time_s(self, uniform: FloatArray, replica: int | None = None) -> FloatArray:
         """tau |D_i| Phi_i / f_i, f_i uniform over its range; from uniform numbers (R, U), or (..., U) of a replica."""
         spread = self.frequency_high_hz - self.frequency_low_hz

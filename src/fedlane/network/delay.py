@@ -9,15 +9,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from fedlane.network.air import Air
 from fedlane.network.channel import Radio, from_db, interference_scales, path_gain_db, rate_bps
 from fedlane.network.compute import Compute
 from fedlane.network.topology import Topology
-from fedlane.records import DelayDistributions, Delays, FloatArray, IntArray
+from fedlane.records import Delays, FloatArray, IntArray
 from fedlane.rng import generator
 
 _BLOCK_ENTRIES = 2**16
 _BLOCK_ROUNDS = 64
-_SAMPLE_BUDGET = 4e7
 
 
 @dataclass(frozen=True)
@@ -33,17 +33,15 @@ class _Draws:
     """(R, B, U): uniform numbers."""
 
 
-class AirInterface:
+class AirInterface(Air):
     """Every replica's network: static gains and scales, and the delays of each round."""
 
     def __init__(
         self, seeds: Sequence[int], topology: Topology, radio: Radio, compute: Compute, deadline_s: float
     ) -> None:
-        self.seeds = tuple(seeds)
+        super().__init__(seeds, topology.client_xy_m.shape[1], topology.channel_xy_m.shape[1], deadline_s)
         self.radio = radio
         self.compute = compute
-        self.deadline_s = deadline_s
-        self.clients, self.channels = topology.client_xy_m.shape[1], topology.channel_xy_m.shape[1]
         gain_db = path_gain_db(topology.distance_km(radio.min_distance_m), radio)
         self.snr_up = from_db(gain_db + (radio.power_up_dbm - radio.noise_dbm))
         self._down_over_up = float(10 ** ((radio.power_down_dbm - radio.power_up_dbm) / 10))
@@ -80,34 +78,6 @@ class AirInterface:
             draws.frequency[:, k : k + 1],
         )
         return np.stack([self._all_delays(one, r)[0] for r in range(len(self.seeds))])
-
-    def distributions(self, cells: int) -> DelayDistributions:
-        """The true distribution of every pair, sampled: 10,000 draws a pair, fewer on very large networks."""
-        pairs = self.clients * self.channels
-        samples = int(np.clip(_SAMPLE_BUDGET // pairs, 400, 10_000))
-        shape = (len(self.seeds), self.clients, self.channels)
-        cdf, success = np.empty((*shape, cells)), np.empty(shape)
-        for r in range(len(self.seeds)):
-            below, within = np.zeros(pairs * (cells + 1)), np.zeros(pairs * (cells + 1))
-            for delay_s in self._sampled(r, "truth", samples):
-                position = np.minimum(delay_s.reshape(len(delay_s), pairs) * (cells / self.deadline_s), cells)
-                cell = position.astype(np.int64)
-                index = (cell + np.arange(pairs) * (cells + 1)).ravel()
-                below += np.bincount(index, minlength=len(below))
-                within += np.bincount(index, (1.0 - (position - cell)).ravel(), minlength=len(below))
-            counts = below.reshape(pairs, cells + 1)
-            earlier = np.cumsum(counts, axis=1) - counts
-            cdf[r] = ((earlier + within.reshape(counts.shape))[:, :cells] / samples).reshape(*shape[1:], cells)
-            success[r] = (1.0 - counts[:, cells] / samples).reshape(shape[1:])
-        return DelayDistributions(cdf=cdf, success=success, standard_error=0.5 / samples**0.5)
-
-    def success_probability(self, samples: int) -> FloatArray:
-        """P(delay <= deadline) of every pair, (R, U, N), to a standard error of at most 0.5 / sqrt(samples)."""
-        success = np.zeros((len(self.seeds), self.clients, self.channels))
-        for r in range(len(self.seeds)):
-            for delay_s in self._sampled(r, "success", samples):
-                success[r] += np.sum(delay_s <= self.deadline_s, axis=0)
-        return success / samples
 
     def _sampled(self, replica: int, purpose: str, samples: int) -> Iterator[FloatArray]:
         """``samples`` independent rounds of one replica's delays, in pieces (B, U, N)."""

@@ -34,6 +34,10 @@ class LedgerError(InputError):
     """The ledger cannot be trusted, or the budget is spent: the client must not train."""
 
 
+class LedgerInUseError(LedgerError):
+    """Another process holds the ledger now: the client must not train, but may later."""
+
+
 @dataclass(frozen=True)
 class Account:
     """One data set's part of a ledger."""
@@ -65,7 +69,7 @@ class ClientLedger:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             self._file.close()
-            raise LedgerError(f"ledger {path} is in use by another process") from None
+            raise LedgerInUseError(f"ledger {path} is in use by another process") from None
         try:
             self._load()
         except BaseException:

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from fedlane.network import AirInterface
+from fedlane.network import Air
 from fedlane.records import BoolArray, Context, DelayDistributions, Feedback, FloatArray, State
 from fedlane.rng import RoundStreams
 from fedlane.scheduling.checks import check_assignment
@@ -13,7 +13,7 @@ def play_round(
     round: int,
     policy: Policy,
     state: State,
-    air: AirInterface,
+    air: Air,
     streams: RoundStreams,
     available: BoolArray,
     distributions: DelayDistributions | None,

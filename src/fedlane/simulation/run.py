@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fedlane.privacy.run_ledger import RunLedger
-from fedlane.records import DelayDistributions
+from fedlane.records import DelayDistributions, IntArray
 from fedlane.rng import RoundStreams
 from fedlane.scenario import Scenario
 from fedlane.scheduling.lane import CELLS
@@ -21,6 +21,7 @@ from fedlane.simulation.round import play_round
 from fedlane.simulation.setup import Setup, prepare
 from fedlane.simulation.spending import Spending
 from fedlane.simulation.trace import Trace, tables
+from fedlane.trackers import Tracker, Tracking
 from fedlane.validate import InputError, at_least
 
 if TYPE_CHECKING:  # PyTorch is loaded only by runs that learn
@@ -83,6 +84,11 @@ class Simulation:
     @property
     def finished(self) -> bool:
         return self.round == self.setup.problem.rounds
+
+    @property
+    def uploads(self) -> IntArray:
+        """(R, U): uploads charged so far, late ones too."""
+        return self._uploads
 
     def step(self) -> None:
         """Play one round in every replica."""
@@ -190,18 +196,28 @@ def simulate(
     learning: bool = True,
     device: str = "cpu",
     progress: Callable[[int], None] | None = None,
+    trackers: Sequence[Tracker] = (),
 ) -> Run:
-    """Run a scenario under a policy for some seeds at once; ``progress`` is called with the rounds played so far."""
+    """Run a scenario under a policy for some seeds at once.
+
+    ``progress`` is called with the rounds played so far; ``trackers`` are told of the run as `fedlane.trackers` says.
+    """
     if isinstance(scenario, str):
         scenario = Scenario.load(scenario)
     if rounds is not None:
         scenario = scenario.with_values({"rounds": rounds})
     simulation = Simulation(scenario, policy, seeds, learning=learning, device=device)
-    while not simulation.finished:
-        simulation.step()
-        if progress is not None:
-            progress(simulation.round)
-    return simulation.result()
+    tracking = Tracking(trackers)
+    with tracking.closing():
+        tracking.start(simulation)
+        while not simulation.finished:
+            simulation.step()
+            tracking.round(simulation)
+            if progress is not None:
+                progress(simulation.round)
+        result = simulation.result()
+        tracking.end(result.summary, "finished")
+    return result
 
 
 def learning_task(setup: Setup) -> "LearningTask":

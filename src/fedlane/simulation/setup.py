@@ -11,7 +11,7 @@ import numpy as np
 from fedlane.learning.architectures import architecture, parameter_count
 from fedlane.learning.datasets import DatasetInfo, dataset_info
 from fedlane.learning.partition import Partition, label_counts
-from fedlane.network import AirInterface, Compute, Radio, Topology, place
+from fedlane.network import Air, AirInterface, Compute, FixedLinks, Radio, Topology, place
 from fedlane.privacy import make_mechanism, released_histogram
 from fedlane.records import FloatArray, IntArray, MechanismSpec, Problem
 from fedlane.rng import generator
@@ -33,7 +33,7 @@ class Setup:
     """(R, U, M)"""
     mechanism: MechanismSpec
     topology: Topology
-    air: AirInterface
+    air: Air
     problem: Problem
 
     def feasible_scale(self, quotas: FloatArray) -> FloatArray | None:
@@ -83,6 +83,51 @@ def prepare(scenario: Scenario, seeds: Sequence[int]) -> Setup:
         noise=_upload_noise(mechanism) if mechanism.name == "rigorous" else None,
     )
     topology = place(seeds, network.clients, network.channels, network.area_m)
+    compute = _compute(scenario, sizes)
+    return Setup(
+        scenario=scenario,
+        seeds=tuple(seeds),
+        label_counts=counts,
+        mechanism=mechanism,
+        topology=topology,
+        air=_air(scenario, seeds, topology, compute, payload_bits),
+        problem=Problem(
+            clients=network.clients,
+            channels=network.channels,
+            rounds=scenario.rounds,
+            deadline_s=network.deadline_s,
+            quotas=quotas(divergence, network.channels),
+        ),
+    )
+
+
+def _compute(scenario: Scenario, sizes: FloatArray) -> Compute:
+    """Measured seconds where the scenario has them, cycles over frequency elsewhere."""
+    compute = scenario.compute
+    if compute.seconds is not None:
+        return Compute.fixed(np.broadcast_to(scenario.per_client(compute.seconds), sizes.shape).copy())
+    return Compute.of(
+        sizes,
+        scenario.per_client(compute.cycles_per_sample),
+        scenario.learning.local_iterations,
+        compute.frequency_low_hz,
+        compute.frequency_high_hz,
+    )
+
+
+def _air(scenario: Scenario, seeds: Sequence[int], topology: Topology, compute: Compute, payload_bits: float) -> Air:
+    """Links of known rates where the scenario has them, the radio elsewhere."""
+    network = scenario.network
+    if network.rates_mbps is not None:
+        floor = network.floor_s
+        return FixedLinks(
+            seeds,
+            1e6 * np.array(network.rates_mbps, np.float64).reshape(-1, network.clients, network.channels),
+            payload_bits,
+            floor if isinstance(floor, tuple) else (floor, floor),
+            compute,
+            network.deadline_s,
+        )
     radio = Radio(
         bandwidth_up_hz=network.bandwidth_up_hz,
         bandwidth_down_hz=network.bandwidth_down_hz,
@@ -96,28 +141,7 @@ def prepare(scenario: Scenario, seeds: Sequence[int]) -> Setup:
         interference_db=network.interference_db,
         payload_bits=payload_bits,
     )
-    compute = Compute.of(
-        sizes,
-        scenario.per_client(scenario.compute.cycles_per_sample),
-        learning.local_iterations,
-        scenario.compute.frequency_low_hz,
-        scenario.compute.frequency_high_hz,
-    )
-    return Setup(
-        scenario=scenario,
-        seeds=tuple(seeds),
-        label_counts=counts,
-        mechanism=mechanism,
-        topology=topology,
-        air=AirInterface(seeds, topology, radio, compute, network.deadline_s),
-        problem=Problem(
-            clients=network.clients,
-            channels=network.channels,
-            rounds=scenario.rounds,
-            deadline_s=network.deadline_s,
-            quotas=quotas(divergence, network.channels),
-        ),
-    )
+    return AirInterface(seeds, topology, radio, compute, network.deadline_s)
 
 
 def _label_shares(counts: IntArray, mechanism: MechanismSpec, seeds: Sequence[int]) -> FloatArray:

@@ -1,0 +1,98 @@
+"""Draw the pictures of docs/concepts.md: a real round, its matching, and queues.
+
+python examples/concept_pictures.py              # into docs/images
+"""
+
+import sys
+from pathlib import Path
+
+import matplotlib
+import numpy as np
+import pyarrow.compute as pc
+
+from fedlane import Run, simulate
+
+matplotlib.use("Agg")
+matplotlib.rcParams.update({"svg.fonttype": "none", "svg.hashsalt": "fedlane", "font.family": "sans-serif"})
+
+import matplotlib.pyplot as plt
+from matplotlib.figure import Figure
+
+ROUND = 5
+PARTS = (("download_s", "download", "#4c78a8"), ("compute_s", "compute", "#f2a541"), ("upload_s", "upload", "#54a24b"))
+LATE = "#c0392b"
+
+
+def save(figure: Figure, path: Path) -> None:
+    """A small SVG without a date, on a light ground: legible on dark pages, too."""
+    figure.savefig(path, facecolor="#fbfaf7", metadata={"Date": None}, bbox_inches="tight")
+    plt.close(figure)
+
+
+def draw_round(run: Run, path: Path) -> None:
+    """Who was busy with what, and when, in one round."""
+    assigned = run.assignments.filter(pc.field("round") == ROUND).sort_by("channel").to_pylist()
+    deadline_s = run.scenario.network.deadline_s
+    figure, axes = plt.subplots(figsize=(8, 2.6))
+    for row, client in enumerate(assigned):
+        start = 0.0
+        for part, name, colour in PARTS:
+            axes.barh(row, client[part], left=start, height=0.55, color=colour, label=name if row == 0 else None)
+            start += client[part]
+        note = "in time" if client["punctual"] else "late: dropped, but charged"
+        axes.text(start + 0.05, row, note, va="center", fontsize=9, color="#333333" if client["punctual"] else LATE)
+    axes.axvline(deadline_s, color=LATE, linestyle="--")
+    axes.text(deadline_s, -0.75, "deadline", color=LATE, ha="center", fontsize=9)
+    axes.set_yticks(range(len(assigned)), [f"channel {c['channel']}: client {c['client']}" for c in assigned])
+    axes.set_xlim(0, max(sum(c[part] for part, *_ in PARTS) for c in assigned) + 1.6)
+    axes.set_ylim(len(assigned) - 0.4, -1)
+    axes.set_xlabel("seconds since the round began")
+    axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=3, frameon=False, fontsize=9)
+    axes.spines[["top", "right"]].set_visible(False)
+    save(figure, path)
+
+
+def draw_matching(run: Run, path: Path) -> None:
+    """Clients, channels and the links of one round on the map."""
+    clients, channels = run.clients.to_pylist(), run.channels.to_pylist()
+    figure, axes = plt.subplots(figsize=(5, 4.4))
+    for pair in run.assignments.filter(pc.field("round") == ROUND).to_pylist():
+        ends = clients[pair["client"]], channels[pair["channel"]]
+        style = {"color": "#54a24b"} if pair["punctual"] else {"color": LATE, "linestyle": "--"}
+        axes.plot([end["x_m"] for end in ends], [end["y_m"] for end in ends], linewidth=2, **style)
+    for places, name, marker, colour in ((clients, "client", "o", "#4c78a8"), (channels, "channel", "^", "#333333")):
+        axes.scatter([p["x_m"] for p in places], [p["y_m"] for p in places], 70, colour, marker, label=name, zorder=3)
+        for place in places:
+            offset = {"xytext": (7, 5), "textcoords": "offset points"}
+            axes.annotate(str(place[name]), (place["x_m"], place["y_m"]), fontsize=9, **offset)
+    axes.set_aspect("equal")
+    axes.set_xlabel("m")
+    axes.set_ylabel("m")
+    axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=2, frameon=False, fontsize=9)
+    save(figure, path)
+
+
+def draw_queues(runs: list[Run], path: Path) -> None:
+    """Every client's virtual queue over the rounds, one panel for each policy."""
+    figure, panels = plt.subplots(1, len(runs), figsize=(8, 2.8), sharey=True)
+    for axes, run in zip(panels, runs, strict=True):
+        table = run.client_rounds
+        queue = np.asarray(table["queue"]).reshape(-1, len(run.clients))
+        axes.plot(queue, linewidth=1)
+        axes.set_title(run.summary["policy"], fontsize=10)
+        axes.set_xlabel("round")
+        axes.spines[["top", "right"]].set_visible(False)
+    panels[0].set_ylabel("rounds behind quota")
+    save(figure, path)
+
+
+def main() -> None:
+    folder = Path(sys.argv[1]) if len(sys.argv) > 1 else Path(__file__).parent.parent / "docs" / "images"
+    lane, random = (simulate("paper-fmnist", policy, rounds=300, learning=False) for policy in ("lane", "random"))
+    draw_round(random, folder / "round.svg")
+    draw_matching(random, folder / "matching.svg")
+    draw_queues([lane, random], folder / "queues.svg")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,40 @@
+"""The picture of the live panel: a real run, stopped in the middle of what `fedlane run` would show.
+
+python examples/live_picture.py      # writes docs/images/live.svg
+"""
+
+import io
+import re
+import time
+from pathlib import Path
+
+from rich._export_format import CONSOLE_SVG_FORMAT
+from rich.console import Console
+from rich.terminal_theme import MONOKAI
+
+from fedlane import Scenario, Simulation
+from fedlane.display import live_view
+from fedlane.report.live import live_panel
+
+PICTURE = Path(__file__).resolve().parents[1] / "docs" / "images" / "live.svg"
+WIDTH, HEIGHT = 92, 24
+FRAME = re.sub(r"@font-face \{\{.*?\n    \}\}", "", CONSOLE_SVG_FORMAT, flags=re.DOTALL)
+"""Rich's frame without its fonts from the network: a picture asks nobody for anything."""
+
+
+def main() -> None:
+    simulation = Simulation(Scenario.load("quickstart"), "lane", learning=True)
+    started = time.monotonic()
+    deadline_s = simulation.setup.problem.deadline_s
+    while simulation.round < 120 or not (simulation.trace.total_s_at(simulation.round - 1) > deadline_s).any():
+        simulation.step()  # on to a round with a late client
+    console = Console(record=True, width=WIDTH, height=HEIGHT, file=io.StringIO(), color_system="truecolor")
+    view = live_view(simulation, simulation.round / (time.monotonic() - started))
+    console.print(live_panel(view, WIDTH, HEIGHT))
+    svg = console.export_svg(title="fedlane run", theme=MONOKAI, code_format=FRAME, unique_id="live")
+    PICTURE.write_text(svg.replace("Fira Code", "DejaVu Sans Mono"), encoding="utf-8")
+    print(f"wrote {PICTURE.name}")
+
+
+if __name__ == "__main__":
+    main()

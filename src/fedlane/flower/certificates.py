@@ -1,0 +1,135 @@
+"""Who is who: a certificate authority, the server's certificate, and a key for every node.
+
+A node trusts the server by the authority's certificate; the server knows a node by its registered public key.
+Private keys are written readable by their owner alone.
+"""
+
+import datetime
+import ipaddress
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from fedlane.validate import InputError, at_least
+
+_PEM = serialization.Encoding.PEM
+_CLOCK_SLACK = datetime.timedelta(hours=1)
+
+
+@dataclass(frozen=True)
+class ServerFiles:
+    """What the server shows (certificate, key) and what nodes check it against (authority)."""
+
+    authority: Path
+    """The one file that nodes need."""
+    certificate: Path
+    key: Path
+
+
+@dataclass(frozen=True)
+class NodeFiles:
+    """A node's private key, and the public half that the operator registers."""
+
+    private: Path
+    public: Path
+
+
+def make_server_files(folder: Path, addresses: Sequence[str], *, days: int = 30) -> ServerFiles:
+    """An authority and a server certificate for host names and IP addresses; the authority's key is never written."""
+    at_least("days", days, 1)
+    if not addresses:
+        raise InputError("addresses must name at least one host or IP address")
+    folder.mkdir(parents=True, exist_ok=True)
+    files = ServerFiles(folder / "ca.crt", folder / "server.crt", folder / "server.key")
+    authority_key, key = ec.generate_private_key(ec.SECP384R1()), ec.generate_private_key(ec.SECP384R1())
+    issuer = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "FedLane federation authority")])
+    authority = (
+        _builder(issuer, issuer, authority_key.public_key(), days)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .add_extension(_usage(sign_certificates=True), critical=True)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(authority_key.public_key()), critical=False)
+        .sign(authority_key, hashes.SHA384())
+    )
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, addresses[0])])
+    certificate = (
+        _builder(subject, issuer, key.public_key(), days)
+        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        .add_extension(_usage(sign_certificates=False), critical=True)
+        .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
+        .add_extension(x509.SubjectAlternativeName([_name(address) for address in addresses]), critical=False)
+        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(authority_key.public_key()), critical=False)
+        .sign(authority_key, hashes.SHA384())
+    )
+    files.authority.write_bytes(authority.public_bytes(_PEM))
+    files.certificate.write_bytes(certificate.public_bytes(_PEM))
+    _write_secret(
+        files.key,
+        key.private_bytes(_PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()),
+    )
+    return files
+
+
+def make_node_files(folder: Path, name: str) -> NodeFiles:
+    """A key pair on P-384 in OpenSSH's form, which Flower's node authentication reads."""
+    folder.mkdir(parents=True, exist_ok=True)
+    files = NodeFiles(folder / name, folder / f"{name}.pub")
+    key = ec.generate_private_key(ec.SECP384R1())
+    _write_secret(
+        files.private,
+        key.private_bytes(_PEM, serialization.PrivateFormat.OpenSSH, serialization.NoEncryption()),
+    )
+    public = key.public_key().public_bytes(serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH)
+    files.public.write_bytes(public + b"\n")
+    return files
+
+
+def _builder(
+    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey, days: int
+) -> x509.CertificateBuilder:
+    now = datetime.datetime.now(datetime.UTC)
+    return (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(issuer)
+        .public_key(key)
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - _CLOCK_SLACK)
+        .not_valid_after(now + datetime.timedelta(days=days))
+    )
+
+
+def _usage(*, sign_certificates: bool) -> x509.KeyUsage:
+    return x509.KeyUsage(
+        digital_signature=not sign_certificates,
+        key_cert_sign=sign_certificates,
+        crl_sign=sign_certificates,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        encipher_only=False,
+        decipher_only=False,
+    )
+
+
+def _name(address: str) -> x509.GeneralName:
+    try:
+        return x509.IPAddress(ipaddress.ip_address(address))
+    except ValueError:
+        return x509.DNSName(address)
+
+
+def _write_secret(path: Path, content: bytes) -> None:
+    """Write a file that only its owner may read; an existing one is refused, never replaced."""
+    try:
+        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    except FileExistsError:
+        raise InputError(f"{path} exists already: a key is never overwritten") from None
+    with os.fdopen(handle, "wb") as file:
+        file.write(content)

@@ -1,0 +1,72 @@
+"""LaneMod: lanes, deadlines and timing for a user's own training function, which stays as it is.
+
+It adds no privacy: what a function does with its records cannot be seen from outside. For a budget that holds, see
+`LaneClient`.
+"""
+
+from dataclasses import dataclass, field
+
+from flwr.app import Context, Message, MessageType, RecordDict
+from flwr.clientapp.typing import ClientAppCallable
+
+from fedlane.flower.answer import Spending, answer_hello, answer_order, client_name
+from fedlane.flower.protocol import KEY, Introduction, Order
+from fedlane.flower.switch import LaneSwitch, NoSwitch
+from fedlane.validate import InputError
+
+
+@dataclass(frozen=True, kw_only=True)
+class LaneMod:
+    """A Flower mod: ``app = ClientApp(mods=[lanes])``, then ``app.query()(lanes.introduce)``.
+
+    Orders reach the training function as ordinary messages; its replies leave with a report. Messages without an order
+    pass untouched, so that the app also serves other strategies.
+    """
+
+    size: float
+    """Records, as the server may know them; Flower's own `num-examples` tells it too."""
+    label_counts: tuple[float, ...] = ()
+    """By which quotas weigh the client; empty: by its size alone."""
+    batch_size: int = 1
+    local_iterations: int = 1
+    """The tau that orders must ask for; the training function does them."""
+    name: str | None = None
+    federation: str | None = None
+    switch: LaneSwitch = field(default_factory=NoSwitch)
+
+    def __call__(self, message: Message, context: Context, call_next: ClientAppCallable) -> Message:
+        if message.metadata.message_type.split(".")[0] != MessageType.TRAIN or KEY not in message.content:
+            return call_next(message, context)
+
+        def work(order: Order, spending: Spending) -> RecordDict:
+            reply = call_next(message, context)
+            if reply.has_error():
+                raise InputError(f"the training function answered with Flower's error {reply.error.code}")
+            return reply.content
+
+        return answer_order(
+            message,
+            name=client_name(self.name, context),
+            iterations=self.local_iterations,
+            federation=self.federation,
+            switch=self.switch,
+            work=work,
+        )
+
+    def introduce(self, message: Message, context: Context) -> Message:
+        """Say who this is; a query function for the app."""
+        return answer_hello(message, self.federation, lambda: self._introduction(context))
+
+    def _introduction(self, context: Context) -> Introduction:
+        return Introduction(
+            name=client_name(self.name, context),
+            size=float(self.size),
+            label_counts=tuple(float(count) for count in self.label_counts),
+            epsilon=0.0,
+            delta=0.0,
+            max_uploads=0,
+            uploads=0,
+            batch_size=self.batch_size,
+            local_iterations=self.local_iterations,
+            upload_noise=0.0,
+        )

@@ -1,0 +1,39 @@
+"""The scheduling problem as a Gymnasium environment, ``FedLane/Scheduling-v0`` (extra `gym`).
+
+import gymnasium, fedlane.gym
+one = gymnasium.make("FedLane/Scheduling-v0", scenario="paper-fmnist")
+many = gymnasium.make_vec("FedLane/Scheduling-v0", num_envs=64, vectorization_mode="vector_entry_point")
+"""
+
+from fedlane.validate import InputError
+
+try:
+    import gymnasium
+except ModuleNotFoundError as error:
+    raise InputError("fedlane.gym needs the extra gym: pip install 'fedlane[gym]'") from error
+
+from fedlane.gym.environment import SchedulingEnv
+from fedlane.gym.memory import FEATURES, empty_memory, observation, remember
+from fedlane.gym.rounds import Episode, matched
+from fedlane.gym.vector import SchedulingVectorEnv
+
+ID = "FedLane/Scheduling-v0"
+
+if ID not in gymnasium.registry:
+    gymnasium.register(
+        ID,
+        entry_point="fedlane.gym.environment:SchedulingEnv",
+        vector_entry_point="fedlane.gym.vector:SchedulingVectorEnv",
+    )
+
+__all__ = [
+    "FEATURES",
+    "ID",
+    "Episode",
+    "SchedulingEnv",
+    "SchedulingVectorEnv",
+    "empty_memory",
+    "matched",
+    "observation",
+    "remember",
+]

@@ -1,0 +1,118 @@
+/* What every figure has: a heading, a sentence that says what it shows, a legend that toggles, the numbers behind. */
+
+let figureCount = 0;
+
+/*
+ * options: title, summary() -> text, legend() -> [{name, colour, dash, shape}], table() -> [head, rows],
+ * draw(width, hidden) -> node to show, when: events to redraw on.
+ */
+function figureCard(options) {
+  const id = `figure-${++figureCount}`;
+  const hidden = new Set();
+  const note = el("p", { class: "note", id: `${id}-note` });
+  const legend = el("div", { class: "legend", role: "group", "aria-label": `Shown in: ${options.title}` });
+  const plot = el("div", { class: "plot" });
+  const behind = options.table && tableDetails(options.title, () => scrollTable(options.title, ...options.table()));
+  const figure = el(
+    "figure",
+    { class: `card ${options.wide ? "wide" : ""}`, id },
+    el("figcaption", {}, el("h3", {}, options.title), note),
+    options.controls,
+    legend,
+    plot,
+    behind,
+  );
+  let width = 0;
+
+  function redraw() {
+    note.textContent = options.summary();
+    showLegend();
+    const focused = plot.contains(document.activeElement);
+    if (width) plot.replaceChildren(options.draw(width, hidden, note.id));
+    if (focused) plot.firstChild?.focus();
+    behind?.refresh();
+  }
+
+  function showLegend() {
+    const entries = options.legend?.() ?? [];
+    legend.hidden = entries.length === 0;
+    const kept = entries.map((entry) => entry.name).join("\n");
+    if (legend.dataset.kept === kept) return; // a button that has the focus stays
+    legend.dataset.kept = kept;
+    legend.replaceChildren(...entries.map((entry) => legendEntry(entry, hidden, redraw)));
+  }
+
+  onWidth(plot, (now) => {
+    width = now;
+    redraw();
+  });
+  on(options.when ?? "data theme", redraw);
+  redraw();
+  return figure;
+}
+
+function legendEntry(entry, hidden, redraw) {
+  const mark = svg("svg", { width: 20, height: 12, "aria-hidden": "true" }, legendMark(entry));
+  if (entry.fixed) return el("span", { class: "entry" }, mark, entry.name);
+  const button = el("button", { type: "button", class: "entry", "aria-pressed": "true" }, mark, entry.name);
+  button.addEventListener("click", () => {
+    hidden.has(entry.name) ? hidden.delete(entry.name) : hidden.add(entry.name);
+    button.setAttribute("aria-pressed", String(!hidden.has(entry.name)));
+    redraw();
+  });
+  button.setAttribute("aria-pressed", String(!hidden.has(entry.name)));
+  return button;
+}
+
+function legendMark({ colour, dash, shape }) {
+  if (shape === "square") return svg("rect", { x: 4, y: 0, width: 12, height: 12, rx: 2, fill: colour });
+  if (shape === "dot") return svg("circle", { cx: 10, cy: 6, r: 4.5, fill: colour });
+  if (shape === "tick") return svg("path", { d: "M4 6H16", stroke: colour, "stroke-width": 2.5 });
+  return svg("path", { d: "M1 6H19", stroke: colour, "stroke-width": 2.5, "stroke-dasharray": dash || null });
+}
+
+/* Axes of a plot: grid lines, tick labels, and a name for each axis. Returns the layer and both scales. */
+function axes({ width, height, x, y, xLabel, yLabel, xTicks, yTicks, xText, yText, below = 40 }) {
+  const yMarks = yTicks ?? ticks(y[0], y[1], 5);
+  const yTexts = yMarks.map((value) => (yText ?? tickText)(value, yMarks));
+  const left = 14 + 6.6 * Math.max(...yTexts.map((text) => text.length), 2);
+  const box = { left, right: width - 14, top: 22, bottom: height - below };
+  const sx = scale(x, [box.left, box.right]);
+  const sy = scale(y, [box.bottom, box.top]);
+  const xMarks = xTicks ?? ticks(x[0], x[1], Math.max(2, Math.floor(width / 90)));
+  const layer = svg("g", { class: "axes", "aria-hidden": "true" });
+  yMarks.forEach((value, k) => {
+    const at = Math.round(sy(value)) + 0.5;
+    layer.append(
+      svg("path", { class: "grid", d: `M${box.left} ${at}H${box.right}` }),
+      svg("text", { x: box.left - 8, y: at + 4, "text-anchor": "end" }, yTexts[k]),
+    );
+  });
+  for (const value of xMarks) {
+    const text = (xText ?? tickText)(value, xMarks);
+    layer.append(svg("text", { x: sx(value), y: box.bottom + 18, "text-anchor": "middle" }, text));
+  }
+  layer.append(
+    svg("text", { class: "name", x: box.right, y: height - 4, "text-anchor": "end" }, xLabel),
+    svg("text", { class: "name", x: 0, y: 11 }, yLabel),
+  );
+  return { layer, sx, sy, box };
+}
+
+function emptyPlot(text) {
+  return el("p", { class: "empty" }, text);
+}
+
+function plotHeight(width) {
+  return width < 480 ? 230 : 270;
+}
+
+/* Runs as legend entries. */
+function runLegend(runs = model.runs) {
+  if (model.runs.length < 2) return [];
+  return runs.map((run) => ({
+    name: run.name,
+    colour: runColour(model.runs.indexOf(run)),
+    dash: runDash(model.runs.indexOf(run)),
+  }));
+}

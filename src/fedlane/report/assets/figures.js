@@ -1,0 +1,210 @@
+/* Which figures there are, and what their sentences say. */
+
+function runCurves(key, x = "round") {
+  return model.runs.flatMap((run, k) => {
+    const curve = run.curves[key];
+    if (!curve) return [];
+    const [mean, low, high] = [curve.mean.values, curve.low.values, curve.high.values];
+    return [{ name: run.name, colour: runColour(k), dash: runDash(k), x: [...curve[x].values], mean, low, high }];
+  });
+}
+
+function runDots(key, target) {
+  return model.runs.flatMap((run, k) => {
+    const found = run.per_client[key];
+    if (!found) return [];
+    return [
+      {
+        name: run.name,
+        colour: runColour(k),
+        mean: found.mean.values,
+        low: found.low.values,
+        high: found.high.values,
+        target: target ? run.per_client[target]?.mean.values : null,
+      },
+    ];
+  });
+}
+
+function last(line) {
+  const k = line.x.length - 1;
+  return { mean: line.mean[k], low: line.low[k], high: line.high[k] };
+}
+
+function endings(form) {
+  return (series) =>
+    series.length
+      ? `At the end: ${listed(series.map((line) => `${line.name} ${withInterval(last(line), form)}`))}.`
+      : "";
+}
+
+function roundForm(round) {
+  return `round ${fixed(round, 0)}`;
+}
+
+function learningFigures() {
+  const shared = {
+    yLabel: "test accuracy",
+    form: percent,
+    yText: (v) => `${fixed(100 * v, 0)}%`,
+    empty: "No accuracy was recorded.",
+    floor: 0,
+    ceiling: 1,
+  };
+  return [
+    lineFigure({
+      ...shared,
+      title: "Accuracy against rounds",
+      xLabel: "round",
+      xForm: roundForm,
+      series: () => runCurves("accuracy"),
+      summary: endings(percent),
+    }),
+    lineFigure({
+      ...shared,
+      title: "Accuracy against time",
+      xLabel: "time on the air, s",
+      xForm: (x) => `${fixed(x, 0)} s on the air`,
+      series: () => runCurves("accuracy", "clock_s"),
+      zeroX: true,
+      summary: timeSummary,
+    }),
+  ];
+}
+
+/* When each run reaches what all of them reach. */
+function timeSummary(series) {
+  if (!series.length) return "";
+  const goal = Math.floor(50 * Math.min(...series.map((line) => Math.max(...line.mean)))) / 50;
+  const reached = series.map(
+    (line) => `${line.name} after ${fixed(line.x[line.mean.findIndex((value) => value >= goal)], 0)} s`,
+  );
+  return `${percent(goal)} is first reached by ${listed(reached)} (means over seeds, time on the air).`;
+}
+
+function timeFigures() {
+  return [
+    lineFigure({
+      title: "Time on the air",
+      xLabel: "round",
+      yLabel: "seconds",
+      form: (v) => `${fixed(v, 0)} s`,
+      xForm: roundForm,
+      series: () => runCurves("clock"),
+      zero: true,
+      floor: 0,
+      summary: endings((v) => `${fixed(v, 0)} s`),
+    }),
+  ];
+}
+
+function participationFigures() {
+  return [
+    dotFigure({
+      title: "Participation against quota",
+      yLabel: "share of rounds in time",
+      form: share,
+      ceiling: 1,
+      target: "quota",
+      series: () => runDots("participation", "quota"),
+      summary: participationSummary,
+    }),
+    dotFigure({
+      title: "Selection",
+      yLabel: "share of rounds assigned",
+      form: share,
+      ceiling: 1,
+      series: () => runDots("selection"),
+      summary: () => "How often each client was assigned, late rounds included.",
+    }),
+  ];
+}
+
+function participationSummary(series) {
+  const parts = series.map((line) => {
+    const short = line.target ? [...line.mean].filter((mean, k) => mean < line.target[k]).length : null;
+    const least = Math.min(...[...line.mean].filter(Number.isFinite));
+    return short === null
+      ? `${line.name}: least ${share(least)}`
+      : `${line.name}: ${short || "no"} of ${plural(line.mean.length, "client")} below quota on average, ` +
+          `least ${share(least)}`;
+  });
+  return `${parts.join("; ")}.`;
+}
+
+function queueFigures() {
+  return [
+    lineFigure({
+      title: "Longest queue",
+      xLabel: "round",
+      yLabel: "rounds behind quota",
+      form: (v) => fixed(v, 2),
+      xForm: roundForm,
+      series: () => runCurves("queue"),
+      zero: true,
+      floor: 0,
+      summary: endings((v) => fixed(v, 1)),
+      empty: "No queues were recorded in this run.",
+    }),
+    queueHeatmap(),
+  ];
+}
+
+function delayFigure() {
+  const state = { by: "client" };
+  const controls = el(
+    "div",
+    { class: "switch", role: "group", "aria-label": "Group delays by" },
+    ["client", "channel"].map((by) =>
+      el(
+        "button",
+        {
+          type: "button",
+          "aria-pressed": String(by === state.by),
+          onclick: (event) => {
+            state.by = by;
+            for (const button of controls.children)
+              button.setAttribute("aria-pressed", String(button === event.currentTarget));
+            tell("view");
+          },
+        },
+        `by ${by}`,
+      ),
+    ),
+  );
+  const rows = () => {
+    const run = shownRun();
+    const { download_s, compute_s, upload_s, late, uploads } = run.parts[state.by];
+    return [...uploads.values].flatMap((count, k) =>
+      count
+        ? [
+            {
+              name: `${state.by} ${k}`,
+              parts: [download_s.values[k], compute_s.values[k], upload_s.values[k]],
+              note: `${percent(late.values[k])} of ${fixed(count, 0)} late`,
+            },
+          ]
+        : [],
+    );
+  };
+  return barFigure({
+    title: "Where a delay comes from",
+    controls,
+    rows,
+    empty: "No upload was recorded in this run.",
+    mark: () => (shownRun().deadline_s ? { value: shownRun().deadline_s, name: "deadline" } : null),
+    summary: (found) => delaySummary(found, state.by),
+  });
+}
+
+function delaySummary(rows, by) {
+  const run = shownRun();
+  if (!rows.length) return "";
+  const total = (row) => row.parts.reduce((sum, part) => sum + (part || 0), 0);
+  const slowest = rows.reduce((a, b) => (total(b) > total(a) ? b : a));
+  return (
+    `${run.name}, mean over all assigned rounds and ${plural(run.seeds.length, "seed")}, ` +
+    "late ones included and not cut at the deadline. " +
+    `Slowest ${by}: ${slowest.name.replace(`${by} `, "")} with ${seconds(total(slowest))}.`
+  );
+}

@@ -1,0 +1,52 @@
+/* A page that is served asks its server for newer data until every run has ended. */
+
+const POLL_MS = 1500;
+
+const link = { tag: null, lost: false, refused: false };
+
+function following() {
+  return model.live && !link.refused;
+}
+
+async function poll() {
+  try {
+    const headers = link.tag ? { "If-None-Match": link.tag } : {};
+    const answer = await fetch("data", { headers, cache: "no-store", credentials: "same-origin" });
+    if (answer.status === 200) {
+      link.tag = answer.headers.get("ETag");
+      const data = await answer.json();
+      link.lost = false;
+      renew(data);
+    } else if (answer.status === 401 || answer.status === 403) {
+      link.refused = true;
+    } else {
+      link.lost = answer.status !== 304;
+    }
+  } catch {
+    link.lost = true;
+  }
+  showState();
+  if (following()) setTimeout(poll, document.hidden ? 4 * POLL_MS : POLL_MS);
+}
+
+function stateText() {
+  if (link.refused) return "the server asks for its token again: open the address that it printed";
+  if (link.lost) return "the server does not answer; trying again";
+  if (model.problem) return model.problem;
+  if (!model.runs.length) return "waiting for the first rounds";
+  const going = model.runs.filter((run) => run.state === "running");
+  if (!going.length)
+    return model.runs.every((run) => run.state === "finished")
+      ? "finished"
+      : listed([...new Set(model.runs.map((run) => run.state))]);
+  const where = going.map(
+    (run) => (model.runs.length > 1 ? `${run.name} at ` : "") + `round ${run.rounds} of ${run.planned}`,
+  );
+  const written = new Date(1000 * Math.max(...going.map((run) => run.written_s))).toLocaleTimeString();
+  return `running: ${listed(where)}, written at ${written}`;
+}
+
+function stateKind() {
+  if (link.lost || link.refused || model.problem) return "lost";
+  return model.runs.length && model.runs.every((run) => run.state !== "running") ? "done" : "going";
+}

@@ -1,0 +1,97 @@
+"""The report page: one HTML file that needs nothing else, and lets nothing else in."""
+
+import base64
+import hashlib
+import html
+import json
+import os
+import tempfile
+from collections.abc import Mapping
+from functools import cache
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from fedlane import __version__
+from fedlane.report.figures import COLOURS
+from fedlane.validate import InputError
+
+SCRIPTS = (
+    *("dom", "format", "data", "scales", "chart", "lines", "dots", "bars", "heatmap"),
+    *("map", "round", "timeline", "player", "summary", "figures", "privacy", "scenario", "live", "app"),
+)
+"""Files of the page's script, in the order in which they are joined."""
+STYLES = ("theme", "page", "tables", "controls", "charts", "rounds", "narrow")
+
+
+def build_page(data: Mapping[str, Any], *, live: bool = False) -> str:
+    """The page for `page_data`; a live one asks the server it came from for newer data."""
+    script, style = _script(), _style()
+    title = " and ".join(dict.fromkeys(str(run["scenario"]) for run in data["runs"])) or "waiting for a run"
+    fields = {
+        "policy": content_policy(live=live),
+        "title": html.escape(f"{title} · FedLane"),
+        "style": style,
+        "data": embedded({**data, "live": live, "version": __version__}),
+        "script": script,
+    }
+    page = _asset("page.html")
+    pieces = page.split("@@")  # text, field, text, field, ..., text: what a field holds is never looked at again
+    return "".join(piece if k % 2 == 0 else fields[piece] for k, piece in enumerate(pieces))
+
+
+def write_page(page: str, path: Path) -> None:
+    """Write the page at once or not at all."""
+    try:
+        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".report-")
+        try:
+            with os.fdopen(handle, "wb") as file:
+                file.write(page.encode("utf-8", "replace"))
+            Path(temporary).chmod(0o644)
+            Path(temporary).replace(path)
+        except BaseException:
+            Path(temporary).unlink(missing_ok=True)
+            raise
+    except OSError as error:
+        raise InputError(f"page {path} cannot be written: {error.strerror}") from error
+
+
+def embedded(data: Mapping[str, Any]) -> str:
+    """JSON that may stand in a script element: nothing in it can end the element."""
+    text = json.dumps(data, allow_nan=False, separators=(",", ":"))
+    for character in "<>&":
+        text = text.replace(character, f"\\u{ord(character):04x}")
+    return text
+
+
+def content_policy(*, live: bool) -> str:
+    """The page's Content-Security-Policy: its own script and style and nothing else."""
+    rules = [
+        "default-src 'none'",
+        f"script-src '{_digest(_script())}'",
+        f"style-src '{_digest(_style())}'",
+        "img-src data:",
+        "base-uri 'none'",
+        "form-action 'none'",
+    ]
+    return "; ".join([*rules, "connect-src 'self'"] if live else rules)
+
+
+@cache
+def _script() -> str:
+    parts = "\n".join(_asset(f"{name}.js") for name in SCRIPTS)
+    return f'(() => {{\n"use strict";\n{parts}\nstart();\n}})();\n'
+
+
+@cache
+def _style() -> str:
+    palette = "".join(f"--c{k}:{colour};" for k, colour in enumerate(COLOURS))
+    return f":root{{{palette}}}\n" + "\n".join(_asset(f"{name}.css") for name in STYLES)
+
+
+def _asset(name: str) -> str:
+    return (files("fedlane.report") / "assets" / name).read_text(encoding="utf-8")
+
+
+def _digest(text: str) -> str:
+    return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()

@@ -1,0 +1,129 @@
+"""A run folder's files as a reader finds them: finished, or rewritten while they are read."""
+
+import json
+import time
+import tomllib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from fedlane.validate import InputError
+
+TABLES = {
+    "rounds": ("replica", "round", "delay_s"),
+    "assignments": ("replica", "round", "client", "channel", "delay_s", "punctual"),
+    "clients": ("replica", "client", "participation"),
+    "channels": ("replica", "channel"),
+    "client_rounds": ("replica", "round", "client"),
+}
+"""The tables of a run folder, and what of each a report cannot do without."""
+TEXTS = ("scenario.toml", "summary.json", "status.json")
+FILES = (*TEXTS, *(f"{name}.parquet" for name in TABLES))
+ATTEMPTS = 6
+PAUSE_S = 0.05
+
+
+@dataclass(frozen=True)
+class RunFiles:
+    """What one run folder says, read as a whole."""
+
+    folder: str
+    """The folder's own name, without the path to it."""
+    toml: str
+    scenario: Mapping[str, Any]
+    summary: Mapping[str, Any]
+    status: Mapping[str, Any]
+    tables: Mapping[str, pa.Table]
+    written_s: float
+    """When the status was last written, seconds since 1970."""
+
+
+def run_folders(folders: Iterable[Path]) -> list[Path]:
+    """The run folders meant: each as it is, or, for a folder that `fedlane compare` wrote, those in it."""
+    found: list[Path] = []
+    for folder in folders:
+        if not folder.is_dir():
+            raise InputError(f"run folder {folder} does not exist")
+        if any((folder / name).is_file() for name in TEXTS):
+            inside = [folder]
+        else:
+            inside = sorted(path.parent for path in folder.glob("*/status.json"))
+        if not inside:
+            raise InputError(f"{folder} is not a run folder: status.json is missing")
+        found += [path for path in inside if path not in found]
+    return found
+
+
+def signature(folder: Path) -> str:
+    """Changes whenever a file of the folder was rewritten."""
+    parts = []
+    for name in FILES:
+        try:
+            found = (folder / name).stat()
+        except OSError:
+            parts.append("-")
+        else:
+            parts.append(f"{found.st_ino}.{found.st_mtime_ns}.{found.st_size}")
+    return " ".join(parts)
+
+
+def read_run(folder: Path) -> RunFiles:
+    """Read a run folder; if it is being rewritten meanwhile, again. Damage is an `InputError`."""
+    for attempt in range(ATTEMPTS):
+        before = signature(folder)
+        try:
+            files = _read(folder)
+        except InputError:
+            if attempt == ATTEMPTS - 1:
+                raise
+        else:
+            if signature(folder) == before:
+                return files
+        time.sleep(PAUSE_S)
+    return files  # rewritten all the time: tables may end at different rounds, which the page bears
+
+
+def _read(folder: Path) -> RunFiles:
+    for name in FILES:
+        if not (folder / name).is_file():
+            raise InputError(f"{folder} is not a run folder: {name} is missing")
+    try:
+        toml, summary, status = ((folder / name).read_text(encoding="utf-8") for name in TEXTS)
+        written_s = (folder / "status.json").stat().st_mtime
+    except (OSError, ValueError) as error:
+        raise InputError(f"{folder} cannot be read: {error}") from error
+    return RunFiles(
+        folder=folder.resolve().name,
+        toml=toml,
+        scenario=_parsed(folder / "scenario.toml", tomllib.loads, toml),
+        summary=_parsed(folder / "summary.json", json.loads, summary),
+        status=_parsed(folder / "status.json", json.loads, status),
+        tables={name: _table(folder / f"{name}.parquet", columns) for name, columns in TABLES.items()},
+        written_s=written_s,
+    )
+
+
+def _parsed(path: Path, parse: Any, text: str) -> Mapping[str, Any]:
+    try:
+        value = parse(text)
+    except ValueError as error:
+        raise InputError(f"{path} is damaged: {error}") from error
+    if not isinstance(value, dict):
+        raise InputError(f"{path} is not FedLane's: it must hold keys and values")
+    return value
+
+
+def _table(path: Path, columns: tuple[str, ...]) -> pa.Table:
+    try:
+        with path.open("rb") as file:  # by handle: a ':' in the path is no address
+            table = pq.read_table(file, page_checksum_verification=True, partitioning=None)
+    except (OSError, pa.ArrowException) as error:
+        raise InputError(f"{path} is damaged: {str(error).splitlines()[0]}") from error
+    missing = [column for column in columns if column not in table.column_names]
+    if missing:
+        raise InputError(f"{path} is not FedLane's: column {missing[0]} is missing")
+    return table

@@ -1,0 +1,173 @@
+"""A run followed in the browser: the report page and its data, served from memory by three fixed routes."""
+
+import hashlib
+import ipaddress
+import secrets
+import socket
+import threading
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import uvicorn
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.middleware.base import BaseHTTPMiddleware
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, RedirectResponse, Response
+from starlette.routing import Route
+
+from fedlane import __version__
+from fedlane.report.page import build_page, content_policy, embedded
+from fedlane.report.page_data import page_data
+from fedlane.report.run_files import run_folders, signature
+from fedlane.validate import InputError
+
+COOKIE = "fedlane-watch"
+HEADERS = {
+    "Content-Security-Policy": content_policy(live=True) + "; frame-ancestors 'none'",
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cache-Control": "no-store",
+}
+
+Next = Callable[[Request], Awaitable[Response]]
+
+
+@dataclass
+class Watch:
+    """What is served, where, and to whom."""
+
+    folder: Path
+    host: str
+    port: int
+    token: str | None
+    """Asked of everybody who does not come by the loopback address; None: only this machine can connect."""
+    names: frozenset[str]
+    """Names under which this server is asked for, besides its addresses."""
+    _turn: threading.Lock = field(default_factory=threading.Lock)
+    _seen: str = ""
+    _data: dict[str, Any] = field(default_factory=lambda: {"runs": []})
+
+    @classmethod
+    def on(cls, folder: Path, host: str, bound: socket.socket) -> "Watch":
+        """Watch a folder on a bound socket, with a token unless only this machine can connect."""
+        address, port = bound.getsockname()[:2]
+        local = ipaddress.ip_address(address.split("%")[0]).is_loopback
+        names = frozenset(("localhost", host.lower(), socket.gethostname().lower(), socket.getfqdn().lower())) - {""}
+        return cls(folder, host, port, None if local else secrets.token_urlsafe(24), names)
+
+    @property
+    def url(self) -> str:
+        wildcard = self.host in ("0.0.0.0", "::", "")
+        name = socket.gethostname() if wildcard else self.host
+        shown = f"[{name}]" if ":" in name else name
+        return f"http://{shown}:{self.port}/" + (f"?token={self.token}" if self.token else "")
+
+    def current(self) -> tuple[str, dict[str, Any]]:
+        """A tag that changes with the files, and what the page shows of them; while they cannot be read, the last."""
+        with self._turn:
+            problem = ""
+            try:
+                folders = run_folders([self.folder])
+                seen = "\n".join(f"{folder}\n{signature(folder)}" for folder in folders)
+                if seen != self._seen:
+                    self._data, self._seen = page_data(folders), seen
+            except InputError as error:
+                empty = self.folder.is_dir() and not self._seen
+                problem = "" if empty else str(error)  # before the first write there is nothing to complain of
+            tag = hashlib.sha256(f"{__version__}\n{self._seen}\n{problem}".encode(errors="replace")).hexdigest()
+            return f'"{tag[:32]}"', {**self._data, "problem": problem}
+
+    def allows(self, request: Request) -> bool:
+        """Whether a request carries the token, in a cookie or as a bearer."""
+        if self.token is None:
+            return True
+        bearer = request.headers.get("authorization", "").removeprefix("Bearer ")
+        return any(_same(given, self.token) for given in (request.cookies.get(self.cookie, ""), bearer))
+
+    @property
+    def cookie(self) -> str:
+        return f"{COOKIE}-{self.port}"  # browsers share cookies between ports
+
+    def is_meant(self, host: str) -> bool:
+        """Whether a Host header names this server: a web page that rebinds its own name to us does not."""
+        name = host.rsplit("]", 1)[0].removeprefix("[") if host.startswith("[") else host.rsplit(":", 1)[0]
+        try:
+            ipaddress.ip_address(name)
+        except ValueError:
+            return name.lower() in self.names
+        return True
+
+
+def application(watched: Watch) -> Starlette:
+    """The page at /, its data at /data, and nothing by path."""
+
+    async def guard(request: Request, call_next: Next) -> Response:
+        if not watched.is_meant(request.headers.get("host", "")):
+            answer: Response = PlainTextResponse("This is not the name of this server.", 421)
+        elif watched.token and request.url.path == "/" and _same(request.query_params.get("token", ""), watched.token):
+            answer = RedirectResponse("/", 303)  # the token leaves the address, and so the history
+            answer.set_cookie(watched.cookie, watched.token, httponly=True, samesite="lax")
+        elif not watched.allows(request):
+            answer = PlainTextResponse("Open the address that fedlane watch printed: it holds the token.", 401)
+        else:
+            answer = await call_next(request)
+        for name, value in HEADERS.items():
+            answer.headers[name] = value
+        return answer
+
+    def page(request: Request) -> Response:
+        _, data = watched.current()
+        return Response(build_page(data, live=True), media_type="text/html")
+
+    def data(request: Request) -> Response:
+        tag, found = watched.current()
+        if request.headers.get("if-none-match") == tag:
+            return Response(status_code=304, headers={"ETag": tag})
+        text = embedded({**found, "live": True, "version": __version__})
+        return Response(text, media_type="application/json", headers={"ETag": tag})
+
+    return Starlette(
+        routes=[Route("/", page), Route("/data", data)],
+        middleware=[Middleware(BaseHTTPMiddleware, dispatch=guard)],
+    )
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """A socket bound to the address; one that is taken or not ours is an `InputError`."""
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        bound = socket.socket(family, kind, protocol)
+        try:
+            bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            bound.bind(address)
+            bound.listen(64)  # who comes before the server is up waits
+        except BaseException:
+            bound.close()
+            raise
+    except (OSError, UnicodeError, OverflowError) as error:
+        reason = getattr(error, "strerror", None) or error
+        hint = "; --port 0 takes a free one" if port else ""
+        raise InputError(f"cannot listen on {host} port {port}: {reason}{hint}") from error
+    return bound
+
+
+def serve(watched: Watch, bound: socket.socket) -> None:
+    """Answer requests until Ctrl-C."""
+    config = uvicorn.Config(
+        application(watched),
+        log_level="warning",
+        access_log=False,  # a log would hold the token
+        server_header=False,
+        proxy_headers=False,
+        lifespan="off",
+    )
+    uvicorn.Server(config).run(sockets=[bound])
+
+
+def _same(given: str, token: str) -> bool:
+    return secrets.compare_digest(given.encode(errors="replace"), token.encode())

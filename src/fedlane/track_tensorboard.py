@@ -1,0 +1,53 @@
+"""TensorBoard: event files in one folder; with several seeds, a folder below it for each."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fedlane.trackers import PER_SEED, RoundRecord, flattened, headline
+from fedlane.validate import InputError
+
+if TYPE_CHECKING:
+    from torch.utils.tensorboard import SummaryWriter
+
+    from fedlane.scenario import Scenario
+
+
+class TensorBoardTracker:
+    """Means over seeds in ``folder``, each seed's own curves in ``folder``/seed-N; the step is the round."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._parameters: dict[str, Any] = {}
+        self._writers: list[SummaryWriter] = []
+
+    def start(self, scenario: "Scenario", policy: str, seeds: Sequence[int], *, round: int = 0) -> None:
+        from torch.utils.tensorboard import SummaryWriter
+
+        folders = [self.folder]
+        if 1 < len(seeds) <= PER_SEED:
+            folders += [self.folder / f"seed-{seed}" for seed in seeds]
+        try:
+            # A run that goes on takes back what was written after its checkpoint.
+            self._writers = [SummaryWriter(str(folder), purge_step=round or None) for folder in folders]
+        except OSError as error:
+            raise InputError(f"TensorBoard folder {self.folder} cannot be written: {error.strerror}") from error
+        self._parameters = {**flattened(scenario), "policy": policy, "seeds": len(seeds)}
+        if not round:
+            rows = "\n".join(f"| {key} | {value} |" for key, value in self._parameters.items())
+            self._writers[0].add_text("scenario", f"| key | value |\n|---|---|\n{rows}", 0)
+
+    def round(self, record: RoundRecord) -> None:
+        for name, values in record.values().items():
+            mean, *each = self._writers
+            mean.add_scalar(name, float(values.mean()), record.round)
+            for writer, value in zip(each, values, strict=False):
+                writer.add_scalar(name, float(value), record.round)
+
+    def end(self, summary: Mapping[str, Any] | None, state: str) -> None:
+        if summary is not None and state == "finished" and self._writers:
+            measures = {f"summary/{name}": value for name, value in headline(summary).items()}
+            self._writers[0].add_hparams(self._parameters, measures, run_name=".")
+        for writer in self._writers:
+            writer.close()
+        self._writers = []

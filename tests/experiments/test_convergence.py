@@ -1,0 +1,156 @@
+"""Losses, gradients and curvature against autograd and closed forms, and the theorems where they say something."""
+
+import numpy as np
+import pytest
+import torch
+
+from fedlane.experiments.cells import Cell, Store
+from fedlane.experiments.convergence import (
+    best_softmax,
+    constructed,
+    gradient,
+    largest_curvature,
+    measure,
+    measured,
+    optimum,
+    participation,
+    promised,
+    task_of,
+)
+from fedlane.experiments.paper import FIGURES, Plan
+from fedlane.experiments.theorems import compute_convergence, convergence_panels, theorem_table, to_measure
+from fedlane.learning import replay
+from fedlane.learning.datasets import load_dataset
+from fedlane.learning.models import make_model
+from fedlane.theory import Bound
+
+
+@pytest.fixture
+def little():
+    """60 images of 4 pixels in 3 classes."""
+    rng = np.random.default_rng(0)
+    images = torch.from_numpy(rng.integers(0, 256, (60, 2, 2, 1)).astype(np.uint8))
+    return images, torch.nn.functional.one_hot(torch.from_numpy(rng.integers(0, 3, 60)), 3).float()
+
+
+def mean_loss(model, images, targets):
+    def of(weights):
+        scores = model.logits(weights[None], images[None].float() / 255)[0]
+        return torch.nn.functional.cross_entropy(scores, targets.argmax(dim=1))
+
+    return of
+
+
+@pytest.mark.parametrize("name", ["softmax", "mlp"])
+def test_gradient_and_curvature_are_autograd_s(little, name):
+    images, targets = little
+    model = make_model(name, (1, 2, 2), 3)
+    weights = model.initial(0) * 0.5
+    of = mean_loss(model, images, targets)
+    (expected,) = torch.autograd.grad(of(leaf := weights.clone().requires_grad_()), leaf)
+    torch.testing.assert_close(gradient(model, weights[None], images, targets)[0], expected, atol=1e-6, rtol=1e-4)
+    top = float(torch.linalg.eigvalsh(torch.autograd.functional.hessian(of, weights))[-1])
+    (found,) = largest_curvature(model, weights[None], images, targets, steps=60)
+    assert found == pytest.approx(top, rel=0.05)
+    if name == "softmax":
+        assert top <= best_softmax(images, targets).smoothness < 4 * top
+
+
+def test_softmax_s_best_weights_have_no_slope(little):
+    images, targets = little
+    best = best_softmax(images, targets, 500)
+    model = make_model("softmax", (1, 2, 2), 3)
+    flat = torch.from_numpy(best.weights).float()
+    assert best.loss == pytest.approx(float(mean_loss(model, images, targets)(flat)), abs=1e-5)
+    assert float(gradient(model, flat[None], images, targets).norm()) < 1e-4
+    for direction in torch.randn(5, len(flat), generator=torch.Generator().manual_seed(0)):
+        assert float(mean_loss(model, images, targets)(flat + 0.1 * direction)) > best.loss
+
+
+def test_who_took_part():
+    client, punctual = np.array([[2, 0], [-1, 1]]), np.array([[True, False], [False, True]])
+    np.testing.assert_array_equal(participation(punctual, client, 3), [[False, False, True], [False, True, False]])
+
+
+def test_the_constructed_setting_keeps_both_promises_and_they_say_something():
+    found = constructed(rounds=300)
+    assert np.all(found.gap <= found.convex)
+    assert np.all(found.squares <= found.nonconvex)
+    assert found.convex[-1] < 1.5 * found.gap[0]  # soon below what any step downhill gives
+    assert found.nonconvex[-1] < 2 * found.squares[-1]  # and nearly sharp
+    assert found.gap[-1] < 0.05 * found.gap[0]
+
+
+ROUNDS = 4
+SMALL = Cell("fashion-mnist", "random", "softmax-slow")
+
+
+@pytest.fixture
+def store(tmp_path, monkeypatch):
+    """Fashion-MNIST's subset stands in for the whole set: what is learned from is the same kind of thing."""
+    monkeypatch.setattr(replay, "load_dataset", lambda name: load_dataset("fashion-mnist-mini"))
+    monkeypatch.setattr(replay.LearningTask, "federation", _of_the_subset(replay.LearningTask.federation))
+    made = Store(tmp_path, rounds=ROUNDS)
+    made.schedule(SMALL, [0])
+    made.schedule(Cell("fashion-mnist", "random", "softmax"), [0])
+    return made
+
+
+def _of_the_subset(federation):
+    """Counts are scaled down to the subset's 800 a class."""
+
+    def scaled(task, device):
+        from dataclasses import replace
+
+        counts = task.label_counts * 800 // 6000
+        spec = task.mechanism
+        sizes = counts.sum(axis=2)
+        small = replace(spec, batch_size=np.minimum(spec.batch_size, sizes), sample_rate=spec.batch_size / sizes)
+        return federation(replace(task, label_counts=counts, mechanism=small), device)
+
+    return scaled
+
+
+class TestMeasured:
+    def test_a_run_s_losses_are_measured_once_and_kept(self, store):
+        measure(store, [(SMALL, 0)])
+        found = measured(store, SMALL, 0)
+        assert found.round.tolist() == [0, 4]
+        assert found.loss[1] < found.loss[0]
+        assert found.distance[0] > 0
+        least = optimum(store, "fashion-mnist").loss
+        assert 0 < least < found.loss[1]
+        assert found.smoothness == optimum(store, "fashion-mnist").smoothness
+        plan = Plan({"fig-convergence": FIGURES["fig-convergence"]}, 1, 1, ("fashion-mnist",))
+        assert (SMALL, 0) not in to_measure(plan, store)
+        assert len(to_measure(plan, store)) == 8
+
+    def test_the_paper_s_step_is_too_large_for_the_theorems_and_the_smaller_one_promises_nothing(self, store):
+        measure(store, [(SMALL, 0)])
+        found, least = measured(store, SMALL, 0), optimum(store, "fashion-mnist").loss
+        result = store.result(SMALL, 0)
+        present = participation(result.punctual, result.client, 10)
+        slow = promised(task_of(store, SMALL, 0), present, found, least)
+        assert "exceeds the gap before any learning" in slow.vacuous
+        assert slow.value > found.loss[0] - least
+        fast = promised(task_of(store, Cell("fashion-mnist", "random", "softmax"), 0), present, found, least)
+        assert "0 < eta lambda_max < 1" in fast.vacuous
+        assert fast == Bound(np.inf, fast.vacuous)
+
+
+def test_the_figure_and_the_table(tmp_path, store):
+    plan = Plan({"fig-convergence": FIGURES["fig-convergence"]}, 2, 1, ("fashion-mnist",))
+    for cell in plan.scheduled():
+        store.schedule(cell, plan.seeds(cell))
+    done = []
+    compute_convergence(plan, store, done.append)
+    assert len(done) == 9
+    assert to_measure(plan, store) == []
+    panels = convergence_panels(plan, store)
+    assert len(panels) == 4
+    assert "says nothing in 3 of 3 runs" in panels[0].title
+    for cell in FIGURES["fig-regret"].scheduled:
+        store.schedule(cell, plan.seeds(cell))
+    lines = theorem_table(plan, store).splitlines()
+    assert [line.split("|")[1].strip() for line in lines[2:]] == ["4"] * 3 + ["5"] * 6 + ["6"] * 3 + ["5", "6"]
+    assert all("eta lambda" in line for line in lines if "softmax, eta 0.1" in line)

@@ -1,0 +1,11 @@
+"""Sends back what it got."""
+
+from flwr.app import Message
+from flwr.clientapp import ClientApp
+
+app = ClientApp()
+
+
+@app.train()
+def train(message, context):
+    return Message(message.content, reply_to=message)

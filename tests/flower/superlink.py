@@ -1,0 +1,191 @@
+"""A real federation on this machine for tests: one SuperLink, K SuperNodes, their own folder, ports and environment.
+
+    with Federation(tmp_path, nodes=2) as federation:
+        run = federation.run(APP, {"rounds": 3})
+        run.wait(60)
+        print(run.log())
+
+Everything is plaintext on the loopback; nothing calls home; whatever was started is stopped at the end.
+"""
+
+import contextlib
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+BIN = Path(sys.executable).parent
+APPS = Path(__file__).parent / "apps"
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+class Federation:
+    """SuperLink and SuperNodes as processes; use it as a context."""
+
+    def __init__(self, folder, nodes=0, *, simulation=False, environment=None):
+        """simulation: apps run in Flower's simulation engine instead of on SuperNodes."""
+        self.folder = Path(folder)
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self.home = self.folder / "flwr-home"
+        self.home.mkdir(exist_ok=True)
+        self.port = free_port()
+        self.environment = {
+            **{k: v for k, v in os.environ.items() if not k.startswith(("PYTEST", "COV"))},
+            "PATH": f"{BIN}:{os.environ['PATH']}",
+            "FLWR_HOME": str(self.home),
+            "FLWR_TELEMETRY_ENABLED": "0",
+            "FLWR_DISABLE_UPDATE_CHECK": "1",
+            "OMP_NUM_THREADS": "1",
+            "PYTHONUNBUFFERED": "1",
+            **(environment or {}),
+        }
+        (self.home / "config.toml").write_text(
+            f'[superlink]\ndefault = "lo"\n\n[superlink.lo]\naddress = "127.0.0.1:{self.port}"\ninsecure = true\n'
+        )
+        self.superlink = None
+        self.simulation = simulation
+        self.nodes = {}
+        self._count = nodes
+
+    def __enter__(self):
+        try:
+            self.start_superlink()
+            for number in range(self._count):
+                self.start_node(number)
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *_):
+        for process in [*self.nodes.values(), self.superlink]:
+            if process is not None:
+                stop(process)
+
+    def start_superlink(self):
+        """Start SuperLink, or start it again on its database; returns once it listens."""
+        options = ["--insecure", "--host", "127.0.0.1", "--port", str(self.port)]
+        options += ["--database", str(self.folder / "state.db"), "--disable-runtime-dependency-installation"]
+        options += ["--simulation"] if self.simulation else []
+        self.superlink = self._start("superlink", BIN / "flower-superlink", *options)
+        wait_for(lambda: _listens(self.port), 30, lambda: self.log("superlink"))
+
+    def start_node(self, number, *, through=None, **config):
+        """Start a SuperNode whose node-config carries its number as `partition-id` and whatever else is given.
+
+        through: the port at which it reaches SuperLink, if there is something between.
+        """
+        values = " ".join(f"{k}={json.dumps(v)}" for k, v in {"partition-id": number, **config}.items())
+        options = ["--insecure", "--superlink", f"127.0.0.1:{through or self.port}", "--host", "127.0.0.1"]
+        options += ["--port", str(free_port()), "--node-config", values]
+        self.nodes[number] = self._start(f"node{number}", BIN / "flower-supernode", *options)
+
+    def kill_node(self, number):
+        """Kill a SuperNode and everything it started, without a word."""
+        kill(self.nodes.pop(number))
+
+    def kill_superlink(self):
+        """Kill SuperLink and everything it started, the ServerApp too."""
+        kill(self.superlink)
+        self.superlink = None
+
+    def run(self, app, config=None, engine=None):
+        """Submit an app (a folder, or the name of one under apps/); returns the run without waiting for it.
+
+        engine: settings of the simulation engine, such as {"num-supernodes": 100}.
+        """
+        folder = APPS / app if (APPS / str(app)).is_dir() else Path(app)
+        words = " ".join(f"{k}={json.dumps(v)}" for k, v in (config or {}).items())
+        options = ["--run-config", words] if words else []
+        words = " ".join(f"{k}={json.dumps(v)}" for k, v in (engine or {}).items())
+        options += ["--federation-config", words] if words else []
+        said = self.flwr("run", str(folder), "lo", *options, "--format", "json")
+        return Submitted(self, str(said["run-id"]))
+
+    def flwr(self, *arguments):
+        """Run the flwr command; its JSON answer."""
+        done = subprocess.run(
+            [BIN / "flwr", *arguments],
+            env=self.environment,
+            cwd=self.folder,
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+        text = done.stdout[done.stdout.find("{") :]
+        assert text, f"flwr {' '.join(arguments)}: {done.stdout}{done.stderr}"
+        return json.loads(text)
+
+    def log(self, name):
+        return (self.folder / f"{name}.log").read_text(errors="replace")
+
+    def _start(self, name, *command):
+        with (self.folder / f"{name}.log").open("ab") as log:
+            return subprocess.Popen(
+                [str(word) for word in command],
+                env=self.environment,
+                cwd=self.folder,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                stdin=subprocess.DEVNULL,
+                start_new_session=True,
+            )
+
+
+class Submitted:
+    """A run that was submitted."""
+
+    def __init__(self, federation, run_id):
+        self.federation = federation
+        self.run_id = run_id
+
+    def status(self):
+        runs = self.federation.flwr("list", "lo", "--run-id", self.run_id, "--format", "json")["runs"]
+        return runs[0]["status"]
+
+    def wait(self, seconds):
+        """Wait for the run's end; its last status, such as `finished:completed`."""
+        ended = re.compile(f"Finished task [0-9]+ of run {self.run_id}")  # asking with flwr costs a second of a core
+        wait_for(lambda: ended.search(self.log()), seconds, self.log)
+        return self.status()
+
+    def log(self):
+        """What SuperLink and the ServerApp printed."""
+        return self.federation.log("superlink")
+
+
+def wait_for(condition, seconds, explain=lambda: "", every_s=0.1):
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, f"nothing within {seconds} s\n{explain()[-6000:]}"
+        time.sleep(every_s)
+
+
+def stop(process):
+    """End a process and its children: politely, then for sure."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGTERM)
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(3)
+    kill(process)
+
+
+def kill(process):
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait(10)
+
+
+def _listens(port):
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0

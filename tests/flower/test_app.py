@@ -1,0 +1,34 @@
+"""The example app in real processes: `flwr run` accepts it, clients train privately, ledgers and server agree."""
+
+from pathlib import Path
+
+import pytest
+from superlink import Federation
+
+from fedlane.privacy.accountant import epsilon_curve
+from fedlane.privacy.ledger import read_accounts
+from fedlane.simulation.results import Run
+
+APP = Path(__file__).parents[2] / "examples" / "flower-app"
+ROUNDS, CLIENTS = 2, 2
+
+
+@pytest.mark.xdist_group("flower")
+def test_the_example_trains_and_counts(tmp_path):
+    ledgers = [tmp_path / f"{number}.ledger" for number in range(CLIENTS)]
+    with Federation(tmp_path / "federation") as federation:
+        for number, ledger in enumerate(ledgers):
+            federation.start_node(number, **{"fedlane-ledger": str(ledger)})
+        config = {"rounds": ROUNDS, "clients": CLIENTS, "hidden": 16, "lanes": 2, "deadline-s": 60.0}
+        run = federation.run(APP, {**config, "state-dir": str(tmp_path / "state")})
+        run.wait(150)
+    saved = Run.load(tmp_path / "state")
+    rounds, clients = saved.rounds.to_pydict(), saved.clients.to_pydict()
+    assert rounds["punctual"] == [CLIENTS] * ROUNDS
+    assert all(0 < accuracy < 1 for accuracy in rounds["accuracy"])
+    for ledger, number in zip(ledgers, range(CLIENTS), strict=True):
+        name, accounts = read_accounts(ledger)
+        assert (name, accounts["data"].uploads) == (f"client-{number}", ROUNDS)
+    assert clients["uploads"][:CLIENTS] == [ROUNDS] * CLIENTS
+    spent = epsilon_curve(accounts["data"].terms, 100)[ROUNDS]
+    assert clients["epsilon"][:CLIENTS] == pytest.approx([spent] * CLIENTS)

@@ -1,0 +1,428 @@
+"""A client as Flower calls it: real messages in, real messages out, and a ledger on disk."""
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, Metadata, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
+
+import fedlane.flower.training
+from fedlane.flower import LaneClient, LaneMod, lane_app, new_ledger
+from fedlane.flower.protocol import KEY, Hello, Introduction, Order, Report
+from fedlane.flower.switch import CommandSwitch
+from fedlane.flower.weights import first_arrays
+from fedlane.privacy.ledger import ClientLedger, LedgerInUseError, read_accounts
+from fedlane.validate import InputError
+
+COUNTS = (150, 100, 50)
+SHAPE = (1, 4, 4)
+
+
+def records(context=None):
+    """300 small pictures of three classes."""
+    rng = np.random.default_rng(1)
+    labels = np.repeat(np.arange(3), COUNTS)
+    images = rng.integers(0, 200, (300, *SHAPE), dtype=np.uint8)
+    images[np.arange(300), 0, 0, labels] = 255
+    return images, labels
+
+
+def a_client(folder, **changes):
+    settings = {
+        "model": "softmax",
+        "data": records,
+        "classes": 3,
+        "learning_rate": 0.1,
+        "epsilon": 8.0,
+        "max_uploads": 3,
+        "batch_size": 30,
+        "local_iterations": 2,
+        "ledger": folder / "ledger",
+        "name": "anna",
+    }
+    return LaneClient(**{**settings, **changes})
+
+
+@pytest.fixture
+def ledger(tmp_path):
+    return new_ledger(tmp_path / "ledger", "anna")
+
+
+def context(**node_config):
+    return Context(run_id=1, node_id=7, node_config=node_config, state=RecordDict(), run_config={})
+
+
+def message(kind, **content):
+    """A message as a client gets it: Flower has filled in its metadata."""
+    metadata = Metadata(1, "some id", 1, 7, "", "", time.time(), 60.0, kind)
+    return Message(content=RecordDict(content), metadata=metadata)
+
+
+def order(arrays=None, **changes):
+    values = {"federation": "f", "client": "anna", "round": 4, "lane": 1, "deadline_s": 10.0, "iterations": 2}
+    said = Order(**{"server_count": 0, **values, **changes})
+    arrays = first_arrays("softmax", SHAPE, 3) if arrays is None else arrays
+    return message("train", arrays=arrays, config=ConfigRecord({"lr": 1.0}), **{KEY: said.record()})
+
+
+def ask(client, question, where=None):
+    return client.app()(question, where or context())
+
+
+def report_of(reply):
+    assert not reply.has_error(), reply.error
+    return Report.read(reply.content)
+
+
+def uploads_on_disk(path):
+    return {name: account.uploads for name, account in read_accounts(path)[1].items()}
+
+
+def numbers(record):
+    return {name: array.numpy() for name, array in record.items()}
+
+
+def test_an_order_is_charged_trained_and_reported(tmp_path, ledger):
+    sent = first_arrays("softmax", SHAPE, 3)
+    reply = ask(a_client(tmp_path), order(sent))
+    report = report_of(reply)
+    assert (report.client, report.round, report.lane, report.status, report.reason) == ("anna", 4, 1, "trained", "")
+    assert (report.uploads, report.max_uploads, report.delta) == (1, 3, 1e-5)
+    assert 0 < report.epsilon < 8
+    assert report.compute_s > 0
+    assert uploads_on_disk(ledger) == {"data": 1}
+    update = reply.content["arrays"]
+    assert list(update) == list(sent)
+    for name, array in update.items():
+        assert (array.dtype, array.shape) == (sent[name].dtype, sent[name].shape)
+        assert not np.array_equal(array.numpy(), sent[name].numpy())
+
+
+def test_nothing_that_depends_on_data_leaves_beside_the_update(tmp_path, ledger):
+    """The records in a reply, and the number of examples: the released one, with deviation 10 sqrt(3)."""
+    reply = ask(a_client(tmp_path), order())
+    assert set(reply.content) == {"arrays", "metrics", KEY}
+    assert set(reply.content["metrics"]) == {"num-examples"}
+    told = reply.content["metrics"]["num-examples"]
+    histogram = read_accounts(ledger)[1]["data"].histogram
+    assert told == pytest.approx(sum(histogram), abs=0.11)
+    assert told != 300
+    assert abs(told - 300) < 6 * 10 * 3**0.5
+
+
+def test_past_its_budget_a_client_refuses_and_says_so(tmp_path, ledger):
+    client = a_client(tmp_path)
+    for count in range(1, 4):
+        report = report_of(ask(client, order(server_count=count - 1)))
+        assert (report.status, report.uploads) == ("trained", count)
+    assert report.epsilon == pytest.approx(8.0, rel=1e-3)
+    reply = ask(client, order(server_count=3))
+    report = report_of(reply)
+    assert (report.status, report.uploads, report.max_uploads) == ("refused", 3, 3)
+    assert "budget of data set data is spent" in report.reason
+    assert set(reply.content) == {KEY}
+    assert uploads_on_disk(ledger) == {"data": 3}
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"client": "berta"}, "for client 'berta', this is 'anna'"),
+        ({"iterations": 3}, "3 local iterations, this client's terms say 2"),
+        ({"federation": "g"}, "from federation 'g'"),
+        ({"server_count": 1}, "was rolled back"),
+    ],
+)
+def test_orders_that_are_not_for_this_client_are_refused(tmp_path, ledger, changes, reason):
+    reply = ask(a_client(tmp_path, federation="f"), order(**changes))
+    report = report_of(reply)
+    assert report.status == "refused"
+    assert reason in report.reason
+    assert set(reply.content) == {KEY}
+    assert not sum(uploads_on_disk(ledger).values())
+
+
+def test_a_ledger_that_cannot_be_trusted_refuses(tmp_path, ledger):
+    client = a_client(tmp_path)
+    assert report_of(ask(client, order())).status == "trained"
+    content = bytearray(ledger.read_bytes())
+    content[700] ^= 1
+    ledger.write_bytes(content)
+    report = report_of(ask(client, order(server_count=1)))
+    assert (report.status, "is damaged" in report.reason) == ("refused", True)
+    ledger.unlink()
+    for client in (a_client(tmp_path), a_client(tmp_path, create_ledger=True)):  # an order never makes a ledger
+        report = report_of(ask(client, order(server_count=1)))
+        assert report.status == "refused"
+        assert "is missing" in report.reason
+        assert "new_ledger" in report.reason
+    assert not ledger.exists()
+    # Nor does a question, where a ledger was.
+    reply = ask(a_client(tmp_path, create_ledger=True), message("query", **{KEY: Hello("f").record()}))
+    assert "does not start anew" in reply.error.reason
+
+
+def test_terms_do_not_change(tmp_path, ledger):
+    assert report_of(ask(a_client(tmp_path), order())).status == "trained"
+    for changes in ({"max_uploads": 4}, {"epsilon": 9.0}, {"batch_size": 20}, {"data": lambda c: _less(records())}):
+        report = report_of(ask(a_client(tmp_path, **changes), order(server_count=1)))
+        assert (report.status, "holds other terms" in report.reason) == ("refused", True), changes
+    report = report_of(ask(a_client(tmp_path, name="berta"), order(client="berta")))
+    assert "belongs to client 'anna'" in report.reason
+    assert uploads_on_disk(ledger) == {"data": 1}
+
+
+def test_after_the_first_time_the_noise_is_the_ledger_s(tmp_path, ledger, monkeypatch):
+    """Another release of the accountant, or an empty cache, changes nothing and costs no time."""
+    assert report_of(ask(a_client(tmp_path), order())).status == "trained"
+    monkeypatch.setattr(fedlane.flower.training, "make_mechanism", lambda *_, **__: pytest.fail("calibrated again"))
+    assert report_of(ask(a_client(tmp_path), order(server_count=1))).uploads == 2
+
+
+def _less(data):
+    return data[0][:-1], data[1][:-1]
+
+
+def test_two_at_once_is_a_failure_of_the_second_and_costs_nothing(tmp_path, ledger):
+    with ClientLedger(ledger):
+        report = report_of(ask(a_client(tmp_path), order()))
+    assert (report.status, "in use" in report.reason) == ("failed", True)
+    assert uploads_on_disk(ledger) == {}
+
+
+def test_the_ledger_is_held_while_training(tmp_path, ledger):
+    held = []
+
+    class Curious(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = torch.nn.Linear(16, 3)
+
+        def forward(self, x):
+            try:
+                ClientLedger(ledger).close()
+            except LedgerInUseError:
+                held.append(uploads_on_disk(ledger)["data"])
+            return self.layer(x.flatten(1))
+
+    arrays = ArrayRecord(Curious().state_dict())
+    assert report_of(ask(a_client(tmp_path, model=Curious), order(arrays))).status == "trained"
+    assert held == [1, 1]  # in each of two steps, and charged by then
+
+
+def bad_arrays(**changes):
+    return ArrayRecord({**first_arrays("softmax", SHAPE, 3), **changes})
+
+
+@pytest.mark.parametrize(
+    ("arrays", "reason"),
+    [
+        (bad_arrays(**{"layer0.bias": Array(np.full(3, np.nan, np.float32))}), "not finite"),
+        (bad_arrays(**{"layer0.bias": Array(np.full(3, 1e9, np.float32))}), "weights above 1000"),
+        (bad_arrays(**{"layer0.bias": Array(np.zeros(4, np.float32))}), "'layer0.bias' is float32 (4,)"),
+        (bad_arrays(**{"layer0.bias": Array(np.zeros(3, np.int64))}), "'layer0.bias' is int64 (3,)"),
+        (bad_arrays(extra=Array(np.zeros(3, np.float32))), "other arrays than this client's: extra"),
+        (ArrayRecord(), "other arrays"),
+    ],
+)
+def test_models_that_no_honest_server_sends_cost_nothing(tmp_path, ledger, arrays, reason):
+    report = report_of(ask(a_client(tmp_path), order(arrays)))
+    assert report.status == "failed"
+    assert reason in report.reason
+    assert not sum(uploads_on_disk(ledger).values())
+
+
+def test_errors_of_a_user_s_own_code_are_told_by_kind_alone(tmp_path, ledger):
+    def broken(context):
+        raise KeyError("patient 17 has no label")
+
+    report = report_of(ask(a_client(tmp_path, data=broken), order()))
+    assert (report.status, report.reason) == ("failed", "KeyError (the client's log has more)")
+    reply = ask(a_client(tmp_path, data=broken), message("query", **{KEY: Hello("f").record()}))
+    assert reply.error.reason == "KeyError (the client's log has more)"
+    for kind in ("train", "query", "evaluate"):
+        assert lane_app(broken)(message(kind), context()).error.reason == "KeyError (the client's log has more)"
+
+
+def test_the_switch_is_called_before_training_and_its_failure_costs_nothing(tmp_path, ledger):
+    seen = []
+
+    def slow(lane):
+        seen.append((lane, uploads_on_disk(ledger)))
+        time.sleep(0.3)
+
+    begin = time.perf_counter()
+    report = report_of(ask(a_client(tmp_path, switch=slow), order(lane=2)))
+    assert seen == [(2, {})]
+    assert report.switch_s >= 0.3
+    assert report.compute_s + report.switch_s <= time.perf_counter() - begin  # told apart
+    for switch, why in ((CommandSwitch("false {lane}"), "status 1"), (lambda lane: 1 / 0, "ZeroDivisionError")):
+        report = report_of(ask(a_client(tmp_path, switch=switch), order(lane=1)))
+        assert (report.status, report.uploads) == ("failed", 0)
+        assert report.reason.startswith("lane 1 could not be switched")
+        assert why in report.reason
+    assert uploads_on_disk(ledger) == {"data": 1}
+
+
+def test_an_introduction_releases_the_histogram_once(tmp_path):
+    client = a_client(tmp_path, create_ledger=True)
+    hello = message("query", **{KEY: Hello("f").record()})
+    first, second = (Introduction.read(ask(client, hello).content) for _ in range(2))
+    assert first == second
+    assert (first.name, first.epsilon, first.max_uploads, first.uploads, first.local_iterations) == ("anna", 8, 3, 0, 2)
+    assert first.label_counts != COUNTS
+    assert np.abs(np.subtract(first.label_counts, COUNTS)).max() < 60
+    terms = read_accounts(tmp_path / "ledger")[1]["data"].terms
+    assert first.upload_noise == pytest.approx(terms.step_noise * 2**0.5 / 30)
+    assert report_of(ask(client, order())).uploads == 1
+    assert Introduction.read(ask(client, hello).content).uploads == 1
+    other = a_client(tmp_path / "other", create_ledger=True)
+    assert Introduction.read(ask(other, hello).content).label_counts != first.label_counts
+
+
+def test_a_client_without_privacy_needs_no_ledger(tmp_path):
+    client = a_client(tmp_path, epsilon=None, ledger=None)
+    told = Introduction.read(ask(client, message("query", **{KEY: Hello("f").record()})).content)
+    assert (told.size, told.label_counts, told.epsilon, told.max_uploads) == (300, COUNTS, 0, 0)
+    reply = ask(client, order())
+    assert (report_of(reply).status, report_of(reply).max_uploads) == ("trained", 0)
+    assert reply.content["metrics"]["num-examples"] == 300
+
+
+def test_a_private_client_evaluates_only_where_it_is_told_to(tmp_path, ledger):
+    question = message("evaluate", arrays=first_arrays("softmax", SHAPE, 3), config=ConfigRecord())
+    reply = ask(a_client(tmp_path), question)
+    assert "reports no loss or accuracy" in reply.error.reason
+    reply = ask(a_client(tmp_path, evaluate_on=lambda c: _less(records())), question)
+    metrics = reply.content["metrics"]
+    assert metrics["num-examples"] == 299
+    weights, bias = (numbers(question.content["arrays"])[f"layer0.{part}"] for part in ("weight", "bias"))
+    images, labels = _less(records())
+    scores = images.reshape(299, -1) / 255 @ weights.T + bias
+    assert metrics["accuracy"] == pytest.approx((scores.argmax(1) == labels).mean())
+    chances = np.exp(scores) / np.exp(scores).sum(1, keepdims=True)
+    assert metrics["loss"] == pytest.approx(-np.log(chances[np.arange(299), labels]).mean(), rel=1e-5)
+
+
+def test_messages_without_an_order_are_answered_with_an_error(tmp_path, ledger):
+    reply = ask(a_client(tmp_path), message("train", arrays=first_arrays("softmax", SHAPE, 3)))
+    assert "carries no Order" in reply.error.reason
+    assert uploads_on_disk(ledger) == {}
+
+
+def test_names_and_ledgers_come_from_the_node_s_configuration(tmp_path):
+    new_ledger(tmp_path / "a" / "my.ledger", "carl")
+    client = a_client(tmp_path, name=None, ledger=None)
+    where = context(**{"fedlane-name": "carl", "fedlane-ledger": str(tmp_path / "a" / "my.ledger"), "partition-id": 3})
+    assert report_of(ask(client, order(client="carl"), where)).status == "trained"
+    report = report_of(ask(client, order(client="client-3"), context(**{"partition-id": 3})))
+    assert (report.status, "needs a ledger" in report.reason) == ("refused", True)
+    assert report_of(ask(client, order(client="x"))).client == "node-7"
+    app = lane_app(lambda c: a_client(tmp_path, name=f"of run {c.run_id}"))
+    assert Report.read(app(order(), context()).content).client == "of run 1"
+
+
+KILLED = """
+import sys, time
+from pathlib import Path
+import torch
+sys.path.insert(0, sys.argv[1])
+import test_client as t
+class Slow(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Linear(16, 3)
+    def forward(self, x):
+        Slow.calls = getattr(Slow, "calls", 0) + 1
+        if Slow.calls > 2:  # past the checks before training
+            print("training", flush=True)
+            time.sleep(60)
+        return self.layer(x.flatten(1))
+client = t.a_client(Path(sys.argv[2]), model=Slow)
+t.ask(client, t.order(t.ArrayRecord(Slow().state_dict())))
+"""
+
+
+def test_a_client_killed_while_it_trains_has_spent_the_upload(tmp_path, ledger):
+    process = subprocess.Popen(
+        [sys.executable, "-c", KILLED, str(Path(__file__).parent), str(tmp_path)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+    )
+    with process:
+        assert process.stdout.readline() == b"training\n"
+        process.send_signal(signal.SIGKILL)
+    assert uploads_on_disk(ledger) == {"data": 1}
+
+
+def test_a_mod_wraps_a_plain_training_function():
+    seen = []
+    lanes = LaneMod(size=40, label_counts=(30, 10), local_iterations=2, name="anna", switch=seen.append)
+    app = ClientApp(mods=[lanes])
+    app.query()(lanes.introduce)
+
+    @app.train()
+    def train(message, context):
+        time.sleep(0.2)
+        if message.content["config"]["lr"] > 1:
+            raise ValueError("a secret")
+        return Message(RecordDict({"metrics": MetricRecord({"num-examples": 40})}), reply_to=message)
+
+    told = Introduction.read(app(message("query", **{KEY: Hello("f").record()}), context()).content)
+    assert (told.name, told.size, told.label_counts, told.epsilon) == ("anna", 40, (30, 10), 0)
+    reply = app(order(lane=2), context())
+    report = report_of(reply)
+    assert (report.status, report.lane, seen) == ("trained", 2, [2])
+    assert report.compute_s >= 0.2
+    assert reply.content["metrics"]["num-examples"] == 40
+    assert report_of(app(order(iterations=1), context())).status == "refused"
+    failing = order()
+    failing.content["config"]["lr"] = 2.0
+    report = report_of(app(failing, context()))
+    assert (report.status, report.reason) == ("failed", "ValueError (the client's log has more)")
+    plain = message("train", config=ConfigRecord({"lr": 1.0}))
+    assert set(app(plain, context()).content) == {"metrics"}
+
+
+def test_importing_the_client_loads_neither_torch_nor_the_accountant():
+    heavy = ["torch", "numba", "scipy", "dp_accounting", "pyarrow", "pydantic"]
+    code = f"import sys, json, fedlane.flower.client; print(json.dumps([m for m in {heavy} if m in sys.modules]))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert json.loads(done.stdout) == []
+
+
+def test_settings_out_of_bounds_are_refused(tmp_path, ledger):
+    with pytest.raises(InputError, match="classes must be at least 2"):
+        a_client(tmp_path, classes=1)
+    for changes, reason in (
+        ({"learning_rate": 0}, "learning_rate must be greater than 0"),
+        ({"delta": 0.0}, "delta must be greater than 0"),
+        ({"classes": 2}, "labels must be whole numbers from 0 to 1"),
+        ({"data": lambda c: (np.zeros((3, 1, 4, 4), int), np.zeros(3, int))}, "bytes or floats"),
+        ({"data": lambda c: (np.full((3, 1, 4, 4), np.inf), np.zeros(3, int))}, "must be finite"),
+    ):
+        report = report_of(ask(a_client(tmp_path, **changes), order()))
+        assert (report.status, reason in report.reason) == ("failed", True), report.reason
+
+
+def test_the_command_line_makes_a_ledger_once(tmp_path):
+    def fedlane_privacy(*words):
+        command = [sys.executable, "-c", "from fedlane.cli import main; main()", "privacy", *map(str, words)]
+        done = subprocess.run(command, capture_output=True, text=True)
+        return done.returncode, done.stdout + done.stderr
+
+    path = tmp_path / "new" / "my.ledger"
+    assert fedlane_privacy("new-ledger", path, "--client", "anna")[0] == 0
+    code, said = fedlane_privacy("new-ledger", path, "--client", "anna")
+    assert (code, "does not start anew" in said) == (2, True)
+    code, said = fedlane_privacy("account", path)
+    assert (code, "nothing is spent" in said) == (0, True)
+    with ClientLedger(path) as ledger:
+        assert (ledger.client, ledger.accounts) == ("anna", {})

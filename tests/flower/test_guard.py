@@ -1,0 +1,125 @@
+"""What may enter the model: each rule refuses what it is there for, and lets the honest in."""
+
+import numpy as np
+import pytest
+from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedlane.flower.guard import KNOWN, Dropped, Guard, aligned
+from fedlane.flower.protocol import KEY, Order, Report
+
+ORDER = Order("f", "c0", 3, 1, 10.0, 5, 2)
+REPORT = Report("c0", 3, 1, "trained", "", 0.4, 0.0, 3, 140, 1.5, 1e-5)
+MODEL = {"w": np.arange(6, dtype=np.float32).reshape(2, 3), "b": np.zeros(2, np.float64)}
+
+
+def content(model=None, report=REPORT, metrics=None, **more):
+    values = {name: array + array.dtype.type(0.1) for name, array in MODEL.items()} if model is None else model
+    return RecordDict(
+        {
+            KEY: report.record(),
+            "arrays": ArrayRecord({name: Array(array) for name, array in values.items()}),
+            "metrics": MetricRecord({"num-examples": 100} if metrics is None else metrics),
+            **more,
+        }
+    )
+
+
+def judged(said, guard=None):
+    guard = guard or Guard()
+    guard.check(said, guard.report(said, ORDER), MODEL, 100.0)
+    return guard
+
+
+def changed(**fields):
+    return Report(**{**vars(REPORT), **fields})
+
+
+def test_the_honest_pass():
+    assert judged(content()).norms == [pytest.approx(0.1 * np.sqrt(8), rel=1e-5)]
+
+
+def bad(name, value):
+    return content({**{n: a.copy() for n, a in MODEL.items()}, name: value})
+
+
+nan, inf = MODEL["w"].copy(), MODEL["b"].copy()
+nan[1, 2], inf[0] = np.nan, -np.inf
+lying = content()
+lying["arrays"]["w"] = Array("float32", (2, 3), "numpy.ndarray", Array(np.zeros((3, 2), np.float32)).data)
+pickled = content()
+pickled["arrays"]["w"] = Array("float32", (2, 3), "pickle", b"cos\nsystem\n(S'true'\ntR.")
+rubbish = content()
+rubbish["arrays"]["w"] = Array("float32", (2, 3), "numpy.ndarray", b"\x80\x04K\x01.")
+
+
+@pytest.mark.parametrize(
+    ("said", "reason"),
+    [
+        (bad("w", nan), "'w' is not finite"),
+        (bad("b", inf), "'b' is not finite"),
+        (bad("w", MODEL["w"].T.copy()), r"'w' must be \(2, 3\) of float32, got \(3, 2\)"),
+        (bad("w", MODEL["w"].astype(np.float64)), "got .* of float64"),
+        (bad("extra", np.zeros(1)), "too many .extra"),
+        (content({"w": MODEL["w"]}), "missing .b"),
+        (bad("w", MODEL["w"] * np.float32(1e30)), "norm inf|norm .*e"),
+        (bad("w", MODEL["w"] + np.float32(1e4)), "norm .* is above"),
+        (lying, "not what it claims"),
+        (pickled, "cannot be read"),
+        (rubbish, "cannot be read"),
+        (content(metrics={}), "num-examples must be"),
+        (content(metrics={"num-examples": 0}), "num-examples must be"),
+        (content(metrics={"num-examples": float("nan")}), "num-examples must be"),
+        (content(metrics={"num-examples": 10**9}), "num-examples must be"),
+        (content(metrics={"num-examples": [1, 2]}), "num-examples must be"),
+        (content(second=MetricRecord({"a": 1})), "one MetricRecord"),
+        (content(second=ArrayRecord({"a": Array(np.zeros(1))})), "one ArrayRecord"),
+        (content(report=changed(client="c1")), "client 'c1', the order was of client 'c0'"),
+        (content(report=changed(round=2)), "round 2"),
+        (content(report=changed(lane=0)), "lane 0"),
+        (content(report=changed(status="refused", reason="budget is spent")), "refused: budget is spent"),
+        (content(report=changed(status="failed", reason="lane 2: no route")), "failed: lane 2: no route"),
+        (RecordDict({}), "carries no Report"),
+        (RecordDict({KEY: ConfigRecord({"kind": "Report", "version": 1})}), "Report.client"),
+    ],
+)
+def test_what_is_dropped(said, reason):
+    guard = Guard()
+    with pytest.raises(Dropped, match=reason):
+        judged(said, guard)
+    assert guard.norms == []
+
+
+def test_the_bound_follows_what_was_let_in():
+    guard = Guard()
+    first = 10 * (np.sqrt(55) + np.sqrt(8))
+    assert guard.bound(MODEL) == pytest.approx(first)
+    for _ in range(KNOWN):
+        judged(content(), guard)
+    assert guard.bound(MODEL) == pytest.approx(10 * 0.1 * np.sqrt(8), rel=1e-4)
+    with pytest.raises(Dropped, match="norm"):
+        judged(bad("w", MODEL["w"] + np.float32(1.3)), guard)
+    assert Guard(0.01).bound(MODEL) == 0.01
+
+
+@given(
+    st.dictionaries(
+        st.sampled_from(["num-examples", "loss", "x"]),
+        st.floats() | st.integers(-5, 5) | st.lists(st.floats(), max_size=2),
+        max_size=3,
+    )
+)
+def test_nothing_said_in_metrics_raises_anything_else(metrics):
+    try:
+        judged(content(metrics=metrics))
+    except Dropped as reason:
+        assert "num-examples" in str(reason)  # noqa: PT017
+
+
+def test_one_client_cannot_spoil_the_others_by_its_metrics():
+    mine = content(metrics={"num-examples": 10, "loss": 0.5, "mine": 1.0})
+    theirs = content(metrics={"num-examples": 30, "loss": [1.0, 2.0]})
+    aligned([mine, theirs])
+    assert [dict(one["metrics"]) for one in (mine, theirs)] == [{"num-examples": 10}, {"num-examples": 30}]
+    aligned([])

@@ -1,0 +1,231 @@
+"""Who is let in: real SuperLink, SuperNodes and nginx in namespaces without a way out, TLS and node keys on."""
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from cryptography import x509
+
+from conftest import missing
+from fedlane.flower import links
+from fedlane.flower.certificates import make_node_files, make_server_files
+from fedlane.flower.processes import CONNECTION, Federation, ProcessError
+from fedlane.flower.proxy import NODE_CALLS, nginx_config
+from fedlane.validate import InputError
+
+APPS = Path(__file__).parent / "apps"
+PORT, NODE_PORT = 9801, 9802
+OUTSIDE = "198.51.100.7"
+"""An address of nobody's (RFC 5737): what goes there would leave the machine."""
+pytestmark = pytest.mark.xdist_group("namespaces")
+
+
+@pytest.fixture(scope="module")
+def cell():
+    reason = links.missing()
+    if reason is not None:
+        missing(f"real links cannot be built here: {reason}")
+    with links.build(2) as built:
+        built.tune({0: 50.0, 1: 50.0})
+        for namespace in built.namespaces:  # every packet to the outside is counted here, and goes nowhere
+            enter = ["ip", "netns", "exec", namespace]
+            ip = ["link add sink arp off type veth peer name void", "link set sink up", "link set void up"]
+            subprocess.run(["ip", "-netns", namespace, *ip[0].split()], check=True)
+            subprocess.run([*enter, "sysctl", "-qw", "net.ipv6.conf.all.disable_ipv6=1"], check=True)
+            for words in (*ip[1:], "route add default dev sink"):
+                subprocess.run(["ip", "-netns", namespace, *words.split()], check=True)
+        yield built
+
+
+@pytest.fixture(scope="module")
+def federation(cell, tmp_path_factory):
+    if shutil.which("nginx") is None:
+        missing("nginx is not installed")
+    folder = tmp_path_factory.mktemp("federation")
+    with Federation(
+        folder, port=PORT, address=links.SERVER_ADDRESS, namespace=cell.base, node_port=NODE_PORT
+    ) as running:
+        running.start_superlink()
+        key = running.new_node("member")
+        running.register(key)
+        node = running.start_supernode("member", key, port=9900, namespace=cell.client(0), config={"partition-id": 0})
+        running.wait_for_nodes([node])
+        yield running
+
+
+def inside(namespace, code, *arguments):
+    """Run Python in a namespace; what it printed."""
+    done = subprocess.run(
+        ["ip", "netns", "exec", namespace, sys.executable, "-c", code, *arguments],
+        capture_output=True,
+        text=True,
+        timeout=30,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+CALL = """
+import http.client, ssl, sys
+ca, method, *targets = sys.argv[1:]
+for target in targets:
+    context = ssl.create_default_context(cafile=ca)
+    connection = http.client.HTTPSConnection("{address}", {port}, context=context, timeout=5)
+    connection.putrequest(method, target, skip_host=False)
+    connection.putheader("Content-Type", "application/protobuf")
+    connection.putheader("Content-Length", "0")
+    connection.endheaders()
+    print(connection.getresponse().status)
+"""
+
+
+def statuses(federation, cell, method, *targets, port=NODE_PORT):
+    code = CALL.format(address=links.SERVER_ADDRESS, port=port)
+    said = inside(cell.client(1), code, str(federation.files.authority), method, *targets)
+    return [int(line) for line in said.split()]
+
+
+def test_strangers_are_refused(federation, cell):
+    """An unregistered key, no key, plaintext, no authority, somebody else's authority: none gets an id.
+
+    Nor does one without a key that gets past the proxy.
+    """
+    authority = ["--root-certificates", str(federation.files.authority)]
+    other = make_server_files(federation.folder / "other", [links.SERVER_ADDRESS])
+    stranger = federation.new_node("stranger")
+    attempts = {
+        "unregistered": (stranger, authority, "[code: 2004]"),
+        "keyless": (None, authority, "403"),
+        "beside": (None, [*authority, "--superlink", federation.superlink_address], "[code: 2001]"),
+        "plaintext": (None, ["--insecure"], "400"),
+        "no-authority": (federation.new_node("third"), [], "CERTIFICATE_VERIFY_FAILED"),
+        "wrong-authority": (stranger, ["--root-certificates", str(other.authority)], "CERTIFICATE_VERIFY_FAILED"),
+    }
+    started = {
+        name: federation.start_supernode(
+            name,
+            key,
+            port=9901 + number,
+            namespace=cell.base if name == "beside" else cell.client(1),
+            options=[*options, "--max-retries", "0"],
+        )
+        for number, (name, (key, options, _)) in enumerate(attempts.items())
+    }
+    for name, node in started.items():
+        reason = attempts[name][2]
+        node.wait_for(lambda node=node, reason=reason: reason in node.said(), 30, f"refusal with {reason!r}")
+        assert not node.admitted(), name
+    nodes = json.loads(federation.operate("supernode", "list", CONNECTION, "--format", "json"))["nodes"]
+    assert [n["status"] for n in nodes] == ["online"]
+
+
+def test_nodes_reach_the_fleet_and_nothing_else(federation, cell):
+    """The same port for all of Flower's APIs behind it: only a node's calls pass, however the path is written."""
+    fleet = statuses(federation, cell, "POST", *(f"/v1/fleet/{call}" for call in NODE_CALLS))
+    assert all(status not in (403, 404) for status in fleet)  # passed on; refused there, for want of a signature
+    assert all(status >= 400 for status in fleet)
+    barred = [
+        "/v1/control/register-node",
+        "/v1/control/start-run",
+        "/v1/control/list-runs",
+        "/v1/runtime/acquire-task",
+        "/v1/fleet/register-node",
+        "/v1/fleet/unregister-node",
+        "/v1/fleet/../control/register-node",
+        "/v1/fleet/%2e%2e/control/register-node",
+        "/v1/fleet/pull-messages/../../control/register-node",
+        "/v1/fleet/pull-messages%2f..%2f..%2fcontrol/register-node",
+        "//v1//control//register-node",
+        "/v1/fleet/pull-messages/",
+        "/docs",
+        "/",
+    ]
+    assert set(statuses(federation, cell, "POST", *barred)) == {403}
+    assert set(statuses(federation, cell, "GET", "/v1/fleet/pull-messages")) == {403}
+
+
+def test_the_operators_commands_do_not_work_from_a_node(federation, cell, tmp_path):
+    """Flower's own command line with the authority's certificate, as a node's owner would try it."""
+    attacker = Federation.__new__(Federation)
+    home = tmp_path / "flwr"
+    Federation._configure(federation.node_address, federation.files.authority, home)
+    attacker.namespace = cell.client(1)
+    attacker._environment = {**federation._environment, "FLWR_HOME": str(home)}
+    key = make_node_files(tmp_path, "attacker")
+    for command in (("supernode", "register", str(key.public), CONNECTION), ("run", str(APPS / "mirror"), CONNECTION)):
+        with pytest.raises(ProcessError, match="403"):
+            attacker.operate(*command)
+    with pytest.raises(AssertionError, match="refused"):  # the SuperLink itself listens on its own machine alone
+        statuses(federation, cell, "POST", "/v1/control/list-runs", port=PORT)
+
+
+def test_a_registered_node_works_through_the_proxy_and_nobody_calls_home(federation, cell, tmp_path):
+    """1 MB down and up through TLS, proxy and shaped link; meanwhile not one packet was meant for the outside."""
+    out = tmp_path / "same.json"
+    run = federation.submit(APPS / "mirror", {"out": str(out)})
+    superlink = federation.children[0]
+    superlink.wait_for(lambda: out.exists() and out.read_text() != "", 90, "end of the run")
+    superlink.wait_for(lambda: federation.status(run).startswith("finished"), 20, "end of the run")
+    assert federation.status(run) == "finished:completed"
+    assert json.loads(out.read_text()) == [True]
+    assert sent_outside(cell) == dict.fromkeys(cell.namespaces, 0)
+
+    inside(cell.client(1), f"import socket; s = socket.socket(); s.settimeout(0.1); s.connect_ex(('{OUTSIDE}', 443))")
+    assert sent_outside(cell)[cell.client(1)] > 0  # the counter counts
+    inside(cell.base, "import socket; socket.socket(type=socket.SOCK_DGRAM).sendto(b'?', ('127.0.0.53', 53))")
+    assert sent_outside(cell)[cell.base] > 0  # a name's look-up, even by a resolver nearby, is a call too
+
+
+def sent_outside(cell):
+    """Packets towards the sink, and datagrams of any kind: a look-up of a name may go to a resolver nearby."""
+    counts = {}
+    for namespace in cell.namespaces:
+        said = inside(
+            namespace,
+            "from pathlib import Path\n"
+            "rows = [l.split() for l in Path('/proc/net/snmp').read_text().splitlines() if l.startswith('Udp:')]\n"
+            "udp = dict(zip(*rows))\n"
+            "sink = next(l for l in Path('/proc/net/dev').read_text().splitlines() if 'sink' in l).split()\n"
+            "print(int(sink[10]), udp['OutDatagrams'])",
+        )
+        counts[namespace] = sum(int(count) for count in said.split())
+    return counts
+
+
+def test_certificates_name_the_server_and_keys_are_private(tmp_path):
+    files = make_server_files(tmp_path, ["10.0.0.1", "server.example"], days=3)
+    certificate = x509.load_pem_x509_certificate(files.certificate.read_bytes())
+    names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    assert [str(ip) for ip in names.get_values_for_type(x509.IPAddress)] == ["10.0.0.1"]
+    assert names.get_values_for_type(x509.DNSName) == ["server.example"]
+    assert (certificate.not_valid_after_utc - certificate.not_valid_before_utc).days == 3
+    certificate.verify_directly_issued_by(x509.load_pem_x509_certificate(files.authority.read_bytes()))
+    node = make_node_files(tmp_path, "node")
+    for secret in (files.key, node.private):
+        assert secret.stat().st_mode & 0o777 == 0o600
+    assert not list(tmp_path.glob("ca.key*"))  # nobody can issue another certificate later
+    with pytest.raises(InputError, match="never overwritten"):
+        make_node_files(tmp_path, "node")
+    with pytest.raises(InputError, match="at least one"):
+        make_server_files(tmp_path / "none", [])
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"listen": "0.0.0.0"}, "listen must be address:port"),
+        ({"superlink": "127.0.0.1:1; return 200"}, "superlink must be address:port"),
+        ({"superlink_name": "a b"}, "superlink_name must be a host name"),
+        ({"folder": Path('/tmp/"x')}, "cannot stand in an nginx configuration"),
+        ({"largest_call_mb": 0}, "largest_call_mb must be at least 1"),
+    ],
+)
+def test_a_proxy_is_not_configured_from_nonsense(tmp_path, changes, message):
+    files = make_server_files(tmp_path, ["localhost"])
+    values = {"listen": "0.0.0.0:443", "superlink": "127.0.0.1:9000", "files": files, "folder": tmp_path}
+    assert "location / { return 403; }" in nginx_config(**values)
+    with pytest.raises(InputError, match=message):
+        nginx_config(**{**values, **changes})

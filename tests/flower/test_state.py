@@ -1,0 +1,155 @@
+"""The journal and the checkpoint, whole or not at all; the wrapped strategy's own memory; the run folder."""
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
+from flwr.serverapp.strategy import FedAdam, FedAvg, FedAvgM, FedProx
+from flwr.supercore.task_identity import TaskIdentity
+
+from fedlane.flower import LaneStrategy
+from fedlane.flower.aggregation import Aggregation, to_arrays
+from fedlane.flower.state import CHECKPOINT, JOURNAL, Saved, Store
+from fedlane.validate import InputError
+
+MODEL = {"w": np.arange(4, dtype=np.float32), "n": np.array([3], np.int64)}
+
+
+@pytest.fixture(autouse=True)
+def _identity(monkeypatch):
+    """Flower's messages carry the run of the process that makes them."""
+    for name in ("run_id", "task_id", "node_id"):
+        monkeypatch.setattr(TaskIdentity, f"_{name}", 1)
+
+
+def test_the_checkpoint_is_read_back(tmp_path):
+    store = Store(tmp_path / "new" / "state")
+    assert store.load() is None
+    store.save(Saved({"a": [1, "ü"], "b": None}, {"model.0.weight": MODEL["w"], "model.n": MODEL["n"], "x": np.eye(2)}))
+    saved = store.load()
+    assert dict(saved.values) == {"a": [1, "ü"], "b": None}
+    assert list(saved.part("model")) == ["0.weight", "n"]
+    np.testing.assert_array_equal(saved.part("model")["0.weight"], MODEL["w"])
+
+
+@pytest.mark.parametrize("damage", [b"", b"PK rubbish", None])
+def test_a_damaged_checkpoint_is_refused(tmp_path, damage):
+    store = Store(tmp_path)
+    store.save(Saved({}, {"x": np.zeros(100)}))
+    whole = (tmp_path / CHECKPOINT).read_bytes()
+    (tmp_path / CHECKPOINT).write_bytes(whole[:-40] if damage is None else damage)
+    with pytest.raises(InputError, match="damaged"):
+        store.load()
+
+
+def test_objects_are_never_unpickled(tmp_path):
+    np.savez(tmp_path / CHECKPOINT, _values=np.array([{"version": 1}], object))
+    with pytest.raises(InputError, match="damaged"):
+        Store(tmp_path).load()
+
+
+def test_the_journal_counts_what_was_ordered(tmp_path):
+    store = Store(tmp_path)
+    assert store.charged() == {}
+    store.charge(0, {"a": 0, "b": 1})
+    store.charge(1, {"a": 1})
+    with (tmp_path / JOURNAL).open("ab") as file:
+        file.write(b'{"round": 2, "orders": {"a"')  # cut by a crash: it was never sent
+    assert store.charged() == {"a": 2, "b": 1}
+    store.charge(2, {"b": 0})
+    assert store.charged() == {"a": 2, "b": 2}
+    (tmp_path / JOURNAL).write_bytes(b"rubbish\n")
+    with pytest.raises(InputError, match="line 1"):
+        store.charged()
+
+
+def test_two_servers_do_not_share_a_folder(tmp_path, monkeypatch):
+    monkeypatch.setattr("fedlane.flower.state.LOCK_WAIT_S", 0.2)
+    code = (
+        "import sys; from fedlane.flower.state import Store\n"
+        "with Store(sys.argv[1]).locked(): print('held', flush=True); sys.stdin.read()"
+    )
+    other = subprocess.Popen(
+        [sys.executable, "-c", code, str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert other.stdout.readline() == "held\n"
+    with pytest.raises(InputError, match="in use"), Store(tmp_path).locked():
+        pass
+    other.communicate("", timeout=20)
+    with Store(tmp_path).locked():
+        pass
+
+
+def reply(arrays, weight=10):
+    content = {"arrays": to_arrays(arrays), "metrics": MetricRecord({"num-examples": weight})}
+    asked = Message(RecordDict({}), dst_node_id=1, message_type=MessageType.TRAIN)
+    asked.metadata.__dict__["_message_id"] = "1"
+    return Message(RecordDict(content), reply_to=asked)
+
+
+@pytest.mark.parametrize(
+    "make", [FedAvg, FedAdam, lambda: FedAvgM(server_momentum=0.9), lambda: FedProx(proximal_mu=0.5)]
+)
+def test_any_strategy_aggregates_and_remembers(make):
+    """The types of the model stay; a strategy restored from its memory goes on as if it had never stopped."""
+    first, model = Aggregation(make()), MODEL
+    models = []
+    for inner_round in range(1, 4):
+        content = first.content(inner_round, to_arrays(model), ConfigRecord({"lr": 0.1}))
+        assert content["config"]["server-round"] == inner_round
+        assert content["config"]["lr"] == 0.1
+        assert content["config"].get("proximal-mu") == getattr(first.inner, "proximal_mu", None)
+        moved = {"w": model["w"] + np.float32(inner_round), "n": model["n"] + 1}
+        made = first.aggregate(inner_round, [reply(moved), reply(moved, 30)], model)
+        assert {name: array.numpy().dtype for name, array in made.arrays.items()} == {"w": np.float32, "n": np.int64}
+        model = {name: array.numpy() for name, array in made.arrays.items()}
+        models.append((inner_round, model, {key: np.array(value) for key, value in first.memory().items()}))
+    _, halfway, memory = models[1]
+    again = Aggregation(make())
+    again.restore(memory)
+    again.content(3, to_arrays(halfway), ConfigRecord())
+    moved = {"w": halfway["w"] + np.float32(3), "n": halfway["n"] + 1}
+    made = again.aggregate(3, [reply(moved), reply(moved, 30)], halfway)
+    np.testing.assert_array_equal(made.arrays["w"].numpy(), models[2][1]["w"])
+
+
+def test_an_average_of_whole_numbers_is_rounded():
+    replies = [reply({**MODEL, "n": np.array([4])}, 10), reply({**MODEL, "n": np.array([5])}, 30)]
+    made = Aggregation(FedAvg()).aggregate(1, replies, MODEL)
+    assert made.arrays["n"].numpy().tolist() == [5]  # 4.75
+
+
+def test_a_strategy_that_fails_leaves_the_model(caplog):
+    class Breaks(FedAvg):
+        def aggregate_train(self, server_round, replies):
+            raise RuntimeError("out of luck")
+
+    class Overflows(FedAvg):
+        def aggregate_train(self, server_round, replies):
+            return ArrayRecord({name: Array(array * np.nan) for name, array in MODEL.items()}), None
+
+    for kind, why in ((Breaks, "out of luck"), (Overflows, "not finite")):
+        made = Aggregation(kind()).aggregate(1, [reply(MODEL)], MODEL)
+        assert made.arrays is None
+        assert why in caplog.text
+    with pytest.raises(InputError, match="fraction_train"):
+        Aggregation(FedAvg(fraction_train=0.0)).content(1, to_arrays(MODEL), ConfigRecord())
+
+
+@pytest.mark.parametrize(
+    ("wrong", "reason"),
+    [
+        ({"lanes": 0}, "lanes must be at least 1"),
+        ({"deadline_s": 0.0}, "deadline_s must be greater than 0"),
+        ({"quotas": {"a": 1.5}}, "at most 1, got 1.5"),
+        ({"policy": "lain"}, "did you mean 'lane'"),
+        ({"max_update_norm": -1.0}, "max_update_norm"),
+        ({"capacity": 0}, "capacity"),
+        ({"min_clients": 0}, "min_clients"),
+    ],
+)
+def test_wrong_settings_are_named(tmp_path, wrong, reason):
+    with pytest.raises(InputError, match=reason):
+        LaneStrategy(**{"lanes": 2, "deadline_s": 5.0, "state_dir": tmp_path, **wrong})

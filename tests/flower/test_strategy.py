@@ -1,0 +1,135 @@
+"""A real SuperLink and real SuperNodes: what goes wrong is dropped, named and counted, and the federation goes on."""
+
+import json
+import os
+import signal
+from pathlib import Path
+
+import numpy as np
+import pytest
+from superlink import Federation, wait_for
+
+from fedlane.flower.state import Store
+from fedlane.simulation.results import Run
+
+pytestmark = pytest.mark.xdist_group("flower")
+
+
+def uploads(folder, client):
+    """(round, lane) of every upload that a client has made, by its own file."""
+    path = folder / f"{client}.uploads"
+    return [tuple(map(int, line.split())) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def log(folder):
+    return (folder / "fedlane.log").read_text()
+
+
+def members(folder):
+    return {one["introduction"]["name"]: one for one in Store(folder / "state").load().values["roster"]}
+
+
+def test_faults(tmp_path):
+    """Silence, a killed node, NaN, a wrong shape, an exploding norm, another's id, a wild weight, a spent budget."""
+    with Federation(tmp_path) as federation:
+        federation.start_node(0)
+        federation.start_node(1, faults="nan,shape,norm,imposter,greedy", limit=5)
+        federation.start_node(2, faults=",,,,,silent")
+        federation.start_node(3, faults=",,,,,silent")
+        config = {"clients": 4, "lanes": 4, "rounds": 7, "deadline": 25.0, "folder": str(tmp_path)}
+        run = federation.run("faults", config)
+        wait_for(lambda: uploads(tmp_path, "client-3")[5:], 150, lambda: log(tmp_path))
+        federation.kill_node(3)
+        assert run.wait(100).startswith("finished:completed"), run.log()
+    said, done = log(tmp_path), Run.load(tmp_path / "state")
+    lines, ids = said.splitlines(), {name: member["node_id"] for name, member in members(tmp_path).items()}
+    for reason in (
+        "'w' is not finite",
+        "'w' must be (1000,) of float32, got (999,)",
+        "the update's norm",
+        "the report is of client 'client-0', the order was of client 'client-1'",
+        "num-examples must be above 0 and at most 1000",
+    ):
+        assert any("client client-1, lane" in line and reason in line for line in lines), (reason, said)
+    for client in ("client-2", "client-3"):
+        assert any(f"round 5, node {ids[client]}, client {client}" in line and "no answer" in line for line in lines), (
+            said
+        )
+    # Honest clients add 1 to every weight, and one was punctual in every round: nothing else went in.
+    assert all(count > 0 for count in done.rounds["punctual"].to_pylist()), said
+    np.testing.assert_array_equal(done.model["w"], np.full(1000, 7, np.float32))
+    assert done.model["n"].dtype == np.int64
+    assert done.model["n"][0] == 7
+    late = {(row["round"], row["client"]) for row in done.assignments.to_pylist() if not row["punctual"]}
+    assert {(round, 1) for round in range(5)} | {(5, 2), (5, 3)} <= late
+    # Never under-counted: what a client has made is at most what was sent, and epsilon is at least its own.
+    for name, member in members(tmp_path).items():
+        made = len(uploads(tmp_path, name))
+        row = done.clients.to_pylist()[member["index"]]
+        assert made <= member["sent"] == row["uploads"]
+        assert row["epsilon"] >= 0.25 * made
+    # Whose budget is spent is not asked again.
+    assert members(tmp_path)["client-1"]["sent"] == 5
+    assert [row["round"] for row in done.client_rounds.to_pylist() if row["client"] == 1 and not row["available"]] == [
+        5,
+        6,
+    ]
+    assert done.summary["flower"]["floor_s"] == 4.5
+    assert done.scenario.network.deadline_s == 25.0
+
+
+def test_killed_and_resumed(tmp_path):
+    """The ServerApp is killed, then SuperLink: each time the next run goes on, and no upload is forgotten."""
+    config = {"clients": 2, "lanes": 1, "rounds": 5, "deadline": 25.0, "folder": str(tmp_path)}
+
+    def played():
+        saved = Store(tmp_path / "state").load()
+        return 0 if saved is None else len(saved.part("scheduler")["epsilon"])
+
+    def made():
+        return [one for client in ("client-0", "client-1") for one in uploads(tmp_path, client)]
+
+    with Federation(tmp_path, nodes=2) as federation:
+        federation.run("faults", config)
+        wait_for(lambda: played() == 1 and len(made()) == 2, 100, lambda: federation.log("superlink"))
+        os.kill(int((tmp_path / "server.pid").read_text()), signal.SIGKILL)  # in the middle of round 1
+        before = Run.load(tmp_path / "state")
+        federation.run("faults", config)
+        wait_for(lambda: played() == 2 and len(made()) == 4, 100, lambda: federation.log("superlink"))
+        federation.kill_superlink()  # in the middle of round 2, and the ServerApp with it
+        federation.start_superlink()
+        run = federation.run("faults", config)
+        assert run.wait(120).startswith("finished:completed"), run.log()
+    done = Run.load(tmp_path / "state")
+    assert done.rounds["round"].to_pylist() == [0, 1, 2, 3, 4]
+    assert done.rounds["delay_s"].to_pylist()[0] == before.rounds["delay_s"].to_pylist()[0]
+    punctual = sum(count > 0 for count in done.rounds["punctual"].to_pylist())
+    np.testing.assert_array_equal(done.model["w"], np.full(1000, punctual, np.float32))
+    orders = [json.loads(line) for line in (tmp_path / "state" / "orders.jsonl").read_text().splitlines()]
+    assert [order["round"] for order in orders] == [0, 1, 1, 2, 2, 3, 4]
+    assert len(made()) <= 7 == sum(done.clients["uploads"].to_pylist())
+    for name, member in members(tmp_path).items():
+        row = done.clients.to_pylist()[member["index"]]
+        assert row["epsilon"] >= 0.25 * len(uploads(tmp_path, name))
+    assert punctual >= 3
+    assert not any(member["barred"] for member in members(tmp_path).values())
+    assert json.loads(Path(tmp_path / "state" / "status.json").read_text())["state"] == "finished"
+
+
+def test_a_hundred_clients_in_the_simulation_engine(tmp_path):
+    """The same strategy on Flower's in-memory grid (Ray); one lane is dead for ten rounds and comes back."""
+    config = {"clients": 100, "lanes": 4, "rounds": 16, "deadline": 2.0, "folder": str(tmp_path), "dead-from": 3}
+    engine = {"num-supernodes": 100, "client-resources-num-cpus": 1, "init-args-num-cpus": 4}
+    with Federation(tmp_path, simulation=True) as federation:
+        run = federation.run("faults", config, engine)
+        assert run.wait(150).startswith("finished:completed"), run.log() + log(tmp_path)
+    done = Run.load(tmp_path / "state")
+    assert len(done.clients) == 100
+    rows = done.assignments.to_pylist()
+    dead = [row for row in rows if row["channel"] == 0 and 3 <= row["round"] < 13]
+    assert dead
+    assert not any(row["punctual"] for row in dead)
+    assert any(row["punctual"] for row in rows if row["channel"] == 0 and row["round"] >= 13), log(tmp_path)
+    others = [row["punctual"] for row in rows if row["channel"] != 0]
+    assert np.mean(others) > 0.9
+    assert done.model["w"][0] == sum(count > 0 for count in done.rounds["punctual"].to_pylist())

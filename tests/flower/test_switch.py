@@ -1,0 +1,200 @@
+"""Lane switches: commands that end, and packets that really take the chosen interface."""
+
+import contextlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from conftest import missing
+from fedlane.flower.switch import CommandSwitch, NoSwitch, PolicyRoutingSwitch, SwitchError
+from fedlane.validate import InputError
+
+
+def test_a_command_is_run_with_the_lane_and_without_a_shell(tmp_path):
+    code = "import sys, pathlib; pathlib.Path(sys.argv[1]).write_text(sys.argv[2])"
+    for lane in (0, 3):
+        CommandSwitch([sys.executable, "-c", code, str(tmp_path / "lane"), "to {lane}; $HOME"])(lane)
+        assert (tmp_path / "lane").read_text() == f"to {lane}; $HOME"
+    assert CommandSwitch("modem 'band {lane}'").command == ("modem", "band {lane}")
+    NoSwitch()(7)
+
+
+@pytest.mark.parametrize(
+    ("command", "message"),
+    [
+        (["false", "{lane}"], "false failed with status 1"),
+        (["no-such-program", "{lane}"], "no-such-program cannot be run: No such file"),
+        (["sh", "-c", "echo first >&2; echo lane is busy >&2; exit 3", "{lane}"], "status 3: lane is busy"),
+    ],
+)
+def test_a_command_that_fails_says_why(command, message):
+    with pytest.raises(SwitchError, match=message):
+        CommandSwitch(command)(0)
+
+
+def test_a_command_that_hangs_is_ended_with_its_children(tmp_path):
+    pid = tmp_path / "pid"
+    hang = CommandSwitch(["sh", "-c", f"sleep 60 & echo $! > {pid}; wait", "{lane}"], timeout_s=0.5)
+    begin = time.monotonic()
+    with pytest.raises(SwitchError, match=r"longer than 0\.5 s"):
+        hang(0)
+    assert time.monotonic() - begin < 3
+    state = Path(f"/proc/{pid.read_text().strip()}/stat")
+    time.sleep(0.1)
+    assert not state.exists() or state.read_text().split()[2] == "Z"
+
+
+def test_a_daemon_left_behind_does_not_hold_the_switch():
+    begin = time.monotonic()
+    CommandSwitch(["sh", "-c", "sleep 3 & exit 0", "{lane}"])(0)
+    assert time.monotonic() - begin < 2
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: CommandSwitch("modem up"), "must have {lane}"),
+        (lambda: CommandSwitch("modem {lane}", timeout_s=0), "timeout_s must be"),
+        (lambda: PolicyRoutingSwitch("server.example", ["eth0"]), "addresses, not names"),
+        (lambda: PolicyRoutingSwitch("10.0.0.1", []), "at least 1 interface"),
+        (lambda: PolicyRoutingSwitch("10.0.0.1", ["eth0"], table=254), "table of its own"),
+    ],
+)
+def test_switches_that_make_no_sense_are_refused(make, message):
+    with pytest.raises(InputError, match=message):
+        make()
+
+
+CLIENT, SERVER = "10.77.1.1", "10.77.0.1"
+
+
+@pytest.fixture
+def two_lanes():
+    """A client and a server namespace joined by two links, lane0 and lane1, with one address each over both."""
+    if os.geteuid() != 0 or shutil.which("ip") is None:
+        missing("network namespaces need root and iproute2")
+    client, server = f"fbc{os.getpid()}", f"fbs{os.getpid()}"
+
+    def ip(*words):
+        subprocess.run(["ip", *words], check=True, capture_output=True)
+
+    try:
+        for space, address in ((client, CLIENT), (server, SERVER)):
+            ip("netns", "add", space)
+            ip("-n", space, "link", "set", "lo", "up")
+            ip("-n", space, "addr", "add", f"{address}/32", "dev", "lo")
+        for lane in (0, 1):
+            ip(
+                "-n",
+                client,
+                "link",
+                "add",
+                f"lane{lane}",
+                "type",
+                "veth",
+                "peer",
+                "name",
+                f"lane{lane}",
+                "netns",
+                server,
+            )
+            for space, end in ((client, 2), (server, 1)):
+                ip("-n", space, "addr", "add", f"10.78.{lane}.{end}/24", "dev", f"lane{lane}")
+                ip("-n", space, "link", "set", f"lane{lane}", "up")
+        ip("-n", server, "route", "add", CLIENT, "via", "10.78.0.2")
+        yield client, server
+    finally:
+        for space in (client, server):
+            with contextlib.suppress(subprocess.CalledProcessError):
+                ip("netns", "del", space)
+
+
+SENDER = """
+import json, socket, subprocess, sys, threading
+from fedlane.flower.switch import PolicyRoutingSwitch, SwitchError, Via
+def sent():
+    return [int(open(f"/sys/class/net/lane{k}/statistics/tx_bytes").read()) for k in (0, 1)]
+switch = PolicyRoutingSwitch("%(server)s", [Via("lane0", "10.78.0.1"), "lane1"], source="%(client)s")
+switch(0)
+link = socket.create_connection(("%(server)s", 5000), timeout=10)
+result = {"moved": [], "rules": None, "error": ""}
+for lane in (0, 1, 0, 1):
+    switch(lane)
+    before = sent()
+    link.sendall(bytes(200_000))
+    link.recv(1)
+    result["moved"].append([after - first for after, first in zip(sent(), before)])
+rules = lambda: subprocess.run(["ip", "rule"], capture_output=True, text=True).stdout
+result["rules"] = rules().count("2700")
+subprocess.run(["ip", "rule", "add", "priority", "5", "to", "%(server)s", "lookup", "99"], check=True)
+subprocess.run(["ip", "route", "add", "%(server)s", "dev", "lane1", "table", "99"], check=True)
+try:
+    switch(0)
+except SwitchError as error:
+    result["error"] = str(error)
+switch.remove()
+result["after"] = rules().count("2700")
+print(json.dumps(result))
+"""
+
+RECEIVER = """
+import socket
+with socket.create_server(("%(server)s", 5000)) as door:
+    print("ready", flush=True)
+    link, _ = door.accept()
+    for _ in range(4):
+        left = 200_000
+        while left:
+            left -= len(link.recv(left))
+        link.sendall(b"k")
+"""
+
+
+@pytest.mark.xdist_group("namespaces")
+def test_an_open_connection_takes_the_lane_that_was_switched_to(two_lanes):
+    """200 kB over one connection after each switch: all on the lane's counter, next to nothing elsewhere."""
+    client, server = two_lanes
+    names = {"client": CLIENT, "server": SERVER}
+    receiver = subprocess.Popen(
+        ["ip", "netns", "exec", server, sys.executable, "-c", RECEIVER % names], stdout=subprocess.PIPE, text=True
+    )
+    try:
+        assert receiver.stdout.readline() == "ready\n"
+        sender = subprocess.run(
+            ["ip", "netns", "exec", client, sys.executable, "-c", SENDER % names],
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+    finally:
+        receiver.kill()
+        receiver.wait()
+        receiver.stdout.close()
+    assert sender.returncode == 0, sender.stderr
+    result = json.loads(sender.stdout)
+    for lane, moved in zip((0, 1, 0, 1), result["moved"], strict=True):
+        assert moved[lane] > 200_000
+        assert moved[1 - lane] < 5_000
+    assert result["rules"] == 2  # one rule: its priority and its table
+    assert "leaves by lane1, not by lane0" in result["error"]
+    assert result["after"] == 0
+
+
+def test_a_missing_interface_is_a_failure(two_lanes):
+    client, _ = two_lanes
+    code = (
+        "from fedlane.flower.switch import PolicyRoutingSwitch\n"
+        f"try: PolicyRoutingSwitch('{SERVER}', ['nowhere0'])(0)\n"
+        "except Exception as error: print(type(error).__name__, error)\n"
+    )
+    done = subprocess.run(
+        ["ip", "netns", "exec", client, sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.startswith("SwitchError ip failed with status")
+    assert "nowhere0" in done.stdout

@@ -1,0 +1,179 @@
+"""The testbed command, as a user runs it: real processes, real links, an ordinary run folder, and nothing left."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from conftest import missing
+from fedlane import Run, simulate
+from fedlane.cli_testbed import run_testbed
+from fedlane.flower import links
+from fedlane.flower.meter import _moved
+from fedlane.flower.testbed_app import perceptron
+from fedlane.learning.datasets import load_dataset
+from fedlane.scenario import Scenario
+from fedlane.validate import InputError
+
+pytestmark = pytest.mark.xdist_group("namespaces")
+FEDLANE = Path(sys.executable).parent / "fedlane"
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _root():
+    reason = links.missing()
+    if reason is not None:
+        missing(f"real links cannot be built here: {reason}")
+
+
+def ours():
+    """Namespaces of cells."""
+    return {path.name for path in Path("/run/netns").glob("fl-*")} if Path("/run/netns").is_dir() else set()
+
+
+def test_one_command_plays_a_federation_and_leaves_a_run_folder(tmp_path):
+    """3 clients, 2 lanes, 2 rounds of 300 kB at 2 to 8 Mbit/s; what the links carried took size over rate."""
+    before, out = ours(), tmp_path / "out"
+    words = "--clients 3 --lanes 2 --rounds 2 --rates 2:8 --payload 300000 --deadline 60 --seed 4 --calibrate --json"
+    done = subprocess.run(
+        [FEDLANE, "testbed", *words.split(), "--out", str(out)], capture_output=True, text=True, timeout=300
+    )
+    assert done.returncode == 0, done.stderr
+    (row,) = json.loads(done.stdout)["runs"]
+    assert ours() == before
+
+    run = Run.load(out / "lane")
+    assert run.summary["rounds"] == 2
+    assert run.summary["flower"]["clients"] == ["client-0", "client-1", "client-2"]
+    assert run.rounds.num_rows == 2
+    assert run.assignments.num_rows == 4  # both lanes, every round
+    assert all(run.assignments["punctual"].to_pylist())
+    assert row["wall_s"] == pytest.approx(run.summary["flower"]["wall_s"])
+
+    transfers = json.loads((out / "lane.transfers.json").read_text())
+    assert {(t["round"], t["client"], t["lane"]) for t in transfers} == set(
+        zip(*(run.assignments[column].to_pylist() for column in ("round", "client", "channel")), strict=True)
+    )
+    rates = np.array(json.loads((out / "rates.json").read_text()))
+    payload = perceptron.size_bytes(300_000)
+    for one in transfers:
+        assert one["expected_s"] == pytest.approx(8e-6 * payload / rates[0, one["client"], one["lane"]])
+        assert one["seconds"] > 0.85 * one["expected_s"]
+    assert 0.9 < np.median([one["seconds"] / one["expected_s"] for one in transfers]) < 1.6
+
+    scenario = Scenario.load(out / "simulation.toml")
+    low, high = scenario.network.floor_s
+    assert 0.0 <= low < high < 60.0
+    np.testing.assert_allclose(scenario.network.rates_mbps, rates[0])
+    simulated = simulate(scenario, policy="lane", seeds=[4], learning=False)
+    np.testing.assert_allclose(  # the same partition, so the same quotas, as the nodes introduced themselves with
+        simulated.clients["quota"].to_numpy(), run.clients["quota"].to_numpy(), atol=1e-6
+    )
+    assert row["predicted_s"] > 0
+    assert np.isfinite(run.rounds["accuracy"].to_numpy()[-1])
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_testbed_leaves_nothing(tmp_path, number):
+    before, out = ours(), tmp_path / "out"
+    process = subprocess.Popen(
+        [FEDLANE, "testbed", "--clients", "2", "--lanes", "1", "--rounds", "500", "--quiet", "--out", str(out)],
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONUNBUFFERED": "1"},
+    )
+    try:
+        end = time.monotonic() + 60
+        while not (out / "logs" / "superlink.log").exists() and time.monotonic() < end:
+            time.sleep(0.05)
+        names = ours() - before
+        assert len(names) == 3
+        process.send_signal(number)
+        said = process.communicate(timeout=60)[1]
+    finally:
+        process.kill()
+    assert process.returncode == 130, said
+    assert said.startswith("fedlane: interrupted: links and processes are gone")
+    assert "Traceback" not in said
+    assert ours() == before
+    holders = [p for p in Path("/proc").glob("[0-9]*/cmdline") if str(out).encode() in _read(p)]
+    assert not holders
+
+
+def _read(path):
+    try:
+        return path.read_bytes()
+    except OSError:
+        return b""
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"policy": ["lnae"]}, "unknown policy 'lnae' .did you mean 'lane'"),
+        ({"policy": ["genie"]}, "policy genie needs to see what no federation can measure"),
+        ({"policy": ["lane", "lane"]}, "names the same policy twice"),
+        ({"rates": "1"}, "--rates must be LOW:HIGH"),
+        ({"rates": "1:2", "trace": "x"}, "exclude each other"),
+        ({"calibrate": True, "calibration": Path("x")}, "exclude each other"),
+        ({"calibration": Path("nowhere.json")}, "calibration nowhere.json cannot be read"),
+        ({"clients": 0}, "--clients must be at least 1, got 0"),
+        ({"payload": 7}, "--payload must be at least"),
+        ({"deadline": 0.0}, "deadline must be greater than 0"),
+        ({"out": Path(__file__).parent}, "is not empty"),
+    ],
+)
+def test_bad_input_is_one_line_before_anything_is_built(options, message, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    before = ours()
+    with pytest.raises(InputError, match=message):
+        run_testbed(**options)
+    assert ours() == before
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_meter_finds_a_transfer_among_polls():
+    """1 MB of frames in 2 s, 5 s after the beginning, with a poll of 1 kB each second before and after."""
+    at = np.arange(0.0, 12.0, 0.02)
+    bulk = np.clip((at - 5.0) / 2.0, 0.0, 1.0) * 1e6 * links.WIRE_PER_PAYLOAD
+    moved, seconds = _moved(at, bulk + 1000.0 * np.floor(at), 1e6)
+    assert moved == pytest.approx(1e6 * links.WIRE_PER_PAYLOAD + 11_000)
+    assert seconds == pytest.approx(2.0, rel=0.02)
+    assert _moved(at, 0.5 * bulk, 1e6) is None
+
+
+def test_the_perceptron_learns_and_its_gradient_is_right():
+    rng = np.random.default_rng(0)
+    weights = perceptron.initial(20_000, 1)
+    assert sum(array.nbytes for array in weights.values()) == perceptron.size_bytes(20_000)
+    assert abs(perceptron.size_bytes(1_000_000) - 1_000_000) < 1600
+    with pytest.raises(InputError, match="--payload must be at least"):
+        perceptron.initial(100, 0)
+    inputs = rng.random((40, 784)).astype(np.float32)
+    labels = rng.integers(10, size=40)
+    step = {"iterations": 1, "batch_size": 40, "learning_rate": 1.0, "rng": np.random.default_rng(0)}
+    moved = perceptron.train(weights, inputs, labels, **step)
+    for key in weights:  # finite differences of the mean loss along a random direction
+        direction = rng.standard_normal(weights[key].shape)
+        ends = [
+            perceptron.evaluate(
+                {k: v.astype(np.float64) + (s * 1e-5 * direction if k == key else 0.0) for k, v in weights.items()},
+                inputs.astype(np.float64),
+                labels,
+            )[1]
+            for s in (1.0, -1.0)
+        ]
+        slope = (ends[0] - ends[1]) / 2e-5
+        assert float(((weights[key] - moved[key]) * direction).sum()) == pytest.approx(slope, rel=1e-2, abs=1e-4)
+    samples = load_dataset("fashion-mnist-mini").train
+    images = perceptron.inputs_of(samples.images)
+    trained = perceptron.train(
+        weights, images, samples.labels, iterations=200, batch_size=64, learning_rate=0.1, rng=rng
+    )
+    assert perceptron.evaluate(trained, images, samples.labels)[0] > 0.65

@@ -1,0 +1,226 @@
+"""Private training of a user's own model: the right noise, the right steps, and the arrays that came."""
+
+import numpy as np
+import pytest
+import torch
+from flwr.app import ArrayRecord
+
+from fedlane.flower.ledgers import new_ledger, open_ledger
+from fedlane.flower.training import Books, Pupil, Recipe, open_books
+from fedlane.flower.weights import as_arrays, as_flat, as_stored, build_model, evaluate_arrays, first_arrays
+from fedlane.learning.datasets import load_dataset
+from fedlane.records import MechanismSpec
+from fedlane.validate import InputError
+
+RECIPE = {
+    "learning_rate": 0.1,
+    "batch_size": 30,
+    "local_iterations": 2,
+    "clip_norm": 0.5,
+    "epsilon": 8.0,
+    "delta": 1e-5,
+    "max_uploads": 3,
+    "histogram_noise": 10.0,
+    "least_noise": 0.5,
+}
+
+
+class Net(torch.nn.Module):
+    """The built-in mlp, as a user writes it."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.last = torch.nn.Linear(16, 64), torch.nn.Linear(64, 3)
+
+    def forward(self, x):
+        return self.last(torch.relu(self.first(x.flatten(1))))
+
+
+def records(size=300, planes=1, side=4):
+    rng = np.random.default_rng(1)
+    return rng.integers(0, 256, (size, planes, side, side), dtype=np.uint8), np.arange(size) % 3
+
+
+def pupil(model, sent, data=None):
+    inputs, labels = as_stored(*(data or records()), 3)
+    return Pupil.of(model, {name: array.numpy() for name, array in sent.items()}, inputs, labels, 3)
+
+
+def books_of(spec):
+    return Books(None, "data", spec, None, ())
+
+
+def tiny_noise(sampled=1.0, size=300):
+    """A mechanism that takes every record in every step, with next to no noise."""
+    return MechanismSpec.simple(
+        np.array([[size]]), batch_size=int(size * sampled), local_iterations=2, clip_norm=0.5, step_noise=1e-9,
+        sampling="poisson",
+    )  # fmt: skip
+
+
+def flat(record):
+    return np.concatenate([array.numpy().ravel() for array in record.values()])
+
+
+def test_an_upload_s_noise_is_z_c_eta_over_b_in_every_step(tmp_path):
+    """All pixels 0 and equal labels' gradients known: the weights of a softmax model move by noise alone."""
+    path = new_ledger(tmp_path / "l", "a")
+    side = 60
+    data = np.zeros((300, 1, side, side), np.uint8), np.arange(300) % 3
+    sent = first_arrays("softmax", (1, side, side), 3)
+    model = build_model("softmax", (1, side, side), 3)
+    with open_ledger(path, "a") as ledger:
+        books = open_books(ledger, "data", Recipe(**RECIPE), np.array([100, 100, 100]))
+        moves = []
+        for _ in range(2):
+            update = pupil(model, sent, data).trained_privately(books, 0.1)
+            moves.append(update["layer0.weight"].numpy() - sent["layer0.weight"].numpy())
+    z = books.spec.step_noise[0, 0]
+    assert z > 0.5
+    expected = z * 0.5 * 0.1 / 30 * 2**0.5
+    count = 3 * side**2
+    for move in moves:
+        assert move.std() == pytest.approx(expected, rel=5 / np.sqrt(2 * count))
+        assert abs(move.mean()) < 5 * expected / np.sqrt(count)
+    # The system's randomness: the second upload's noise has nothing to do with the first's.
+    assert abs(np.corrcoef(moves[0].ravel(), moves[1].ravel())[0, 1]) < 5 / np.sqrt(count)
+    assert books.upload_noise * 0.1 * 0.5 == pytest.approx(expected)
+
+
+def test_samples_are_poisson_at_the_rate_that_is_accounted_for(tmp_path):
+    """A picture of one white pixel in one record of 300: its weight moves as often as q says."""
+    spec = tiny_noise(0.1)
+    images = np.zeros((300, 1, 4, 4), np.uint8)
+    images[17, 0, 2, 1] = 255
+    model, sent = build_model("softmax", (1, 4, 4), 3), first_arrays("softmax", (1, 4, 4), 3)
+    there = pupil(model, sent, (images, np.arange(300) % 3))
+    before, moved = sent["layer0.weight"].numpy()[:, 9], 0
+    for _ in range(400):
+        after = there.trained_privately(books_of(spec), 0.1)["layer0.weight"].numpy()[:, 9]
+        moved += bool(np.abs(after - before).max() > 1e-6)
+    rate = 1 - 0.9**2
+    assert abs(moved - 400 * rate) < 5 * np.sqrt(400 * rate * (1 - rate))
+
+
+def test_a_user_s_own_module_trains_as_the_built_in_does():
+    """Every record in every step, noise of 1e-9: the same update, from the same weights, by other code."""
+    built_in, own = build_model("mlp", (1, 4, 4), 3), build_model(Net, (1, 4, 4), 3)
+    first = first_arrays("mlp", (1, 4, 4), 3)
+    renamed = dict(zip(Net().state_dict(), first.values(), strict=True))
+    one = pupil(built_in, first).trained_privately(books_of(tiny_noise()), 0.5)
+    other = pupil(own, ArrayRecord(renamed)).trained_privately(books_of(tiny_noise()), 0.5)
+    assert list(other) == list(Net().state_dict())
+    np.testing.assert_allclose(flat(one), flat(other), atol=2e-6)
+    assert np.abs(flat(one) - flat(first)).max() > 1e-3
+
+
+@pytest.mark.parametrize("kind", ["bytes", "floats"])
+def test_a_clipped_step_by_hand(kind):
+    """One step of a linear model on all records, each gradient clipped to C, in plain NumPy."""
+    images, labels = records(40)
+    given = images if kind == "bytes" else (images / 255.0)
+    sent = first_arrays("softmax", (1, 4, 4), 3)
+    spec = MechanismSpec.simple(
+        np.array([[40]]), batch_size=40, local_iterations=1, clip_norm=0.5, step_noise=1e-9, sampling="poisson"
+    )
+    update = pupil(build_model("softmax", (1, 4, 4), 3), sent, (given, labels)).trained_privately(books_of(spec), 0.3)
+    weights, bias = sent["layer0.weight"].numpy().astype(float), sent["layer0.bias"].numpy().astype(float)
+    total = np.zeros((3, 17))
+    for picture, label in zip(images.reshape(40, -1) / 255.0, labels, strict=True):
+        scores = np.exp(weights @ picture + bias)
+        gradient = np.outer(scores / scores.sum() - np.eye(3)[label], np.append(picture, 1.0))
+        total += gradient * min(1.0, 0.5 / np.linalg.norm(gradient))
+    moved = np.hstack([weights, bias[:, None]]) - 0.3 / 40 * total
+    np.testing.assert_allclose(update["layer0.weight"].numpy(), moved[:, :-1], atol=1e-5)
+    np.testing.assert_allclose(update["layer0.bias"].numpy(), moved[:, -1], atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", [np.float16, np.float64])
+def test_arrays_leave_in_the_order_and_kind_of_number_in_which_they_came(kind):
+    model = build_model("cnn", (3, 8, 8), 3)
+    named = {name: array.numpy().astype(kind) for name, array in first_arrays("cnn", (3, 8, 8), 3).items()}
+    backwards = dict(reversed(named.items()))
+    weights = as_flat(model, backwards)
+    np.testing.assert_array_equal(weights[0].numpy(), model.initial(0).numpy().astype(kind).astype(np.float32))
+    back = as_arrays(model, weights[0], backwards)
+    assert list(back) == list(backwards)
+    for name, array in back.items():
+        assert array.numpy().dtype == kind
+        np.testing.assert_array_equal(array.numpy(), named[name])
+
+
+def test_plain_training_learns():
+    """Without privacy, the embedded Fashion-MNIST subset: far better than chance after 300 steps."""
+    data = load_dataset("fashion-mnist-mini")
+    images, labels = data.train.images.transpose(0, 3, 1, 2), data.train.labels
+    model, sent = build_model("mlp", (1, 28, 28), 10), first_arrays("mlp", (1, 28, 28), 10)
+    inputs, targets = as_stored(images, labels, 10)
+    recipe = Recipe(**{**RECIPE, "epsilon": None, "local_iterations": 300})
+    named = {name: array.numpy() for name, array in sent.items()}
+    update = Pupil.of(model, named, inputs, targets, 10).trained_plainly(recipe)
+    test = data.test.images.transpose(0, 3, 1, 2), data.test.labels
+    assert evaluate_arrays("mlp", sent, *test, 10)["accuracy"] < 0.3
+    assert evaluate_arrays("mlp", update, *test, 10)["accuracy"] > 0.65
+
+
+class Dropping(Net):
+    def forward(self, x):
+        return torch.dropout(super().forward(x), 0.5, True)
+
+
+class Normed(Net):
+    def __init__(self):
+        super().__init__()
+        self.norm = torch.nn.BatchNorm1d(3)
+
+
+class Frozen(Net):
+    def __init__(self):
+        super().__init__()
+        self.first.weight.requires_grad_(False)
+
+
+@pytest.mark.parametrize(
+    ("model", "shape", "classes", "message"),
+    [
+        (Dropping, (1, 4, 4), 3, "Dropping has no per-sample gradients"),
+        (Normed, (1, 4, 4), 3, "has buffers"),
+        (Frozen, (1, 4, 4), 3, "not trained"),
+        (Net, (1, 5, 5), 3, r"Net does not take inputs \(1, 5, 5\)"),
+        (Net, (1, 4, 4), 4, "must give 4 scores"),
+        ("mpl", (1, 4, 4), 3, "did you mean 'mlp'"),
+        ("torch.nn:Identity", (16,), 3, "pass its class instead"),
+    ],
+)
+def test_models_that_cannot_be_trained_privately_are_refused_before_anything_is_spent(model, shape, classes, message):
+    with pytest.raises(InputError, match=message):
+        build_model(model, shape, classes)
+
+
+def test_modules_of_other_inputs_than_pictures():
+    make = lambda: torch.nn.Sequential(torch.nn.Linear(5, 8), torch.nn.Tanh(), torch.nn.Linear(8, 3))  # noqa: E731
+    data = np.random.default_rng(0).normal(size=(50, 5)), np.arange(50) % 3
+    spec = tiny_noise(size=50)
+    sent = ArrayRecord(make().state_dict())
+    update = pupil(build_model(make, (5,), 3), sent, data).trained_privately(books_of(spec), 0.1)
+    assert np.abs(flat(update) - flat(sent)).max() > 1e-3
+
+
+def test_pictures_reach_a_module_as_they_were_given():
+    """Two planes, not square: scores by FedLane and by calling the module itself."""
+
+    class Planes(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = torch.nn.Conv2d(2, 3, (2, 5))
+
+        def forward(self, x):
+            return self.layer(x).sum(dim=(2, 3))
+
+    torch.manual_seed(0)
+    module, images = Planes(), torch.rand(200, 2, 4, 6)
+    scores = module(images).detach()
+    labels = scores.argmax(1)
+    figures = evaluate_arrays(Planes, ArrayRecord(module.state_dict()), images, labels, 3)
+    assert figures["accuracy"] == 1
+    assert figures["loss"] == pytest.approx(float(torch.nn.functional.cross_entropy(scores, labels)), rel=1e-5)

@@ -1,0 +1,74 @@
+"""Links of known rates against payload over rate, and the scenario's keys for them."""
+
+import numpy as np
+import pytest
+
+from fedlane import simulate
+from fedlane.network import Compute, FixedLinks
+from fedlane.scenario import Scenario
+from fedlane.simulation.setup import prepare
+from fedlane.validate import InputError
+
+RATES = np.array([[[1e6, 4e6], [2e6, 8e6]], [[1e6, 1e6], [1e6, 1e6]]])
+"""Two rounds in turn, two clients, two lanes."""
+
+
+def fixed(seeds=(0,), floor=(2.0, 2.0), deadline_s=20.0):
+    return FixedLinks(seeds, RATES, 8e6, floor, Compute.fixed(np.full((len(seeds), 2), 0.5)), deadline_s)
+
+
+def test_a_delay_is_twice_payload_over_rate_and_the_floor():
+    even, odd = fixed().delays(0, np.array([[1, 0]])), fixed().delays(3, np.array([[-1, 0]]))
+    np.testing.assert_allclose(even.total_s, [[2 * 2.0 + 2.0 + 0.5, 2 * 4.0 + 2.0 + 0.5]])
+    np.testing.assert_allclose(even.download_s, even.upload_s)
+    np.testing.assert_allclose(odd.total_s, [[np.nan, 2 * 8.0 + 2.0 + 0.5]])
+    np.testing.assert_allclose(fixed().channel_state(0)[0], [[18.5, 6.5], [10.5, 4.5]])
+
+
+def test_the_floor_is_uniform_and_a_replicas_own():
+    links = fixed(seeds=(5, 6), floor=(1.0, 4.0))
+    floors = np.stack([links.channel_state(t)[..., 0] for t in range(0, 2000, 2)]) - 0.5 - [16.0, 8.0]
+    assert floors.min() >= 1.0 - 1e-9
+    assert floors.max() <= 4.0 + 1e-9
+    # 4000 draws: the mean's standard error is 3 / sqrt(12) / sqrt(4000)
+    assert floors.mean() == pytest.approx(2.5, abs=4 * 3 / 12**0.5 / 4000**0.5)
+    np.testing.assert_array_equal(links.channel_state(9)[1], fixed(seeds=(6,), floor=(1.0, 4.0)).channel_state(9)[0])
+
+
+def test_the_true_distribution_is_that_of_the_rounds():
+    """Lane 1 of client 0: 6.5 s in even rounds, 18.5 s in odd ones; a deadline of 10 s is met in half of them."""
+    links = fixed(deadline_s=10.0)
+    np.testing.assert_allclose(links.success_probability(1000)[0], [[0.0, 0.5], [0.0, 0.5]])
+    np.testing.assert_allclose(links.distributions(16).success[0], [[0.0, 0.5], [0.0, 0.5]])
+
+
+NETWORK = {"clients": 2, "channels": 2, "payload_bits": 8e6, "deadline_s": 30.0, "rates_mbps": [[1.0, 4.0], [2.0, 8.0]]}
+
+
+def test_a_scenario_with_rates_is_simulated_on_them():
+    values = {"rounds": 6, "network": {**NETWORK, "floor_s": 1.0}, "compute": {"seconds": [0.25, 0.75]}}
+    values |= {"data": {"dataset": "fashion-mnist-mini"}, "privacy": {"mechanism": "none"}}
+    scenario = Scenario.from_values(values)
+    again = Scenario._from_toml(scenario.to_toml(), "again")
+    assert again.network == scenario.network
+    assert again.compute == scenario.compute
+    assert isinstance(prepare(scenario, [0]).air, FixedLinks)
+    table = simulate(scenario, policy="lane", learning=False).assignments.to_pydict()
+    rates = np.array(NETWORK["rates_mbps"])[table["client"], table["channel"]]
+    np.testing.assert_allclose(table["delay_s"], 16.0 / rates + 1.0 + np.array([0.25, 0.75])[table["client"]])
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"rates_mbps": [[1.0, 4.0]]}, r"rates_mbps must be clients x channels \(2 x 2\)"),
+        ({"rates_mbps": [[1.0], [2.0, 3.0]]}, "rates_mbps must be clients x channels"),
+        ({"rates_mbps": [[1.0, 0.0], [1.0, 1.0]]}, "rates_mbps must be greater than 0"),
+        ({"floor_s": -1.0}, "floor_s must be at least 0"),
+        ({"floor_s": [3.0, 2.0]}, "floor_s must be .low, high."),
+        ({"rates_mbps": None, "floor_s": 1.0}, "floor_s needs rates_mbps"),
+    ],
+)
+def test_rates_that_make_no_sense_are_refused(changes, message):
+    with pytest.raises(InputError, match=message):
+        Scenario.from_values({"network": {**NETWORK, **changes}})

@@ -1,0 +1,201 @@
+"""What a report page embeds: true to the tables, small enough, and one clear line for what cannot be read."""
+
+import base64
+import json
+import shutil
+import subprocess
+import sys
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+from browsing import save_run
+
+from fedlane.report import page_data as module
+from fedlane.report.packing import packed_bits, packed_floats, packed_indices, packed_levels, packed_seconds
+from fedlane.report.page import build_page, write_page
+from fedlane.report.page_data import page_data, run_data
+from fedlane.report.run_arrays import run_arrays
+from fedlane.report.run_files import read_run, run_folders, signature
+from fedlane.validate import InputError
+
+pytestmark = pytest.mark.xdist_group("report-data")
+
+
+def unpacked(packed):
+    """What the page's script makes of a packed array, written again from the format's description."""
+    kinds = {"f4": "<f4", "u1": "u1", "u2": "<u2", "bits": "u1", "log": "<u2", "level": "<u2"}
+    codes = np.frombuffer(base64.b64decode(packed["data"]), kinds[packed["kind"]])
+    if packed["kind"] == "bits":
+        return np.unpackbits(codes)[: np.prod(packed["shape"], dtype=int)].reshape(packed["shape"])
+    codes = codes.reshape(packed["shape"])
+    if packed["kind"] == "log":
+        values = np.exp(packed["low"] + (codes - 1.0) * packed["step"])
+        return np.select([codes == 65535, codes == 65534, codes == 0], [np.nan, np.inf, 0.0], values)
+    if packed["kind"] == "level":
+        return np.where(codes == 65535, np.nan, codes * packed["step"])
+    return codes
+
+
+@pytest.fixture(scope="module")
+def large(tmp_path_factory):
+    """500 rounds of ten seeds."""
+    folder = tmp_path_factory.mktemp("large") / "run"
+    save_run(folder, "paper-fmnist", rounds=500, seeds=range(10), learning=False)
+    return folder
+
+
+def test_packed_times_keep_a_thousandth_and_what_is_not_a_time():
+    values = np.array([[0.0, 1e-6, 0.3, 4.999], [5.001, 3e7, np.inf, np.nan]])
+    np.testing.assert_allclose(unpacked(packed_seconds(values)), values, rtol=1e-3)
+    np.testing.assert_allclose(unpacked(packed_seconds(np.full((2, 1), 2.5))), 2.5)
+    assert np.isnan(unpacked(packed_seconds(np.full(3, np.nan)))).all()
+
+
+def test_packed_indices_bits_and_levels():
+    for largest in (5, 254, 255, 60_000):
+        indices = np.array([[0, largest], [-1, 3]])
+        packed = packed_indices(indices)
+        none = 255 if packed["kind"] == "u1" else 65535
+        np.testing.assert_array_equal(unpacked(packed), np.where(indices < 0, none, indices))
+    bits = np.random.default_rng(0).random((3, 7)) < 0.5
+    np.testing.assert_array_equal(unpacked(packed_bits(bits)), bits)
+    levels = np.array([0.0, 17.25, np.nan])
+    np.testing.assert_allclose(unpacked(packed_levels(levels)), levels, atol=1e-3)
+    np.testing.assert_allclose(unpacked(packed_floats(levels)), levels)
+
+
+def test_detail_and_means_are_those_of_the_tables(large):
+    run = page_data([large])["runs"][0]
+    rows = pq.read_table(large / "assignments.parquet").to_pydict()
+    key = {(r, t, c): k for k, (r, t, c) in enumerate(zip(rows["replica"], rows["round"], rows["client"], strict=True))}
+    detail = {name: unpacked(run["detail"][name]) for name in ("client", "channel", "upload_s", "punctual")}
+    assert (run["detail"]["seeds"], run["detail"]["every"], run["detail"]["queue_every"]) == (10, 1, 1)
+    for replica, round in ((0, 0), (3, 250), (9, 499)):
+        for slot, client in enumerate(detail["client"][replica, round]):
+            row = key[replica, round, int(client)]
+            assert detail["channel"][replica, round, slot] == rows["channel"][row]
+            assert detail["punctual"][replica, round, slot] == rows["punctual"][row]
+            assert detail["upload_s"][replica, round, slot] == pytest.approx(rows["upload_s"][row], rel=1e-3)
+    compute = np.array(rows["compute_s"])
+    expected = [compute[np.array(rows["client"]) == client].mean() for client in range(10)]
+    np.testing.assert_allclose(unpacked(run["parts"]["client"]["compute_s"]), expected, rtol=1e-5)
+    clock = np.array(pq.read_table(large / "rounds.parquet")["clock_s"]).reshape(10, 500)
+    np.testing.assert_allclose(unpacked(run["curves"]["clock"]["mean"])[-1], clock[:, -1].mean(), rtol=1e-5)
+    assert unpacked(run["curves"]["clock"]["round"])[-1] == 500
+
+
+def test_epsilon_is_never_shown_beyond_what_a_seed_spent(large):
+    run = page_data([large])["runs"][0]
+    epsilon = np.array(pq.read_table(large / "clients.parquet")["epsilon"]).reshape(10, -1)
+    np.testing.assert_allclose(unpacked(run["per_client"]["epsilon"]["high"]), epsilon.max(axis=0), rtol=1e-6)
+    assert run["privacy"]["mechanism"] == "paper"
+
+
+def test_five_hundred_rounds_of_ten_seeds_fit(large, tmp_path):
+    assert len(build_page(page_data([large]))) < 1_000_000
+    copies = [tmp_path / f"copy{k}" for k in range(24)]
+    for copy in copies:
+        copy.symlink_to(large)
+    data = page_data(copies)
+    assert len(build_page(data)) < 5_000_000
+    assert data["runs"][0]["detail"]["seeds"] < 10
+
+
+@pytest.mark.parametrize("budget", [20_000, 60_000, 150_000, 400_000])
+def test_detail_fits_its_budget(large, budget):
+    run = run_data(read_run(large), "run", budget)
+    size = len(json.dumps({**run, "toml": ""}))
+    floor = 52_000  # curves of 400 points and per-client figures are never left out
+    assert size <= max(budget, floor) * 1.02
+    seeds = run["detail"]["seeds"]
+    assert (seeds < 10) == (budget < 400_000)
+    assert unpacked(run["detail"]["client"]).shape == (seeds, -(-500 // run["detail"]["every"]), 4)
+
+
+def test_tables_that_end_at_different_rounds_are_cut_to_the_shorter(large, tmp_path):
+    folder = tmp_path / "torn"
+    shutil.copytree(large, folder)
+    table = pq.read_table(folder / "rounds.parquet")
+    pq.write_table(table.filter(np.array(table["round"]) < 300), folder / "rounds.parquet")
+    arrays = run_arrays(read_run(folder))
+    assert arrays.shape == (10, 300, 10, 4)
+    assert not np.isnan(arrays.queue).any()
+
+
+def test_a_folder_that_is_rewritten_is_read_again(large, tmp_path, monkeypatch):
+    folder = tmp_path / "run"
+    shutil.copytree(large, folder)
+    (folder / "status.json").write_text('{"round": 1')  # half a file
+    before = signature(folder)
+    waits = []
+
+    def mend(seconds):
+        waits.append(seconds)
+        shutil.copy(large / "status.json", folder / "status.json")
+
+    monkeypatch.setattr("fedlane.report.run_files.time.sleep", mend)
+    assert read_run(folder).status["state"] == "finished"
+    assert len(waits) == 1
+    assert signature(folder) != before
+
+
+def test_names_are_policies_as_long_as_they_tell_runs_apart(large, tmp_path):
+    for name in ("first", "second"):
+        (tmp_path / name).mkdir()
+        for file in large.iterdir():
+            shutil.copy(file, tmp_path / name)
+    files = [read_run(tmp_path / "first"), read_run(tmp_path / "second")]
+    assert module.run_names(files[:1]) == ["lane"]
+    assert module.run_names(files) == ["lane (first)", "lane (second)"]
+    assert module.run_names([files[0], files[0]]) == ["lane (first)", "lane (first) #2"]
+
+
+def test_a_compare_folder_stands_for_its_runs(large, tmp_path):
+    shutil.copytree(large, tmp_path / "compare" / "a")
+    shutil.copytree(large, tmp_path / "compare" / "b")
+    folder = tmp_path / "compare"
+    assert run_folders([folder, folder / "a"]) == [folder / "a", folder / "b"]
+
+
+def command(*arguments):
+    code = "from fedlane.cli import main; main()"
+    return subprocess.run([sys.executable, "-c", code, *map(str, arguments)], capture_output=True, text=True)
+
+
+@pytest.mark.parametrize(
+    ("damage", "line"),
+    [
+        (lambda folder: shutil.rmtree(folder), "does not exist"),
+        (lambda folder: (folder / "status.json").unlink(), "status.json is missing"),
+        (lambda folder: (folder / "clients.parquet").write_bytes(b"PAR1nonsense"), "clients.parquet is damaged"),
+        (lambda folder: (folder / "summary.json").write_text("[1]"), "summary.json is not FedLane's"),
+        (lambda folder: (folder / "scenario.toml").write_bytes(b"\xff = 1"), "cannot be read"),
+    ],
+)
+def test_a_damaged_folder_is_one_clear_line(large, tmp_path, damage, line):
+    folder = tmp_path / "run"
+    shutil.copytree(large, folder)
+    damage(folder)
+    with pytest.raises(InputError, match=line):
+        page_data(run_folders([folder]))
+
+
+def test_the_command_line_says_what_is_wrong(large, tmp_path):
+    empty = command("report", tmp_path)
+    assert (empty.returncode, len(empty.stderr.splitlines())) == (2, 1)
+    assert "is not a run folder: status.json is missing" in empty.stderr
+    nowhere = command("report", large, "--out", tmp_path / "no" / "page.html")
+    assert (nowhere.returncode, len(nowhere.stderr.splitlines())) == (2, 1)
+    assert "cannot be written" in nowhere.stderr
+
+
+def test_a_page_is_written_at_once_or_not_at_all(tmp_path):
+    path = tmp_path / "page.html"
+    path.write_text("old")
+    with pytest.raises(AttributeError):
+        write_page(None, path)
+    assert path.read_text() == "old"
+    write_page("new \udcff", path)  # a file's name need not be text
+    assert path.read_text() == "new ?"
+    assert [file.name for file in tmp_path.iterdir()] == ["page.html"]

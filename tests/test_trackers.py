@@ -1,0 +1,279 @@
+"""Trackers against the real libraries: what was written is read back with their own readers."""
+
+import json
+import os
+import subprocess
+import sys
+import warnings
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fedlane import Scenario, simulate
+from fedlane.trackers import MEASURES, RoundRecord, flattened, make_tracker
+from fedlane.validate import InputError
+
+FEDLANE = str(Path(sys.executable).parent / "fedlane")
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of the trackers' own dependencies
+
+
+def fedlane(*arguments, cwd, code=0, **environment):
+    result = subprocess.run(
+        [FEDLANE, *arguments], cwd=cwd, capture_output=True, text=True, env={**os.environ, **environment}
+    )
+    assert result.returncode == code, result.stderr
+    return result
+
+
+def part(name):
+    from conftest import missing
+
+    try:
+        return __import__(name)
+    except ModuleNotFoundError:
+        missing(f"{name} is not installed (extra trackers)")
+
+
+def events(folder):
+    """Scalars by tag as {step: value}, read by TensorBoard itself; and all tags."""
+    part("tensorboard")
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    read = EventAccumulator(str(folder), size_guidance={"scalars": 0})
+    read.Reload()
+    tags = read.Tags()
+    for tag in tags["scalars"]:
+        steps = [event.step for event in read.Scalars(tag)]
+        assert len(steps) == len(set(steps)), f"{tag} has a step twice"
+    return {tag: {e.step: e.value for e in read.Scalars(tag)} for tag in tags["scalars"]}, tags
+
+
+def metrics(uri, tag):
+    """The one run of that folder's tag and its histories, read by MLflow itself."""
+    part("mlflow")
+    os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        from mlflow.tracking import MlflowClient
+
+        client = MlflowClient(tracking_uri=uri)
+        experiment = client.get_experiment_by_name("fedlane").experiment_id
+        (run,) = [run for run in client.search_runs([experiment]) if run.data.tags["fedlane.folder"] == str(tag)]
+        return run, {key: client.get_metric_history(run.info.run_id, key) for key in run.data.metrics}
+
+
+def expected(run, measure):
+    """{round: mean over seeds} from the run's own table."""
+    rows = [row for row in run.rounds.to_pylist() if row[measure] is not None]
+    return {t: np.mean([row[measure] for row in rows if row["round"] == t]) for t in {row["round"] for row in rows}}
+
+
+class Told:
+    """A tracker of one's own."""
+
+    def __init__(self):
+        self.calls, self.rounds = [], []
+
+    def start(self, scenario, policy, seeds, *, round=0):
+        self.calls.append(("start", scenario.name, policy, tuple(seeds), round))
+
+    def round(self, record):
+        self.rounds.append(record)
+
+    def end(self, summary, state):
+        self.calls.append(("end", None if summary is None else summary["rounds"], state))
+
+
+def test_a_tracker_is_told_what_the_tables_say():
+    told = Told()
+    run = simulate("quickstart", "random", rounds=20, seeds=[5, 6], trackers=[told])
+    assert told.calls == [("start", "quickstart", "random", (5, 6), 0), ("end", 20, "finished")]
+    assert [record.round for record in told.rounds] == list(range(20))
+    rows = run.rounds.to_pylist()
+    for record in told.rounds:
+        mine = [row for row in rows if row["round"] == record.round]
+        for measure in ("delay_s", "clock_s", "punctual"):
+            assert getattr(record, measure) == pytest.approx([row[measure] for row in mine])
+        tested = None if record.accuracy is None else record.accuracy.tolist()
+        assert tested == (None if mine[0]["accuracy"] is None else [row["accuracy"] for row in mine])
+        later = [row for row in run.client_rounds.to_pylist() if row["round"] == record.round]
+        for r in range(2):
+            assert record.max_queue[r] == max(row["queue"] for row in later if row["replica"] == r)
+            assert record.epsilon[r] == max(row["epsilon"] for row in later if row["replica"] == r)
+    assert set(told.rounds[9].values()) == set(MEASURES)
+    without = Told()
+    simulate("quickstart", rounds=2, learning=False, trackers=[without])
+    assert set(without.rounds[0].values()) == set(MEASURES) - {"accuracy", "loss"}
+
+
+def test_a_run_that_fails_is_said_and_a_store_that_fails_costs_nothing():
+    class Broken(Told):
+        def round(self, record):
+            raise ZeroDivisionError
+
+    broken = Broken()
+    with pytest.raises(ZeroDivisionError):
+        simulate("quickstart", rounds=5, learning=False, trackers=[broken])
+    assert broken.calls[-1] == ("end", None, "failed")
+
+    class Gone(Told):
+        def round(self, record):
+            raise InputError("the store is gone")
+
+    gone, told = Gone(), Told()
+    with pytest.warns(UserWarning, match="the store is gone; the run goes on without it"):
+        simulate("quickstart", rounds=5, learning=False, trackers=[gone, told])
+    assert len(told.rounds) == 5
+
+
+def test_tensorboard_reads_back_what_happened(tmp_path):
+    tracker = make_tracker(f"tensorboard:{tmp_path / 'logs'}", "mine", tmp_path)
+    run = simulate("quickstart", "random", rounds=20, seeds=[2, 9], trackers=[tracker])
+    scalars, tags = events(tmp_path / "logs" / "mine")
+    for measure in ("delay_s", "clock_s", "punctual", "accuracy", "loss"):
+        assert scalars[measure] == pytest.approx(expected(run, measure))
+    assert sorted(scalars["accuracy"]) == [9, 19]
+    assert scalars["epsilon"][19] <= run.summary["privacy"]["epsilon"]["largest"] + 1e-5
+    (final,) = scalars["summary/final_accuracy"].values()
+    assert final == pytest.approx(run.summary["final_accuracy"]["mean"])
+    assert any(tag.startswith("scenario") for tag in tags["tensors"])
+    each = [events(tmp_path / "logs" / "mine" / f"seed-{seed}")[0] for seed in (2, 9)]
+    rows = run.rounds.to_pylist()
+    for seed, one in zip((2, 9), each, strict=True):
+        assert one["clock_s"] == pytest.approx({row["round"]: row["clock_s"] for row in rows if row["seed"] == seed})
+
+
+def test_mlflow_reads_back_what_happened(tmp_path):
+    part("mlflow")
+    uri = f"sqlite:///{tmp_path / 'm.db'}"
+    tracker = make_tracker(f"mlflow:{uri}", "mine", tmp_path / "o")
+    run = simulate("quickstart", "random", rounds=20, seeds=[2, 9], trackers=[tracker])
+    found, histories = metrics(uri, tmp_path / "o")
+    assert (found.info.status, found.info.run_name) == ("FINISHED", "mine")
+    for measure in ("delay_s", "clock_s", "punctual", "accuracy", "loss"):
+        assert {m.step: m.value for m in histories[measure]} == pytest.approx(expected(run, measure))
+    assert histories["summary/final_accuracy"][0].value == pytest.approx(run.summary["final_accuracy"]["mean"])
+    rows = run.rounds.to_pylist()
+    assert {m.step: m.value for m in histories["seed-9/clock_s"]} == pytest.approx(
+        {row["round"]: row["clock_s"] for row in rows if row["seed"] == 9}
+    )
+    assert found.data.params["network.clients"] == "10"
+    assert found.data.params["policy"] == "random"
+    assert found.data.params["seeds"] == "2, 9"
+
+
+def test_a_run_that_is_killed_and_goes_on_has_every_step_once(tmp_path):
+    """Killed after its checkpoint, so that both trackers have seen rounds that are played again."""
+    part("mlflow")
+    uri = f"sqlite:///{tmp_path / 'm.db'}"
+    track = ("--track", "tensorboard", "--track", f"mlflow:{uri}")
+    options = ("run", "--rounds", "45", "--checkpoint-every", "20", "--quiet", "--out", "o", *track)
+    code = (
+        "import gc, os, sys\n"
+        "from fedlane.simulation.run import Simulation\n"
+        "step = Simulation.step\n"
+        "def stop(self):\n"
+        "    if self.round == 33:\n"
+        "        from torch.utils.tensorboard import SummaryWriter\n"
+        "        [one.flush() for one in gc.get_objects() if isinstance(one, SummaryWriter)]\n"
+        "        os._exit(9)\n"
+        "    step(self)\n"
+        "Simulation.step = stop\n"
+        "from fedlane import track_mlflow\n"
+        "track_mlflow.FLUSH_S = 0.0\n"
+        f"sys.argv[1:] = {list(options)!r}\n"
+        "from fedlane.cli import main\n"
+        "main()\n"
+    )
+    assert subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True).returncode == 9
+    assert json.loads((tmp_path / "o" / "status.json").read_text()) == {"round": 20, "rounds": 45, "state": "running"}
+    _, histories = metrics(uri, tmp_path / "o")
+    assert max(m.step for m in histories["delay_s"]) == 32
+    assert max(events(tmp_path / "o" / "tensorboard")[0]["delay_s"]) == 32
+    fedlane("run", "--resume", "o", "--quiet", *track, cwd=tmp_path)
+    from fedlane import Run
+
+    truth = expected(Run.load(tmp_path / "o"), "clock_s")
+    scalars, _ = events(tmp_path / "o" / "tensorboard")
+    assert scalars["clock_s"] == pytest.approx(truth)
+    assert sorted(scalars["accuracy"]) == [9, 19, 29, 39, 44]
+    found, histories = metrics(uri, tmp_path / "o")
+    assert found.info.status == "FINISHED"
+    assert [m.step for m in sorted(histories["clock_s"], key=lambda m: m.step)] == list(range(45))
+    assert {m.step: m.value for m in histories["clock_s"]} == pytest.approx(truth)
+
+
+def test_compare_tracks_each_policy_and_asks_nobody(tmp_path):
+    """No connection is opened and no name is looked up, by either library."""
+    part("mlflow")
+    code = (
+        "import sys\n"
+        "def hook(event, arguments):\n"
+        "    if event in ('socket.connect', 'socket.getaddrinfo', 'socket.sendto', 'socket.gethostbyname'):\n"
+        "        print('OUTBOUND', event, arguments, file=sys.stderr)\n"
+        "sys.addaudithook(hook)\n"
+        "from fedlane.cli import main\n"
+        "main()\n"
+    )
+    options = ("--policy", "lane", "--policy", "random", "--rounds", "5", "--no-learning", "--quiet", "--out", "o")
+    track = ("--track", "tensorboard:logs", "--track", "mlflow:sqlite:///m.db")
+    result = subprocess.run(
+        [sys.executable, "-c", code, "compare", "quickstart", *options, *track],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        env={"PATH": os.environ["PATH"], "HOME": str(tmp_path)},  # MLflow is quiet of itself where it sees pytest or CI
+    )
+    assert (result.returncode, result.stdout) == (0, "")
+    assert "OUTBOUND" not in result.stderr
+    for policy in ("lane", "random"):
+        assert len(events(tmp_path / "logs" / "o" / policy)[0]["delay_s"]) == 5
+        run, _ = metrics(f"sqlite:///{tmp_path / 'm.db'}", tmp_path / "o" / policy)
+        assert run.info.run_name == f"o/{policy}"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("tensorbord", "unknown tracker 'tensorbord' (did you mean 'tensorboard'?)"),
+        ("mlflow:", "--track mlflow: names no place"),
+        ("mlflow:nowhere://x", "MLflow at nowhere://x cannot be used: "),
+        ("tensorboard:/dev/null/x", "TensorBoard folder /dev/null/x/o cannot be written: Not a directory"),
+    ],
+)
+def test_a_tracker_that_cannot_be_is_one_line(text, message, tmp_path):
+    part("mlflow")
+    result = fedlane("run", "--rounds", "2", "--no-learning", "--out", "o", "--track", text, cwd=tmp_path, code=2)
+    (line,) = result.stderr.splitlines()
+    assert message in line
+    assert not (tmp_path / "o").exists()
+
+
+def test_without_the_extra_one_line_says_so(tmp_path):
+    code = (
+        "import sys, importlib.util as util\n"
+        "find = util.find_spec\n"
+        "util.find_spec = lambda name, *rest: None if name in ('mlflow', 'tensorboard') else find(name, *rest)\n"
+        "from fedlane.cli import main\n"
+        "main()\n"
+    )
+    command = [sys.executable, "-c", code, "run", "--rounds", "2", "--track", "mlflow"]
+    result = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert result.returncode == 2
+    assert result.stderr == "fedlane: --track mlflow needs the extra trackers: pip install 'fedlane[trackers]'\n"
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_scenario_is_flattened():
+    flat = flattened(Scenario.load("quickstart").with_values({"policies.lane.V": 3.0}))
+    assert flat["network.clients"] == 10
+    assert flat["network.interference_db"] == "[-5.0, 10.0]"
+    assert flat["policies.lane.V"] == 3.0
+    assert all(isinstance(value, str | int | float) for value in flat.values())
+
+
+def test_a_round_record_leaves_out_what_there_is_not():
+    one = np.ones(1)
+    record = RoundRecord(0, one, one, np.ones(1, np.int64), one, None, None, None)
+    assert set(record.values()) == {"delay_s", "clock_s", "punctual", "max_queue"}
