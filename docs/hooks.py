@@ -100,13 +100,6 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     return files
 
 
-def on_nav(nav: object, config: MkDocsConfig, files: Files) -> None:
-    """Source pages need no place in the navigation."""
-    for file in files.documentation_pages():
-        if file.src_uri.startswith("source/"):
-            file.inclusion = file.inclusion.NOT_IN_NAV
-
-
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
     """Point links into the repository at the site's pages."""
     here = page.file.src_uri

@@ -7,16 +7,12 @@ import sys
 from pathlib import Path
 
 import matplotlib
+import matplotlib.pyplot as plt
 import numpy as np
 import pyarrow.compute as pc
+from matplotlib.figure import Figure
 
 from fedlane import Run, simulate
-
-matplotlib.use("Agg")
-matplotlib.rcParams.update({"svg.fonttype": "none", "svg.hashsalt": "fedlane", "font.family": "sans-serif"})
-
-import matplotlib.pyplot as plt
-from matplotlib.figure import Figure
 
 ROUND = 5
 PARTS = (("download_s", "download", "#4c78a8"), ("compute_s", "compute", "#f2a541"), ("upload_s", "upload", "#54a24b"))
@@ -61,7 +57,9 @@ def draw_matching(run: Run, path: Path) -> None:
         style = {"color": "#54a24b"} if pair["punctual"] else {"color": LATE, "linestyle": "--"}
         axes.plot([end["x_m"] for end in ends], [end["y_m"] for end in ends], linewidth=2, **style)
     for places, name, marker, colour in ((clients, "client", "o", "#4c78a8"), (channels, "channel", "^", "#333333")):
-        axes.scatter([p["x_m"] for p in places], [p["y_m"] for p in places], 70, colour, marker, label=name, zorder=3)
+        axes.scatter(
+            [p["x_m"] for p in places], [p["y_m"] for p in places], 70, colour, marker=marker, label=name, zorder=3
+        )
         for place in places:
             offset = {"xytext": (7, 5), "textcoords": "offset points"}
             axes.annotate(str(place[name]), (place["x_m"], place["y_m"]), fontsize=9, **offset)
@@ -78,7 +76,7 @@ def draw_queues(runs: list[Run], path: Path) -> None:
     for axes, run in zip(panels, runs, strict=True):
         table = run.client_rounds
         queue = np.asarray(table["queue"]).reshape(-1, len(run.clients))
-        axes.plot(queue, linewidth=1)
+        axes.plot(np.arange(0, len(queue), 3), queue[::3], linewidth=1)
         axes.set_title(run.summary["policy"], fontsize=10)
         axes.set_xlabel("round")
         axes.spines[["top", "right"]].set_visible(False)
@@ -87,6 +85,8 @@ def draw_queues(runs: list[Run], path: Path) -> None:
 
 
 def main() -> None:
+    matplotlib.use("Agg")
+    matplotlib.rcParams.update({"svg.fonttype": "none", "svg.hashsalt": "fedlane", "font.family": "sans-serif"})
     folder = Path(sys.argv[1]) if len(sys.argv) > 1 else Path(__file__).parent.parent / "docs" / "images"
     lane, random = (simulate("paper-fmnist", policy, rounds=300, learning=False) for policy in ("lane", "random"))
     draw_round(random, folder / "round.svg")

@@ -1,7 +1,8 @@
 """A policy that learns by itself: REINFORCE on FedLane's Gymnasium environment, then set beside the others.
 
-python examples/policy_gradient.py       # trains for about a minute on one core, writes policy_gradient.npz, compares
-fedlane compare paper-fmnist --policy policy_gradient:Learned --policy lane --seeds 20 --no-learning   # afterwards
+cd examples
+python policy_gradient.py       # trains for about a minute on one core, writes policy_gradient.npz, compares
+fedlane compare paper-fmnist --policy policy_gradient:Learned --policy lane --seeds 20 --no-learning     # afterwards
 
 The agent fills a round pair by pair. Each free pair gets a score from a small network that sees the pair's features,
 their means over its client, its channel and all pairs, and what the pair would add to the slowest one chosen so far;
@@ -182,7 +183,7 @@ def loaded(path: str) -> Agent:
         with np.load(path, allow_pickle=False) as arrays:
             agent.load_state_dict({name: torch.from_numpy(arrays[name]) for name in arrays.files})
     except OSError as error:
-        raise InputError(f"weights {path} cannot be read: run python examples/policy_gradient.py first") from error
+        raise InputError(f"weights {path} cannot be read: run policy_gradient.py first") from error
     return agent.double()
 
 

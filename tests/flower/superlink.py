@@ -5,10 +5,12 @@
         run.wait(60)
         print(run.log())
 
-Everything is plaintext on the loopback; nothing calls home; whatever was started is stopped at the end.
+Everything is plaintext on the loopback; nothing calls home; whatever was started is stopped at the end. Within one test
+session federations run one at a time: two on a small machine would only time each other.
 """
 
 import contextlib
+import fcntl
 import json
 import os
 import re
@@ -16,6 +18,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -27,6 +30,19 @@ def free_port():
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return probe.getsockname()[1]
+
+
+@contextlib.contextmanager
+def one_at_a_time():
+    """Wait for one's turn among the workers of this test session (a lock: the scheduler's groups are not kept to)."""
+    session = os.environ.get("PYTEST_XDIST_TESTRUNUID")
+    if session is None:
+        yield
+        return
+    path = Path(tempfile.gettempdir()) / f"fedlane-tests-{session}.lock"
+    with path.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
 
 
 class Federation:
@@ -56,8 +72,10 @@ class Federation:
         self.simulation = simulation
         self.nodes = {}
         self._count = nodes
+        self._turn = contextlib.ExitStack()
 
     def __enter__(self):
+        self._turn.enter_context(one_at_a_time())
         try:
             self.start_superlink()
             for number in range(self._count):
@@ -71,6 +89,7 @@ class Federation:
         for process in [*self.nodes.values(), self.superlink]:
             if process is not None:
                 stop(process)
+        self._turn.close()
 
     def start_superlink(self):
         """Start SuperLink, or start it again on its database; returns once it listens."""

@@ -91,7 +91,8 @@ def test_deadlines_and_stamps(tmp_path):
     print("stamps, s after the truth:", np.round(np.sort(errors), 3))
     if os.getloadavg()[0] > BUSY * os.cpu_count() and os.environ.get("CI") != "true":
         pytest.skip(f"the machine is busy with other work (load {os.getloadavg()[0]:.0f}): stamps are not judged")
-    assert np.percentile(errors, 95) < 0.1, errors
+    # A 95th percentile of 0.1 s leaves two or more of nine beyond it in 7 of 100 runs.
+    assert np.sort(errors)[-2] < 0.1, errors
 
 
 class Silent:

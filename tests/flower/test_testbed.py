@@ -32,21 +32,25 @@ def _root():
         missing(f"real links cannot be built here: {reason}")
 
 
-def ours():
-    """Namespaces of cells."""
-    return {path.name for path in Path("/run/netns").glob("fl-*")} if Path("/run/netns").is_dir() else set()
+def cells_of(process):
+    """Names of the cells that a process has built and not yet removed; others may have theirs at the same time."""
+    return [path.name for path in links.LOCKS.glob("fl-*") if _read(path).strip() == str(process).encode()]
+
+
+def namespaces_of(cell):
+    return list(Path("/run/netns").glob(f"{cell}-*"))
 
 
 def test_one_command_plays_a_federation_and_leaves_a_run_folder(tmp_path):
     """3 clients, 2 lanes, 2 rounds of 300 kB at 2 to 8 Mbit/s; what the links carried took size over rate."""
-    before, out = ours(), tmp_path / "out"
+    out = tmp_path / "out"
     words = "--clients 3 --lanes 2 --rounds 2 --rates 2:8 --payload 300000 --deadline 60 --seed 4 --calibrate --json"
     done = subprocess.run(
         [FEDLANE, "testbed", *words.split(), "--out", str(out)], capture_output=True, text=True, timeout=300
     )
     assert done.returncode == 0, done.stderr
     (row,) = json.loads(done.stdout)["runs"]
-    assert ours() == before
+    assert not namespaces_of(json.loads((out / "logs" / "lane" / "plan.json").read_text())["cell"])
 
     run = Run.load(out / "lane")
     assert run.summary["rounds"] == 2
@@ -81,7 +85,7 @@ def test_one_command_plays_a_federation_and_leaves_a_run_folder(tmp_path):
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupted_testbed_leaves_nothing(tmp_path, number):
-    before, out = ours(), tmp_path / "out"
+    out = tmp_path / "out"
     process = subprocess.Popen(
         [FEDLANE, "testbed", "--clients", "2", "--lanes", "1", "--rounds", "500", "--quiet", "--out", str(out)],
         stderr=subprocess.PIPE,
@@ -92,16 +96,19 @@ def test_an_interrupted_testbed_leaves_nothing(tmp_path, number):
         end = time.monotonic() + 60
         while not (out / "logs" / "superlink.log").exists() and time.monotonic() < end:
             time.sleep(0.05)
-        names = ours() - before
-        assert len(names) == 3
+        (cell,) = cells_of(process.pid)
+        assert len(namespaces_of(cell)) == 3
         process.send_signal(number)
         said = process.communicate(timeout=60)[1]
     finally:
         process.kill()
+        process.wait()
+        process.stderr.close()
     assert process.returncode == 130, said
     assert said.startswith("fedlane: interrupted: links and processes are gone")
     assert "Traceback" not in said
-    assert ours() == before
+    assert not cells_of(process.pid)
+    assert not namespaces_of(cell)
     holders = [p for p in Path("/proc").glob("[0-9]*/cmdline") if str(out).encode() in _read(p)]
     assert not holders
 
@@ -131,10 +138,9 @@ def _read(path):
 )
 def test_bad_input_is_one_line_before_anything_is_built(options, message, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    before = ours()
     with pytest.raises(InputError, match=message):
         run_testbed(**options)
-    assert ours() == before
+    assert not cells_of(os.getpid())
     assert not list(tmp_path.iterdir())
 
 

@@ -241,3 +241,37 @@ def test_json_on_a_terminal_is_json_alone(tmp_path):
     code, output, seen = on_a_terminal(("run", "--rounds", "50", "--no-learning", "--json", "--out", "o"), tmp_path)
     assert (code, seen) == (0, "")
     assert json.loads(output)["rounds"] == 50
+
+
+@pytest.mark.parametrize(
+    ("cost_s", "processor_share", "least", "most"), [(0, 1, 18, 20), (0.004, 1, 4, 6), (0.004, 0, 1, 1)]
+)
+def test_pictures_are_at_most_ten_a_second_and_a_hundredth_of_the_time(
+    cost_s, processor_share, least, most, monkeypatch
+):
+    """Two seconds: as often as allowed; so that pictures take 1%; and, with no processor time, once in two seconds."""
+    now, worked, drawn = [0.0], [0.0], []
+
+    def picture(*_, **__):
+        drawn.append(now[0])
+        worked[0] += cost_s
+        return "picture"
+
+    monkeypatch.setattr("fedlane.display.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("fedlane.display.time.thread_time", lambda: worked[0])
+    monkeypatch.setattr("fedlane.display.live_panel", picture)
+    simulation = Simulation(Scenario.load("quickstart"), "random")
+    console = Console(file=io.StringIO(), force_terminal=True, width=80, height=24)
+    with Display(console) as display:
+        display.begin(simulation)
+        simulation.step()
+        drawn.clear()
+        worked[0] += 1e-9
+        if not processor_share:
+            display._rest_s = 1.0
+        for _ in range(2100):
+            now[0] += 0.001
+            worked[0] += 0.001 * processor_share
+            display.update(simulation)
+    assert least <= len(drawn) <= most
+    assert np.diff(drawn).min(initial=1.0) >= 0.099

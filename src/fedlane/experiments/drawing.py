@@ -214,7 +214,7 @@ def leakage_panel(task: str, rounds: int) -> Panel:
         name: Line(uploads.astype(np.float64), np.array(values, np.float64)[None], 5 + number % 2, number)
         for number, (name, values) in enumerate(lines.items())
     }
-    title = f"{TASK_NAMES[task]}: formula (6) gives {float(formula_6(epsilon, delta, 250)):.2f} after 250 uploads"
+    title = f"{TASK_NAMES[task]}\n250 uploads by formula (6): {float(formula_6(epsilon, delta, 250)):.2f}"
     return Panel(title, "uploads of a client", f"epsilon at delta {delta:g}", drawn, log=True)
 
 

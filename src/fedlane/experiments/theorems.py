@@ -28,7 +28,7 @@ from fedlane.theory import Bound, gaps, pseudo_regret
 MLP_SEEDS = 5
 AT_ONCE = 30
 REGRET_SEEDS = 20
-_TITLE_WIDTH = 58
+_TITLE_WIDTH = 50
 
 
 def _cells(plan: Plan, setting: str) -> list[Cell]:
@@ -106,7 +106,7 @@ def _verdict(bounds: Sequence[Bound]) -> str:
     empty = [bound for bound in bounds if bound.vacuous is not None]
     if not empty:
         return f"promises at most {_shown([bound.value for bound in bounds])}"
-    return f"says nothing in {len(empty)} of {len(bounds)} runs: {empty[0].vacuous}"
+    return f"says nothing in {len(empty)} of {len(bounds)} runs: in the first, {empty[0].vacuous}"
 
 
 def _constructed_panel() -> Panel:

@@ -11,6 +11,7 @@ not. Flower itself is not changed. Only versions that this was tested with are t
 import functools
 import inspect
 import logging
+import threading
 import time
 import types
 from collections import deque
@@ -34,14 +35,17 @@ MOST_S = 7200.0
 """Flower's own limit for the whole of a reply."""
 
 
+_fetched = threading.local()
+
+
 @dataclass(frozen=True)
 class Claim:
     """A reply whose header is there. Nobody else can have it."""
 
     reply_to: str
     """The id of the message that it answers."""
-    fetch: Callable[[], Message]
-    """The whole reply; blocks until it is here."""
+    fetch: Callable[[], tuple[Message, float]]
+    """The whole reply, and when the last of it was here (`time.monotonic`); blocks until it is."""
 
 
 def claim(grid: Grid, message_ids: Sequence[str]) -> list[Claim]:
@@ -79,13 +83,14 @@ class _Claimed:
         return getattr(self._client, name)
 
 
-def _same(message: Message) -> Message:
-    return message
+def _same(message: Message) -> tuple[Message, float]:
+    return message, time.monotonic()
 
 
-def _only(pull_messages: Callable[..., Iterable[Message]], seen: object) -> Message:
+def _only(pull_messages: Callable[..., Iterable[Message]], seen: object) -> tuple[Message, float]:
+    _fetched.at_s = None
     (message,) = pull_messages(seen, [])
-    return message
+    return message, time.monotonic() if _fetched.at_s is None else _fetched.at_s
 
 
 @functools.cache
@@ -135,4 +140,5 @@ def fetch_objects(object_ids: list[str], pull_object_fn: Callable[[str], bytes])
             if time.monotonic() > end:
                 raise ObjectPullError(missing[0], f"not there after {MOST_S:g} s")
             time.sleep(WAIT_S)
+    _fetched.at_s = time.monotonic()  # before Flower confirms and decodes it, which is the server's time
     return fetched

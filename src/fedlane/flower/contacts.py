@@ -52,13 +52,13 @@ class Contacts:
         self._not_before_s: dict[int, float] = {}
         self._refused: set[int] = set()
 
-    def refresh(self, grid: Grid, round: int) -> bool:
-        """Look who is there, read what has come, ask the unknown who they are. Whether the roster has changed."""
+    def refresh(self, grid: Grid, round: int) -> None:
+        """Look who is there, read what has come, ask the unknown who they are, and enter them."""
         self.connected = set(grid.get_node_ids())
         self._read_overdue(round)
         self._read_hellos(round)
         self._ask(grid)
-        return self._admit(round)
+        self._admit(round)
 
     def available(self) -> BoolArray:
         """(U,): who may be asked now."""
@@ -125,9 +125,9 @@ class Contacts:
         for post in dispatch(grid, messages):
             self._hellos[post.node_id] = post
 
-    def _admit(self, round: int) -> bool:
+    def _admit(self, round: int) -> None:
         if not self.roster.members and len(self._said) < self.least:
-            return False
+            return
         said, self._said = self._said, {}
         for node_id, introduction in sorted(said.items(), key=lambda item: (len(item[1].name), item[1].name)):
             try:
@@ -138,7 +138,6 @@ class Contacts:
                 logger.warning("round %d: node %d is refused: %s", round, node_id, reason)
                 self._not_before_s[node_id] = time.monotonic() + REFUSED_AGAIN_S
                 self._refused.add(node_id)
-        return bool(said)
 
 
 def say(level: int, round: int, member: Member, lane: int | None, text: str) -> None:

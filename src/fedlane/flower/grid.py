@@ -46,9 +46,9 @@ class Post:
     def wait(self, seconds: float) -> bool:
         return self._settled.wait(seconds)
 
-    def _settle(self, reply: Message | None, reason: str = "") -> None:
+    def _settle(self, reply: Message | None, reason: str = "", arrived_s: float | None = None) -> None:
         if not self.settled:
-            self.arrived_s = time.monotonic()
+            self.arrived_s = time.monotonic() if arrived_s is None else arrived_s
             if reply is not None and reply.has_error():
                 self.reason = reply.error.reason or f"error {reply.error.code}"
             else:
@@ -141,6 +141,7 @@ def _ask(grid: Grid, waiting: dict[str, Post]) -> None:
 
 def _fetch(one: Claim, post: Post) -> None:
     try:
-        post._settle(one.fetch())
+        reply, arrived_s = one.fetch()
+        post._settle(reply, arrived_s=arrived_s)
     except BaseException as error:
         post._settle(None, f"could not be fetched: {error or type(error).__name__}")

@@ -55,7 +55,7 @@ def missing() -> str | None:
 @functools.cache
 def _probed() -> str | None:
     """Try it once: a container's root may lack the right, and a kernel the token bucket."""
-    name = f"{PREFIX}probe-{secrets.token_hex(3)}"
+    name = f"fedlane-probe-{secrets.token_hex(3)}"
     try:
         _call(["ip", "netns", "add", name])
         _batch("tc", [f"qdisc add dev lo {_tbf(1.0)}"], name)
@@ -178,6 +178,8 @@ def _locked(name: str) -> IO[str]:
     LOCKS.mkdir(parents=True, exist_ok=True)
     lock = (LOCKS / name).open("w")
     fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    lock.write(f"{os.getpid()}\n")  # for people: whose it is
+    lock.flush()
     return lock
 
 

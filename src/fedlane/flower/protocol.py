@@ -117,7 +117,7 @@ class Order(_Said):
     iterations: int
     """tau; a client whose terms say another number refuses."""
     server_count: int
-    """Uploads of this client that the server has asked for so far, this one not counted."""
+    """The most uploads that the client itself has ever reported: a ledger that holds fewer was put back."""
 
     def check(self) -> None:
         if min(self.round, self.lane, self.server_count) < 0 or self.iterations < 1 or self.deadline_s <= 0:

@@ -1,0 +1,30 @@
+"""Write docs/results.md and its pictures from a finished `fedlane reproduce`: python examples/results_page.py NOTE.md
+
+NOTE.md says where and how long it was computed; everything else comes from the stored cells.
+"""
+
+import shutil
+import sys
+from pathlib import Path
+
+from fedlane.experiments.cells import Store
+from fedlane.experiments.claims import judge
+from fedlane.experiments.page import page
+from fedlane.experiments.paper import FIGURES, Plan
+from fedlane.experiments.theorems import theorem_table
+
+
+def main(note: Path, folder: Path = Path("runs/reproduce"), docs: Path = Path("docs")) -> None:
+    plan, store = Plan(FIGURES, 100, 10), Store(folder)
+    pictures = docs / "results"
+    pictures.mkdir(exist_ok=True)
+    for name in FIGURES:
+        for suffix in (".png", ".parquet"):
+            shutil.copy(folder / "figures" / f"{name}{suffix}", pictures)
+    said = "\n\n" + note.read_text(encoding="utf-8").strip()
+    text = page(plan, list(FIGURES), judge(plan, store), theorem_table(plan, store), "results", said)
+    (docs / "results.md").write_text(text, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
