@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: help install demo test lint format bench clean
+.PHONY: help install demo test lint format bench docs clean
 
 help:  ## show this list
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
@@ -15,9 +15,11 @@ install: .venv/ready  ## create .venv and install FedLane with its developer too
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
 	@touch $@
 
-demo: install  ## the first run: a private model over the air, and what the same run reaches without privacy
-	$(BIN)/fedlane run quickstart
-	$(BIN)/fedlane run quickstart --set privacy.mechanism=none --set learning.learning_rate=0.1
+demo: install  ## the first run: a private model over the air, the same without privacy, and a page that shows both
+	rm -rf runs/demo
+	$(BIN)/fedlane run quickstart --out runs/demo/private
+	$(BIN)/fedlane run quickstart --set privacy.mechanism=none --set learning.learning_rate=0.1 --out runs/demo/plain
+	$(BIN)/fedlane report runs/demo/private runs/demo/plain --out runs/demo/report.html
 
 test: install  ## what CI runs: lint, types, tests
 	@.ci/system
@@ -25,6 +27,7 @@ test: install  ## what CI runs: lint, types, tests
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/pytest
+	$(BIN)/pytest -n 0 -m alone
 
 lint: install  ## lint and types alone
 	$(BIN)/ruff check .
@@ -39,6 +42,9 @@ bench: install  ## measure speed on this machine
 	$(BIN)/fedlane bench schedule
 	$(BIN)/fedlane bench learning
 	$(BIN)/python benchmarks/scale.py
+
+docs: install  ## build the documentation into build/site, strictly
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 clean:  ## remove what was installed and cached
 	rm -rf .venv build dist .mypy_cache .ruff_cache .pytest_cache src/*.egg-info

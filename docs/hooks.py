@@ -150,7 +150,8 @@ def source_markdown(path: str) -> str:
     text = (ROOT / path).read_text()
     try:
         lexer = get_lexer_for_filename(path)
-        code = highlight(text, lexer, HtmlFormatter(linenos="inline", lineanchors="L", anchorlinenos=True))
+        lines = HtmlFormatter(linenos="inline", lineanchors="L", anchorlinenos=True, wrapcode=True)
+        code = re.sub(r'(class="linenos">[^<]*)', r"\1 ", highlight(text, lexer, lines))
     except ClassNotFound:
         code = f"<pre>{escape(text)}</pre>"
     return f"---\nsearch: {{exclude: true}}\nhide: [toc]\n---\n\n# `{path}`\n\n{code}\n"

@@ -14,14 +14,15 @@ from matplotlib.figure import Figure
 
 from fedlane import Run, simulate
 
-ROUND = 5
+ROUND = 34
 PARTS = (("download_s", "download", "#4c78a8"), ("compute_s", "compute", "#f2a541"), ("upload_s", "upload", "#54a24b"))
 LATE = "#c0392b"
+GROUND = "#fbfaf7"
 
 
 def save(figure: Figure, path: Path) -> None:
     """A small SVG without a date, on a light ground: legible on dark pages, too."""
-    figure.savefig(path, facecolor="#fbfaf7", metadata={"Date": None}, bbox_inches="tight")
+    figure.savefig(path, facecolor=GROUND, metadata={"Date": None}, bbox_inches="tight")
     plt.close(figure)
 
 
@@ -38,9 +39,9 @@ def draw_round(run: Run, path: Path) -> None:
         note = "in time" if client["punctual"] else "late: dropped, but charged"
         axes.text(start + 0.05, row, note, va="center", fontsize=9, color="#333333" if client["punctual"] else LATE)
     axes.axvline(deadline_s, color=LATE, linestyle="--")
-    axes.text(deadline_s, -0.75, "deadline", color=LATE, ha="center", fontsize=9)
+    axes.text(deadline_s + 0.05, -0.75, "deadline: the round ends", color=LATE, fontsize=9)
     axes.set_yticks(range(len(assigned)), [f"channel {c['channel']}: client {c['client']}" for c in assigned])
-    axes.set_xlim(0, max(sum(c[part] for part, *_ in PARTS) for c in assigned) + 1.6)
+    axes.set_xlim(0, max(sum(c[part] for part, *_ in PARTS) for c in assigned) + 2.4)
     axes.set_ylim(len(assigned) - 0.4, -1)
     axes.set_xlabel("seconds since the round began")
     axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=3, frameon=False, fontsize=9)
@@ -54,15 +55,15 @@ def draw_matching(run: Run, path: Path) -> None:
     figure, axes = plt.subplots(figsize=(5, 4.4))
     for pair in run.assignments.filter(pc.field("round") == ROUND).to_pylist():
         ends = clients[pair["client"]], channels[pair["channel"]]
-        style = {"color": "#54a24b"} if pair["punctual"] else {"color": LATE, "linestyle": "--"}
-        axes.plot([end["x_m"] for end in ends], [end["y_m"] for end in ends], linewidth=2, **style)
+        colour, style = ("#54a24b", "-") if pair["punctual"] else (LATE, "--")
+        axes.plot([end["x_m"] for end in ends], [end["y_m"] for end in ends], style, color=colour, linewidth=2)
     for places, name, marker, colour in ((clients, "client", "o", "#4c78a8"), (channels, "channel", "^", "#333333")):
         axes.scatter(
             [p["x_m"] for p in places], [p["y_m"] for p in places], 70, colour, marker=marker, label=name, zorder=3
         )
         for place in places:
-            offset = {"xytext": (7, 5), "textcoords": "offset points"}
-            axes.annotate(str(place[name]), (place["x_m"], place["y_m"]), fontsize=9, **offset)
+            spot = place["x_m"], place["y_m"]
+            axes.annotate(str(place[name]), spot, xytext=(7, 5), textcoords="offset points", fontsize=9)
     axes.set_aspect("equal")
     axes.set_xlabel("m")
     axes.set_ylabel("m")
@@ -86,7 +87,7 @@ def draw_queues(runs: list[Run], path: Path) -> None:
 
 def main() -> None:
     matplotlib.use("Agg")
-    matplotlib.rcParams.update({"svg.fonttype": "none", "svg.hashsalt": "fedlane", "font.family": "sans-serif"})
+    matplotlib.rcParams.update({"svg.fonttype": "none", "svg.hashsalt": "fedlane", "axes.facecolor": GROUND})
     folder = Path(sys.argv[1]) if len(sys.argv) > 1 else Path(__file__).parent.parent / "docs" / "images"
     lane, random = (simulate("paper-fmnist", policy, rounds=300, learning=False) for policy in ("lane", "random"))
     draw_round(random, folder / "round.svg")

@@ -101,7 +101,10 @@ def test_the_paper_s_non_uniform_epsilons():
         ("network.deadline_s=0", "network.deadline_s must be greater than 0, got 0"),
         ("network.deadline_s=inf", "network.deadline_s must be a finite number, got inf"),
         ("network.payload_bits=-3", "network.payload_bits must be greater than 0 or 'model', got -3"),
-        ("network.payload_bits=modle", "network.payload_bits must be a number or 'model', got 'modle' (did you mean 'model'?)"),
+        (
+            "network.payload_bits=modle",
+            "network.payload_bits must be a number or 'model', got 'modle' (did you mean 'model'?)",
+        ),
         ("network.fading=no", "network.fading must be 'none' or 'rayleigh', got 'no' (did you mean 'none'?)"),
         (
             "network.interference_db=[3, 1]",

@@ -1,6 +1,6 @@
 """Play a page: run its code blocks in order, in the current folder, and print what came of them as JSON.
 
-python play_page.py PAGE [BLOCK...]     # BLOCK: only these, by number from 0
+python play_page.py PAGE
 
 A block is ```python (one namespace for the page) or ```bash. With title="FILE" it is written to that file instead. A
 ```text block right behind it is its output, compared with doctest's `...`. Before it may stand

@@ -65,14 +65,29 @@ class Relay:
         self._server.close()
 
 
-@pytest.mark.xdist_group("flower")
+@pytest.mark.alone
 def test_deadlines_and_stamps(tmp_path):
-    """1 MB each way, three nodes, whose processes start while others are timed."""
-    with Federation(tmp_path) as federation:
+    """1 MB each way, three nodes, whose processes start while others are timed.
+
+    A 95th percentile of 0.1 s leaves two or more of nine beyond it in 7 of 100 runs, so a second run may excuse one.
+    """
+    for attempt in range(2):
+        late = stamps(tmp_path / str(attempt))
+        print("stamps, s after the truth:", np.round(np.sort(late), 3))
+        if np.sort(late)[-2] < 0.1:
+            return
+    if os.getloadavg()[0] > BUSY * os.cpu_count() and os.environ.get("CI") != "true":
+        pytest.skip(f"the machine is busy with other work (load {os.getloadavg()[0]:.0f}): stamps are not judged")
+    pytest.fail(f"stamps in two runs, the last one's: {late}")
+
+
+def stamps(folder):
+    """Deadlines are checked; how long after the truth each arrival was stamped is returned."""
+    with Federation(folder) as federation:
         relays = [Relay(federation.port) for _ in range(3)]
         for number, relay in enumerate(relays):
             federation.start_node(number, through=relay.port)
-        out = tmp_path / "out.json"
+        out = folder / "out.json"
         run = federation.run("echo", {"nodes": 3, "rounds": ROUNDS, "deadline": 3.0, "out": str(out)})
         assert run.wait(100).startswith("finished:completed"), run.log()
         for relay in relays:
@@ -81,18 +96,14 @@ def test_deadlines_and_stamps(tmp_path):
     over = [one["took"] - one["deadline"] for one in rounds[-2:]]
     assert -0.001 < min(over) <= max(over) < 0.05, over
     assert {arrival["reason"] for one in rounds[-2:] for arrival in one["arrivals"]} == {"no answer by the deadline"}
-    errors = []
+    late = []
     for arrival in (arrival for one in rounds[:-2] for arrival in one["arrivals"]):
         stored = np.array(relays[arrival["node"]].stored_s)
         stored_s = stored[stored <= arrival["arrived"]].max()
         assert arrival["sent"] < arrival["ended"] < stored_s
-        errors.append(arrival["arrived"] - stored_s)
-    assert len(errors) == 3 * ROUNDS
-    print("stamps, s after the truth:", np.round(np.sort(errors), 3))
-    if os.getloadavg()[0] > BUSY * os.cpu_count() and os.environ.get("CI") != "true":
-        pytest.skip(f"the machine is busy with other work (load {os.getloadavg()[0]:.0f}): stamps are not judged")
-    # A 95th percentile of 0.1 s leaves two or more of nine beyond it in 7 of 100 runs.
-    assert np.sort(errors)[-2] < 0.1, errors
+        late.append(arrival["arrived"] - stored_s)
+    assert len(late) == 3 * ROUNDS
+    return late
 
 
 class Silent:

@@ -17,7 +17,7 @@ from fedlane.flower import links, rates
 from fedlane.scenario import Scenario
 from fedlane.validate import InputError
 
-pytestmark = pytest.mark.xdist_group("namespaces")
+pytestmark = pytest.mark.xdist_group("flower")
 
 
 @pytest.fixture

@@ -20,7 +20,7 @@ APPS = Path(__file__).parent / "apps"
 PORT, NODE_PORT = 9801, 9802
 OUTSIDE = "198.51.100.7"
 """An address of nobody's (RFC 5737): what goes there would leave the machine."""
-pytestmark = pytest.mark.xdist_group("namespaces")
+pytestmark = pytest.mark.xdist_group("flower")
 
 
 @pytest.fixture(scope="module")

@@ -156,7 +156,7 @@ with socket.create_server(("%(server)s", 5000)) as door:
 """
 
 
-@pytest.mark.xdist_group("namespaces")
+@pytest.mark.xdist_group("flower")
 def test_an_open_connection_takes_the_lane_that_was_switched_to(two_lanes):
     """200 kB over one connection after each switch: all on the lane's counter, next to nothing elsewhere."""
     client, server = two_lanes

@@ -21,7 +21,7 @@ from fedlane.learning.datasets import load_dataset
 from fedlane.scenario import Scenario
 from fedlane.validate import InputError
 
-pytestmark = pytest.mark.xdist_group("namespaces")
+pytestmark = pytest.mark.xdist_group("flower")
 FEDLANE = Path(sys.executable).parent / "fedlane"
 
 

@@ -6,7 +6,7 @@ else what they agreed to (see `roster`). ``uploads`` are orders sent, those of a
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -19,13 +19,12 @@ from fedlane.records import Problem
 from fedlane.scenario import Scenario
 from fedlane.scheduling.registry import resolved_parameters
 from fedlane.simulation.results import Run, summarise
-from fedlane.simulation.setup import Setup
 from fedlane.simulation.trace import tables
 
 
 @dataclass(frozen=True)
 class _World:
-    """What tables and summaries read of a simulation's `Setup`."""
+    """The `World` of a real federation."""
 
     scenario: Scenario
     seeds: tuple[int, ...]
@@ -45,7 +44,7 @@ def make_run(
     """The rounds played so far; ``flower`` goes into the summary under that name."""
     problem, trace = scheduler.problem, scheduler.trace.played()
     nowhere = Topology(np.full((1, problem.clients, 2), np.nan), np.full((1, problem.channels, 2), np.nan))
-    world = cast(Setup, _World(scenario, (0,), nowhere, problem))
+    world = _World(scenario, (scheduler.seed,), nowhere, problem)
     made = tables(trace, world, scheduler.quota, None)
     for name in ("clients", "channels"):
         made[name] = _with(made[name], **{key: pa.nulls(len(made[name]), pa.float64()) for key in ("x_m", "y_m")})

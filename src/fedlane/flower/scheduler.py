@@ -49,7 +49,7 @@ class Scheduler:
         self.queue = np.zeros((1, 0))
         self.epsilon = np.zeros((rounds, 0))
         """(T, U): what each client had spent at most after each round; NaN without a mechanism."""
-        self._streams = RoundStreams([seed], "policy")
+        self.seed, self._streams = seed, RoundStreams([seed], "policy")
 
     @property
     def round(self) -> int:

@@ -22,8 +22,7 @@ from fedlane.records import FloatArray
 from fedlane.scenario import Scenario
 from fedlane.simulation.checkpoint import NAME as CHECKPOINT
 from fedlane.simulation.checkpoint import Checkpoint
-from fedlane.simulation.setup import Setup
-from fedlane.simulation.trace import Trace
+from fedlane.simulation.trace import Trace, World
 from fedlane.validate import InputError
 
 COLUMNS = {
@@ -231,7 +230,7 @@ def summarise(
     policy: str,
     parameters: Mapping[str, Any],
     trace: Trace,
-    setup: Setup,
+    setup: World,
     quota: FloatArray,
     feasible_scale: FloatArray | None,
     elapsed_s: float,

@@ -2,14 +2,15 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import pyarrow as pa
 
-from fedlane.records import BoolArray, Feedback, FloatArray, IntArray
+from fedlane.network import Topology
+from fedlane.records import BoolArray, Feedback, FloatArray, IntArray, Problem
+from fedlane.scenario import Scenario
 from fedlane.simulation.round import round_delay_s
-from fedlane.simulation.setup import Setup
 from fedlane.simulation.spending import Spending
 
 
@@ -106,7 +107,20 @@ class Trace:
         return assigned, in_time
 
 
-def tables(trace: Trace, setup: Setup, quota: FloatArray, spending: Spending | None) -> dict[str, pa.Table]:
+class World(Protocol):
+    """What was played in: of a simulation its `Setup`, of a real federation what is known of it."""
+
+    @property
+    def scenario(self) -> Scenario: ...
+    @property
+    def seeds(self) -> tuple[int, ...]: ...
+    @property
+    def topology(self) -> Topology: ...
+    @property
+    def problem(self) -> Problem: ...
+
+
+def tables(trace: Trace, setup: World, quota: FloatArray, spending: Spending | None) -> dict[str, pa.Table]:
     """The run folder's tables by name, from the rounds played so far; ``quota`` (R, U) as the policy served it."""
     trace = trace.played()
     deadline_s = setup.problem.deadline_s

@@ -1,0 +1,47 @@
+"""The notebooks in examples/: whole, small, and played again with the same printed results."""
+
+import importlib.util
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from conftest import missing
+
+ROOT = Path(__file__).parent.parent.parent
+PLAYER = Path(__file__).with_name("play_notebook.py")
+NOTEBOOKS = sorted((ROOT / "examples").glob("*.ipynb"))
+
+
+def printed(notebook):
+    """What each code cell printed; learned figures (tag `learned`) depend on the processor and are left out."""
+    return [
+        "".join(output.text for output in cell.outputs if output.output_type == "stream" and output.name == "stdout")
+        for cell in notebook.cells
+        if cell.cell_type == "code" and "learned" not in cell.metadata.get("tags", [])
+    ]
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_notebook(path, tmp_path):
+    if any(importlib.util.find_spec(name) is None for name in ("nbclient", "nbformat", "ipykernel")):
+        missing("nbclient, nbformat or ipykernel is not installed (extra dev)")
+    import nbformat
+
+    stored = nbformat.read(path, as_version=4)
+    assert path.stat().st_size < 300_000
+    assert all(cell.outputs or cell.source.startswith(("import", "from")) for cell in stored.cells if "outputs" in cell)
+    assert any("image/png" in output.get("data", {}) for cell in stored.cells for output in cell.get("outputs", []))
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "IPYTHONDIR": str(tmp_path / "ipython")}
+    command = [sys.executable, str(PLAYER), str(path), "again.ipynb"]
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-3000:]
+    again = nbformat.read(tmp_path / "again.ipynb", as_version=4)
+    assert printed(again) == printed(stored)
+    assert any(printed(stored))
+
+
+def test_there_are_two():
+    assert [path.stem for path in NOTEBOOKS] == ["compare_policies", "first_federation"]
