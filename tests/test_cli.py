@@ -64,6 +64,14 @@ def test_quiet_is_silent(tmp_path):
     assert (result.returncode, result.stdout, result.stderr) == (0, "", "")
 
 
+def test_brackets_in_names_are_no_markup(tmp_path):
+    options = ("--rounds", "2", "--no-learning", "--set", 'name="[/b]x"')
+    result = fedlane("run", *options, "--out", "[red]o[", cwd=tmp_path)
+    assert result.returncode == 0, result.stderr
+    assert "[/b]x · lane" in result.stdout
+    assert "Saved to [red]o[" in result.stdout
+
+
 def test_compare_saves_a_folder_per_policy(tmp_path):
     names = ("lane", "mamab-om:V=10,T0=5", "random")
     options = [part for name in names for part in ("--policy", name)]

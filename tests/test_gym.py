@@ -188,6 +188,8 @@ def test_bad_actions_are_said():
     env.reset(seed=0)
     with pytest.raises(ValueError, match="an action must have shape"):
         env.step(np.zeros(3, np.float32))
+    with pytest.raises(ValueError, match="an action must have shape"):
+        env.step(np.zeros((4, 10), np.float32))  # as many scores, of other pairs
     with pytest.raises(ValueError, match="scores must be finite"):
         env.step(np.full((10, 4), np.nan, np.float32))
     with pytest.raises(ValueError, match="seed must be one number or 2, got 3"):

@@ -265,6 +265,25 @@ def test_without_the_extra_one_line_says_so(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_full_disk_costs_the_tracker_and_not_the_run(tmp_path):
+    """A file-size limit stands in for a full disk: the write fails in the operating system."""
+    part("tensorboard")
+    code = (
+        "import resource\n"
+        "from pathlib import Path\n"
+        "from fedlane import simulate\n"
+        "from fedlane.trackers import make_tracker\n"
+        "simulate('quickstart', rounds=1, learning=False)\n"  # caches are written before the limit
+        "tracker = make_tracker('tensorboard', 'mine', Path('o'))\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (4000, 4000))\n"
+        "print(simulate('quickstart', rounds=300, learning=False, trackers=[tracker]).summary['rounds'])\n"
+    )
+    result = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True)
+    assert (result.returncode, result.stdout) == (0, "300\n"), result.stderr
+    line = "TensorBoard folder o/tensorboard cannot be written: File too large; the run goes on without it"
+    assert line in result.stderr
+
+
 def test_a_scenario_is_flattened():
     flat = flattened(Scenario.load("quickstart").with_values({"policies.lane.V": 3.0}))
     assert flat["network.clients"] == 10

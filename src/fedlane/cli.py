@@ -165,7 +165,7 @@ def run(
         summary = with_target(result, target)
         screen.print(summary_table(summary))
         print_notes(notes(summary))
-        screen.print(f"Saved to {folder}", highlight=False, soft_wrap=True)
+        screen.print(f"Saved to {folder}", highlight=False, markup=False, soft_wrap=True)
 
 
 @app.command(
@@ -237,7 +237,7 @@ def compare(
 
         screen.print(comparison_table(summaries))
         print_notes([note for summary in summaries for note in notes(summary)])
-        screen.print(f"Saved to {folder}", highlight=False, soft_wrap=True)
+        screen.print(f"Saved to {folder}", highlight=False, markup=False, soft_wrap=True)
 
 
 def _seeds(seed: int, seeds: int | None) -> list[int]:
@@ -288,7 +288,7 @@ def main() -> None:
     except (InputError, PolicyError) as error:
         code = _fail(str(error))
     except InterruptedRunError as error:
-        messages.print(f"fedlane: {error}", soft_wrap=True, highlight=False)
+        messages.print(f"fedlane: {error}", highlight=False, markup=False, soft_wrap=True)
         code = 130
     except MemoryError:
         code = _fail("not enough memory for this many clients, channels, rounds and seeds")

@@ -117,11 +117,11 @@ def _draw(plan: "Plan", store: "Store", quiet: bool) -> None:
         if written:
             drawn.append(name)
         if written and not quiet:
-            screen.print(f"Drew {written[0]}", highlight=False, soft_wrap=True)
+            screen.print(f"Drew {written[0]}", highlight=False, markup=False, soft_wrap=True)
     if set(plan.figures) == set(FIGURES):  # the claims need all of them
         path = write_page(store.folder, plan, drawn, judge(plan, store), theorem_table(plan, store))
         if not quiet:
-            screen.print(f"Wrote {path}", highlight=False, soft_wrap=True)
+            screen.print(f"Wrote {path}", highlight=False, markup=False, soft_wrap=True)
 
 
 def _smoke(folder: Path, device: str, quiet: bool) -> None:

@@ -64,7 +64,8 @@ def show(
         from fedlane.simulation.setup import prepare
 
         partition_figure(prepare(resolved, [seed]).label_counts[0], picture)
-        messages.print(f"Drew the partition of seed {seed} to {picture}", highlight=False, soft_wrap=True)
+        line = f"Drew the partition of seed {seed} to {picture}"
+        messages.print(line, highlight=False, markup=False, soft_wrap=True)
         return
     if as_json:
         print(json.dumps(resolved.model_dump()))
@@ -120,4 +121,4 @@ def resolved_scenario(name: str, settings: list[str] | None, rounds: int | None)
 
 def print_notes(lines: list[str]) -> None:
     for line in lines:
-        messages.print(f"Note: {line}.", style="yellow", highlight=False)
+        messages.print(f"Note: {line}.", style="yellow", highlight=False, markup=False)

@@ -90,7 +90,7 @@ def run_testbed(
         def say(text: str) -> None:
             progress.update(bar, description=text, total=None)
             if hidden and not quiet:
-                messages.print(text, highlight=False)
+                messages.print(text, highlight=False, markup=False)
 
         def follow(round: int) -> None:
             progress.update(bar, completed=round)
@@ -117,7 +117,7 @@ def run_testbed(
         print(json.dumps({"folder": str(folder), "runs": rows}))
     elif not quiet:
         screen.print(_table(rows))
-        screen.print(f"Saved to {folder}", highlight=False, soft_wrap=True)
+        screen.print(f"Saved to {folder}", highlight=False, markup=False, soft_wrap=True)
 
 
 def _setting(

@@ -1,6 +1,7 @@
 """TensorBoard: event files in one folder; with several seeds, a folder below it for each."""
 
 from collections.abc import Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -8,6 +9,8 @@ from fedlane.trackers import PER_SEED, RoundRecord, flattened, headline
 from fedlane.validate import InputError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from torch.utils.tensorboard import SummaryWriter
 
     from fedlane.scenario import Scenario
@@ -27,27 +30,36 @@ class TensorBoardTracker:
         folders = [self.folder]
         if 1 < len(seeds) <= PER_SEED:
             folders += [self.folder / f"seed-{seed}" for seed in seeds]
-        try:
+        with self._errors():
             # A run that goes on takes back what was written after its checkpoint.
             self._writers = [SummaryWriter(str(folder), purge_step=round or None) for folder in folders]
-        except OSError as error:
-            raise InputError(f"TensorBoard folder {self.folder} cannot be written: {error.strerror}") from error
         self._parameters = {**flattened(scenario), "policy": policy, "seeds": len(seeds)}
         if not round:
             rows = "\n".join(f"| {key} | {value} |" for key, value in self._parameters.items())
             self._writers[0].add_text("scenario", f"| key | value |\n|---|---|\n{rows}", 0)
 
     def round(self, record: RoundRecord) -> None:
-        for name, values in record.values().items():
-            mean, *each = self._writers
-            mean.add_scalar(name, float(values.mean()), record.round)
-            for writer, value in zip(each, values, strict=False):
-                writer.add_scalar(name, float(value), record.round)
+        mean, *each = self._writers
+        with self._errors():
+            for name, values in record.values().items():
+                mean.add_scalar(name, float(values.mean()), record.round)
+                for writer, value in zip(each, values, strict=False):
+                    writer.add_scalar(name, float(value), record.round)
 
     def end(self, summary: Mapping[str, Any] | None, state: str) -> None:
-        if summary is not None and state == "finished" and self._writers:
-            measures = {f"summary/{name}": value for name, value in headline(summary).items()}
-            self._writers[0].add_hparams(self._parameters, measures, run_name=".")
-        for writer in self._writers:
-            writer.close()
-        self._writers = []
+        writers, self._writers = self._writers, []
+        with self._errors():
+            if summary is not None and state == "finished" and writers:
+                measures = {f"summary/{name}": value for name, value in headline(summary).items()}
+                writers[0].add_hparams(self._parameters, measures, run_name=".")
+            for writer in writers:
+                writer.close()
+
+    @contextmanager
+    def _errors(self) -> "Iterator[None]":
+        """A folder that cannot be written, from the start or once the disk is full, is one clear line."""
+        try:
+            yield
+        except OSError as error:
+            reason = error.strerror or error
+            raise InputError(f"TensorBoard folder {self.folder} cannot be written: {reason}") from error

@@ -196,3 +196,20 @@ def test_objects_are_fetched_as_they_come():
     assert sorted(name for name, _ in asked) == sorted(names)
     late = [when - there_s[name] for name, when in asked]
     assert max(late) < 0.1, asked
+
+
+def test_a_reply_is_not_fetched_for_ever_nor_whatever_its_size(monkeypatch):
+    from flwr.supercore.inflatable.inflatable_utils import ObjectPullError, ObjectUnavailableError
+
+    def never(name):
+        raise ObjectUnavailableError(name)
+
+    monkeypatch.setattr(_adapted._fetching, "until_s", time.monotonic() + 0.2)
+    with pytest.raises(ObjectPullError, match="not there in time"):
+        _adapted.fetch_objects(["a"], never)
+    assert time.monotonic() < _adapted._fetching.until_s + 0.1
+    monkeypatch.setattr(_adapted._fetching, "until_s", time.monotonic() + 60)
+    monkeypatch.setattr(_adapted._fetching, "most_bytes", 1000.0)
+    assert len(_adapted.fetch_objects(["a", "b"], lambda name: bytes(500))) == 2
+    with pytest.raises(ObjectPullError, match="larger than 1000 bytes"):
+        _adapted.fetch_objects(["a", "b", "c"], lambda name: bytes(500))

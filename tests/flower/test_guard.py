@@ -37,7 +37,7 @@ def changed(**fields):
 
 
 def test_the_honest_pass():
-    assert judged(content()).norms == [pytest.approx(0.1 * np.sqrt(8), rel=1e-5)]
+    assert list(judged(content()).norms.values()) == [pytest.approx(0.1 * np.sqrt(8), rel=1e-5)]
 
 
 def bad(name, value):
@@ -88,7 +88,36 @@ def test_what_is_dropped(said, reason):
     guard = Guard()
     with pytest.raises(Dropped, match=reason):
         judged(said, guard)
-    assert guard.norms == []
+    assert "norm" in reason or guard.norms == {}
+
+
+def by(client, length, guard):
+    """A client's update of some length."""
+    moved = {**MODEL, "w": MODEL["w"] + np.float32(length / np.sqrt(6))}
+    said = content(moved, changed(client=client))
+    guard.check(said, guard.report(said, Order("f", client, 3, 1, 10.0, 5, 2)), MODEL, 100.0)
+
+
+def test_nobody_is_shut_out_by_one_that_moves_nothing_or_hardly():
+    guard = Guard()
+    for _ in range(20):
+        for still in (0.0, 1e-6):
+            by("still", still, guard)
+            by("honest", 0.5, guard)
+
+
+def test_the_bound_follows_when_all_updates_grow_but_not_one_alone():
+    guard = Guard()
+    for client in ("a", "b", "c") * 3:
+        by(client, 0.5, guard)
+    for _ in range(20):
+        with pytest.raises(Dropped, match="norm"):
+            by("c", 1000.0, guard)
+    assert guard.bound(MODEL) == pytest.approx(5.0, rel=1e-3)
+    with pytest.raises(Dropped, match="norm"):
+        by("a", 20.0, guard)
+    by("b", 20.0, guard)  # now two of three say so
+    by("a", 20.0, guard)
 
 
 def test_the_bound_follows_what_was_let_in():
@@ -101,6 +130,14 @@ def test_the_bound_follows_what_was_let_in():
     with pytest.raises(Dropped, match="norm"):
         judged(bad("w", MODEL["w"] + np.float32(1.3)), guard)
     assert Guard(0.01).bound(MODEL) == 0.01
+
+
+def test_whatever_the_aggregation_weighs_by_is_a_weight():
+    guard = Guard(weight="steps")
+    judged(content(metrics={"num-examples": 100, "steps": 7}), guard)
+    for steps in (-1e6, float("inf"), 1e9):
+        with pytest.raises(Dropped, match="steps must be above 0"):
+            judged(content(metrics={"num-examples": 100, "steps": steps}), guard)
 
 
 @given(

@@ -54,11 +54,15 @@ def test_another_kind_version_or_nothing_is_refused():
         replace(SAID[1], name=""),
         replace(SAID[1], name="a\nb"),
         replace(SAID[1], size=0.0),
+        replace(SAID[1], size=1e13),
+        replace(SAID[1], label_counts=(1.0, -1e300)),
+        replace(SAID[1], upload_noise=1e-300),
         replace(SAID[1], uploads=-1),
         replace(SAID[2], round=-1),
         replace(SAID[2], deadline_s=0.0),
         replace(SAID[3], status="fine"),
         replace(SAID[3], compute_s=-1.0),
+        replace(SAID[3], reason="x" * 2001),
     ],
 )
 def test_values_out_of_bounds_are_refused(bad):

@@ -140,6 +140,7 @@ def test_nodes_reach_the_fleet_and_nothing_else(federation, cell):
         "/v1/fleet/pull-messages%2f..%2f..%2fcontrol/register-node",
         "//v1//control//register-node",
         "/v1/fleet/pull-messages/",
+        "/v1/fleet/pull-messages%0a",
         "/docs",
         "/",
     ]
@@ -209,6 +210,9 @@ def test_certificates_name_the_server_and_keys_are_private(tmp_path):
     assert not list(tmp_path.glob("ca.key*"))  # nobody can issue another certificate later
     with pytest.raises(InputError, match="never overwritten"):
         make_node_files(tmp_path, "node")
+    with pytest.raises(InputError, match="never overwritten"):
+        make_server_files(tmp_path, ["10.0.0.1"])
+    assert x509.load_pem_x509_certificate(files.certificate.read_bytes()) == certificate  # it still fits its key
     with pytest.raises(InputError, match="at least one"):
         make_server_files(tmp_path / "none", [])
 

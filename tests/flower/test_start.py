@@ -237,7 +237,7 @@ def test_resumed_is_as_if_it_had_never_stopped(tmp_path):
             last = strategy(tmp_path / folder, FedAdam(fraction_evaluate=0.0, beta_1=0.9, beta_2=0.99), min_clients=2)
             result = last.start(grid, ARRAYS, num_rounds=rounds)
         ends.append((result.arrays["w"].numpy().tolist(), last.guard.norms))
-        assert len(last.guard.norms) == 8
+        assert last.guard.seen == 8
     assert ends[0] == ends[1]
 
 
@@ -261,6 +261,45 @@ def test_evaluation_by_nodes_is_the_wrapped_strategys(tmp_path):
     assert sorted(result.evaluate_metrics_clientapp) == [2, 4, 5]
     assert result.evaluate_metrics_clientapp[2]["accuracy"] == 0.5
     assert Run.load(tmp_path).rounds["accuracy"].to_pylist() == [None, 0.5, None, 0.5, 0.5]
+
+
+def test_one_node_cannot_spoil_the_others_evaluation(tmp_path):
+    class Liar(Node):
+        def __call__(self, message):
+            if message.metadata.message_type == MessageType.EVALUATE:
+                return RecordDict({"metrics": MetricRecord(self.said)})
+            return super().__call__(message)
+
+    for number, said in enumerate(
+        (
+            {"num-examples": float("nan"), "accuracy": 9.0},
+            {"num-examples": -5, "accuracy": 9.0},
+            {"num-examples": 10, "accuracy": 0.5, "mine": [1.0]},
+        )
+    ):
+        liar = Liar("liar")
+        liar.said = said
+        made = strategy(tmp_path / str(number), FedAvg(), min_clients=2).start(Here(liar, Node("b")), ARRAYS, 1)
+        assert dict(made.evaluate_metrics_clientapp[1]) == {"accuracy": 0.5}
+
+
+def test_an_evaluation_that_fails_does_not_cost_the_round(tmp_path):
+    """The uploads are spent, so what they gave is kept."""
+
+    def evaluate(round, arrays):
+        if round == 1:
+            raise RuntimeError("no room")
+        return None
+
+    node = Node("a")
+    with pytest.raises(RuntimeError, match="no room"):
+        strategy(tmp_path).start(Here(node), ARRAYS, num_rounds=2, evaluate_fn=evaluate)
+    result = strategy(tmp_path).start(Here(node), ARRAYS, num_rounds=2, evaluate_fn=evaluate)
+    assert [order.round for order in node.orders] == [0, 1]
+    assert result.arrays["w"].numpy()[0] == 2
+
+
+def test_a_strategy_that_wants_two_evaluates_nothing_with_one(tmp_path):
     lonely = strategy(tmp_path / "one", FedAvg()).start(Here(Node("a")), ARRAYS, num_rounds=1)  # FedAvg wants two
     assert lonely.evaluate_metrics_clientapp == {}
 

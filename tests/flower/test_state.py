@@ -109,6 +109,7 @@ def test_any_strategy_aggregates_and_remembers(make):
     _, halfway, memory = models[1]
     again = Aggregation(make())
     again.restore(memory)
+    again.restore(memory)  # a strategy that is started twice
     again.content(3, to_arrays(halfway), ConfigRecord())
     moved = {"w": halfway["w"] + np.float32(3), "n": halfway["n"] + 1}
     made = again.aggregate(3, [reply(moved), reply(moved, 30)], halfway)

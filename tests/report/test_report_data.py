@@ -181,6 +181,17 @@ def test_a_damaged_folder_is_one_clear_line(large, tmp_path, damage, line):
         page_data(run_folders([folder]))
 
 
+def test_odd_values_of_a_summary_cost_nothing(large, tmp_path):
+    folder = tmp_path / "run"
+    shutil.copytree(large, folder)
+    for name, key, value in (("summary.json", "seeds", 7), ("status.json", "rounds", 10**400)):
+        told = json.loads((folder / name).read_text())
+        (folder / name).write_text(json.dumps({**told, key: value}))
+    run = page_data([folder])["runs"][0]
+    assert run["seeds"] == [str(seed) for seed in range(10)]
+    assert run["planned"] == 500
+
+
 def test_the_command_line_says_what_is_wrong(large, tmp_path):
     empty = command("report", tmp_path)
     assert (empty.returncode, len(empty.stderr.splitlines())) == (2, 1)

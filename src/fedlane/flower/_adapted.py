@@ -11,6 +11,7 @@ not. Flower itself is not changed. Only versions that this was tested with are t
 import functools
 import inspect
 import logging
+import math
 import threading
 import time
 import types
@@ -35,7 +36,15 @@ MOST_S = 7200.0
 """Flower's own limit for the whole of a reply."""
 
 
-_fetched = threading.local()
+class _Fetching(threading.local):
+    """The reply that this thread fetches: what Flower's code between `_only` and `fetch_objects` does not pass on."""
+
+    at_s: float | None = None
+    until_s = math.inf
+    most_bytes = math.inf
+
+
+_fetching = _Fetching()
 
 
 @dataclass(frozen=True)
@@ -44,8 +53,11 @@ class Claim:
 
     reply_to: str
     """The id of the message that it answers."""
-    fetch: Callable[[], tuple[Message, float]]
-    """The whole reply, and when the last of it was here (`time.monotonic`); blocks until it is."""
+    fetch: Callable[[float, float], tuple[Message, float]]
+    """The whole reply, and when the last of it was here (`time.monotonic`); blocks until it is.
+
+    Called with when to give up and how many bytes a reply may have; with other grids than Flower's own both are moot.
+    """
 
 
 def claim(grid: Grid, message_ids: Sequence[str]) -> list[Claim]:
@@ -83,14 +95,16 @@ class _Claimed:
         return getattr(self._client, name)
 
 
-def _same(message: Message) -> tuple[Message, float]:
+def _same(message: Message, until_s: float, most_bytes: float) -> tuple[Message, float]:
     return message, time.monotonic()
 
 
-def _only(pull_messages: Callable[..., Iterable[Message]], seen: object) -> tuple[Message, float]:
-    _fetched.at_s = None
+def _only(
+    pull_messages: Callable[..., Iterable[Message]], seen: object, until_s: float, most_bytes: float
+) -> tuple[Message, float]:
+    _fetching.at_s, _fetching.until_s, _fetching.most_bytes = None, until_s, most_bytes
     (message,) = pull_messages(seen, [])
-    return message, time.monotonic() if _fetched.at_s is None else _fetched.at_s
+    return message, time.monotonic() if _fetching.at_s is None else _fetching.at_s
 
 
 @functools.cache
@@ -120,25 +134,29 @@ def _adapted(
 
 
 def fetch_objects(object_ids: list[str], pull_object_fn: Callable[[str], bytes]) -> dict[str, bytes]:
-    """Fetch all objects: those that are there at once, the others as they come."""
+    """Fetch all objects: those that are there at once, the others as they come; not too many, and not for ever."""
     from flwr.supercore.inflatable.inflatable_utils import ObjectPullError, ObjectUnavailableError
 
     fetched: dict[str, bytes] = {}
-    missing, end = deque(dict.fromkeys(object_ids)), time.monotonic() + MOST_S
+    missing, end = deque(dict.fromkeys(object_ids)), min(time.monotonic() + MOST_S, _fetching.until_s)
+    left = _fetching.most_bytes
     while missing:
         before, misses = len(missing), 0
         for _ in range(before):
+            if time.monotonic() > end:
+                raise ObjectPullError(missing[0], "not there in time")
             try:
-                fetched[missing[0]] = pull_object_fn(missing[0])
-                missing.popleft()
+                content = pull_object_fn(missing[0])
+                left -= len(content)
+                if left < 0:
+                    raise ObjectPullError(missing[0], f"the reply is larger than {_fetching.most_bytes:.0f} bytes")
+                fetched[missing.popleft()] = content
             except ObjectUnavailableError:
                 missing.rotate(-1)
                 misses += 1
                 if misses == MISSES:
                     break
         if len(missing) == before:  # nothing new, so it is worth to wait
-            if time.monotonic() > end:
-                raise ObjectPullError(missing[0], f"not there after {MOST_S:g} s")
             time.sleep(WAIT_S)
-    _fetched.at_s = time.monotonic()  # before Flower confirms and decodes it, which is the server's time
+    _fetching.at_s = time.monotonic()  # before Flower confirms and decodes it, which is the server's time
     return fetched

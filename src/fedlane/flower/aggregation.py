@@ -10,7 +10,7 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 from numpy.typing import NDArray
 
-from fedlane.flower.guard import ARRAYS, aligned
+from fedlane.flower.guard import ARRAYS, WEIGHT, aligned, weighed
 from fedlane.validate import InputError
 
 logger = logging.getLogger("fedlane.flower")
@@ -33,6 +33,8 @@ class Aggregation:
 
     def __init__(self, inner: Strategy) -> None:
         self.inner = inner
+        self.weight = str(getattr(inner, "weighted_by_key", WEIGHT))
+        """The key in a reply's metrics by which the strategy weighs it."""
 
     def content(self, server_round: int, arrays: ArrayRecord, config: ConfigRecord) -> RecordDict:
         """What the strategy would send to a node: the model, and its own settings (such as FedProx's mu)."""
@@ -86,8 +88,11 @@ class Aggregation:
         ]
 
     def evaluated(self, server_round: int, replies: Sequence[Message]) -> MetricRecord | None:
+        """The strategy's own average of what nodes measured; one that says nonsense does not spoil the others'."""
+        sound = [reply for reply in replies if weighed(reply.content, self.weight)]
+        aligned([reply.content for reply in sound])
         try:
-            return self.inner.aggregate_evaluate(server_round, replies) if replies else None
+            return self.inner.aggregate_evaluate(server_round, sound) if sound else None
         except Exception as error:
             logger.error("round %d: %s failed to evaluate: %s", server_round - 1, type(self.inner).__name__, error)
             return None
@@ -99,20 +104,19 @@ class Aggregation:
             items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
             pairs = list(items)
             if pairs and all(isinstance(array, np.ndarray) for _, array in pairs):
-                kept.update({f"{attribute}/{type(value).__name__}/{key}": array for key, array in pairs})
+                kind = "dict" if isinstance(value, dict) else "list"
+                kept.update({f"{attribute}/{kind}/{key}": array for key, array in pairs})
         return kept
 
     def restore(self, memory: Mapping[str, NDArray[Any]]) -> None:
-        """Give the strategy back what `memory` took."""
+        """Give the strategy back what `memory` took, in place of what it holds."""
+        taken: dict[str, dict[str, NDArray[Any]]] = {}
+        kinds: dict[str, str] = {}
         for name, array in memory.items():
-            attribute, kind, key = name.split("/", 2)
-            if not isinstance(getattr(self.inner, attribute, None), dict if kind == "dict" else list):
-                setattr(self.inner, attribute, {} if kind == "dict" else [])
-            value = getattr(self.inner, attribute)
-            if kind == "dict":
-                value[key] = array
-            else:
-                value.append(array)
+            attribute, kinds[attribute], key = name.split("/", 2)
+            taken.setdefault(attribute, {})[key] = array
+        for attribute, arrays in taken.items():
+            setattr(self.inner, attribute, arrays if kinds[attribute] == "dict" else list(arrays.values()))
 
     def _least(self, stage: str) -> int:
         if getattr(self.inner, f"fraction_{stage}", 1.0) == 0:

@@ -1,4 +1,4 @@
-"""What Flower itself adds to a round, measured where the links take no time, so that simulation can add it too."""
+"""What Flower itself adds to a round, measured in a run of its own, so that simulation can add it too."""
 
 import json
 from dataclasses import asdict, dataclass
@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
+from fedlane.records import FloatArray
 from fedlane.simulation import Run
 from fedlane.validate import InputError
 
@@ -14,7 +15,7 @@ LEAST_SAMPLES = 4
 
 @dataclass(frozen=True)
 class Calibration:
-    """What the software adds to every delay, whatever the link: measured with the model on links without shape."""
+    """What the software adds to every delay beyond size / rate and computing."""
 
     floor_s: tuple[float, float]
     """The uniform distribution of the measured mean and deviation."""
@@ -25,13 +26,13 @@ class Calibration:
     samples: int
 
     @classmethod
-    def of(cls, run: Run, links_s: float) -> "Calibration":
-        """From a run on links that took ``links_s``, both ways together."""
+    def of(cls, run: Run, links_s: FloatArray) -> "Calibration":
+        """From a run whose links took ``links_s``, both ways together, for each of its assignments."""
         table, rounds = run.assignments, run.rounds
         punctual = table["punctual"].to_numpy(zero_copy_only=False)
         if punctual.sum() < LEAST_SAMPLES:
-            raise InputError(f"calibration failed: {punctual.sum()} answers in time on links that take none")
-        network_s = (table["download_s"].to_numpy() + table["upload_s"].to_numpy())[punctual] - links_s
+            raise InputError(f"calibration failed: only {punctual.sum()} answers were in time")
+        network_s = (table["download_s"].to_numpy() + table["upload_s"].to_numpy() - links_s)[punctual]
         mean, half = float(network_s.mean()), 3.0**0.5 * float(network_s.std(ddof=1))
         beyond_s = float(run.summary["flower"]["wall_s"]) - float(rounds["delay_s"].to_numpy().sum())
         return cls(

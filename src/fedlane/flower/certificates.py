@@ -66,12 +66,12 @@ def make_server_files(folder: Path, addresses: Sequence[str], *, days: int = 30)
         .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(authority_key.public_key()), critical=False)
         .sign(authority_key, hashes.SHA384())
     )
-    files.authority.write_bytes(authority.public_bytes(_PEM))
-    files.certificate.write_bytes(certificate.public_bytes(_PEM))
-    _write_secret(
+    _write_secret(  # first: where there is a key already, its certificate must stay, too
         files.key,
         key.private_bytes(_PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()),
     )
+    files.authority.write_bytes(authority.public_bytes(_PEM))
+    files.certificate.write_bytes(certificate.public_bytes(_PEM))
     return files
 
 

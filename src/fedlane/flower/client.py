@@ -143,7 +143,8 @@ class LaneClient:
             )
         with closing(self._open(context, create=self.create_ledger)) as ledger:
             books = self._books(ledger, recipe, counts)
-            books.epsilon(0)  # seconds the first time: rather now than while a lane waits
+            # Seconds the first time: rather now than while a lane waits.
+            spent = books.epsilon(books.account.uploads)
             return Introduction(
                 name=name,
                 size=books.size,
@@ -155,6 +156,7 @@ class LaneClient:
                 batch_size=self.batch_size,
                 local_iterations=self.local_iterations,
                 upload_noise=books.upload_noise,
+                epsilon_spent=spent,
             )
 
     def _recipe(self) -> "Recipe":

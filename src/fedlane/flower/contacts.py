@@ -76,7 +76,7 @@ class Contacts:
             if self.roster.members and self.available().any():
                 return True
             members = self.roster.members
-            known = {member.node_id for member in members} | self._refused
+            known = {member.node_id for member in members} | self._refused | set(self._not_before_s)
             if members and all(member.barred or member.spent for member in members) and self.connected <= known:
                 return False
             if time.monotonic() > end:

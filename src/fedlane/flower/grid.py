@@ -22,6 +22,10 @@ logger = logging.getLogger("fedlane.flower")
 POLL_S = 0.05
 AFTER_TTL_S = 2.0
 """So long after its time to live a message is still asked about: SuperLink itself says that it has expired."""
+LATE_S = 60.0
+"""So long after its message's time to live a reply that has begun to arrive is still fetched, for what it reports."""
+MOST_TIMES, MORE_BYTES = 2.0, 2.0**24
+"""A reply may have so many times the bytes of the arrays that it answers, and so many more: a node is not trusted."""
 
 
 class Post:
@@ -30,6 +34,8 @@ class Post:
     def __init__(self, message: Message) -> None:
         self.node_id = message.metadata.dst_node_id
         self.ttl_s = message.metadata.ttl
+        sent = sum(len(array.data) for record in message.content.array_records.values() for array in record.values())
+        self.most_bytes = MOST_TIMES * sent + MORE_BYTES
         self.sent_s = time.monotonic()
         self.arrived_s: float | None = None
         """When the reply, or the news that there is none, was here as a whole."""
@@ -141,7 +147,7 @@ def _ask(grid: Grid, waiting: dict[str, Post]) -> None:
 
 def _fetch(one: Claim, post: Post) -> None:
     try:
-        reply, arrived_s = one.fetch()
+        reply, arrived_s = one.fetch(post.sent_s + post.ttl_s + LATE_S, post.most_bytes)
         post._settle(reply, arrived_s=arrived_s)
     except BaseException as error:
         post._settle(None, f"could not be fetched: {error or type(error).__name__}")

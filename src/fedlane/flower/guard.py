@@ -1,10 +1,11 @@
 """What a reply must be before it may enter the model. Whatever it is not, is one line of reason, never an error.
 
 The update's norm: no update may move the model further than ``max_update_norm``. Where the operator gives none, the
-bound is 10 times the median of the last 100 norms that were let in, and until 5 are known 10 (|model| + sqrt(d)) with d
-weights: ten times the model and another 10 for each weight, which no training of a few steps reaches. A bound from
-medians follows what most clients do: it stops accidents and the crude, not a majority that moves together, for which
-Flower's robust aggregations are there.
+bound is 10 times the median over clients of their last norms, and until 5 updates were seen 10 (|model| + sqrt(d)) with
+d weights: ten times the model and another 10 for each weight, which no training of a few steps reaches. Every client
+has one vote. An update that is too long counts as long as the bound, so that the bound follows when all updates grow;
+one that moves nothing does not count. It stops accidents and the crude, not half of the clients or more that move
+together, for which Flower's robust aggregations are there.
 """
 
 import math
@@ -15,10 +16,10 @@ import numpy as np
 from flwr.app import ArrayRecord, MetricRecord, RecordDict
 from numpy.typing import NDArray
 
-from fedlane.flower.protocol import TRAINED, Order, ProtocolError, Report
+from fedlane.flower.protocol import MOST, TRAINED, Order, ProtocolError, Report
 from fedlane.validate import InputError, positive
 
-FACTOR, KNOWN, REMEMBERED = 10.0, 5, 100
+FACTOR, KNOWN = 10.0, 5
 ARRAYS, METRICS, WEIGHT = "arrays", "metrics", "num-examples"
 """The keys of Flower's own strategies."""
 MOST_TIMES_SIZE = 10.0
@@ -30,13 +31,17 @@ class Dropped(InputError):
 
 
 class Guard:
-    """Checks replies against the model they answer, and remembers the norms that it let in."""
+    """Checks replies against the model they answer, and remembers how far each client's last update moved it."""
 
-    def __init__(self, max_update_norm: float | None = None) -> None:
+    def __init__(self, max_update_norm: float | None = None, weight: str = WEIGHT) -> None:
+        """weight: the key by which the aggregation weighs, if it is another than Flower's own."""
         if max_update_norm is not None:
             positive("max_update_norm", max_update_norm)
-        self.max_update_norm = max_update_norm
-        self.norms: list[float] = []
+        self.max_update_norm, self.weight = max_update_norm, weight
+        self.norms: dict[str, float] = {}
+        """Each client's last norm, at most the bound that it met."""
+        self.seen = 0
+        """Updates that had a norm."""
 
     def report(self, content: RecordDict, order: Order) -> Report:
         """The report, if it answers this order; `Dropped` otherwise."""
@@ -59,22 +64,34 @@ class Guard:
             raise Dropped(f"it must carry one ArrayRecord, {ARRAYS!r}")
         if not isinstance(metrics, MetricRecord) or len(content.metric_records) != 1:
             raise Dropped(f"it must carry one MetricRecord, {METRICS!r}")
-        weight = metrics.get(WEIGHT)
-        if type(weight) not in (int, float) or not 0 < weight <= MOST_TIMES_SIZE * size:  # type: ignore[operator]
-            raise Dropped(f"{WEIGHT} must be above 0 and at most {MOST_TIMES_SIZE * size:g}, got {weight!r}")
+        for key in dict.fromkeys((WEIGHT, self.weight)):
+            weight = metrics.get(key)
+            if type(weight) not in (int, float) or not 0 < weight <= MOST_TIMES_SIZE * size:  # type: ignore[operator]
+                raise Dropped(f"{key} must be above 0 and at most {MOST_TIMES_SIZE * size:g}, got {weight!r}")
         norm, bound = _distance(arrays, model), self.bound(model)
+        if norm > 0:
+            self.norms[report.client] = min(norm, bound)
+            self.seen += 1
         if norm > bound:
             raise Dropped(f"the update's norm {norm:.4g} is above {bound:.4g}")
-        self.norms = [*self.norms, norm][-REMEMBERED:]
 
     def bound(self, model: Mapping[str, NDArray[Any]]) -> float:
         """The largest norm that an update may have now."""
         if self.max_update_norm is not None:
             return self.max_update_norm
-        if len(self.norms) < KNOWN:
+        if self.seen < KNOWN:
             weights = sum(array.size for array in model.values())
             return FACTOR * (math.sqrt(sum(_square(array) for array in model.values())) + math.sqrt(weights))
-        return FACTOR * max(float(np.median(self.norms)), 1e-12)
+        return FACTOR * float(np.median(list(self.norms.values())))
+
+
+def weighed(content: RecordDict, key: str = WEIGHT) -> bool:
+    """Whether an evaluation carries one MetricRecord with a weight that an average can take."""
+    metrics = content.get(METRICS)
+    if not isinstance(metrics, MetricRecord) or len(content.metric_records) != 1:
+        return False
+    weight = metrics.get(key)
+    return _is_number(weight) and 0 < weight <= MOST  # type: ignore[operator]
 
 
 def aligned(contents: list[RecordDict]) -> None:

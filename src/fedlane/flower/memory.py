@@ -63,7 +63,7 @@ class Memory:
         self.scheduler.restore(saved.part("scheduler"))
         self.roster.restore(saved.values["roster"])
         self.aggregation.restore(saved.part("inner"))
-        self.guard.norms = list(saved.values["norms"])
+        self.guard.norms, self.guard.seen = dict(saved.values["norms"]), int(saved.values["updates_seen"])
         self.elapsed_s, self.dropped = float(saved.values["elapsed_s"]), dict(saved.values["dropped"])
         self.arrays = to_arrays(model)
 
@@ -78,6 +78,7 @@ class Memory:
             **self.settings,
             "roster": self.roster.values(),
             "norms": self.guard.norms,
+            "updates_seen": self.guard.seen,
             "elapsed_s": self.elapsed_s,
             "dropped": self.dropped,
         }
@@ -105,5 +106,5 @@ class Memory:
             described = describe(scenario, name, self.scheduler, members, model)
             run = make_run(described, label, self.scheduler, members, model, flower, self.elapsed_s)
             RunFolder(self.store.folder).write(run, interrupted=interrupted)
-        except InputError as error:
+        except Exception as error:  # the federation's own state is saved apart
             logger.error("round %d: the run folder is not up to date: %s", self.scheduler.round - 1, error)

@@ -29,8 +29,8 @@ class Plan:
     deadline_s: float
     seed: int
     payload_bytes: int
-    rates_mbps: tuple[tuple[tuple[float, ...], ...], ...] | None
-    """(K, U, N); None where links stay as they are."""
+    rates_mbps: tuple[tuple[tuple[float, ...], ...], ...]
+    """(K, U, N)"""
     scenario: str
     """The file of the scenario that describes the testbed."""
     run_folder: str
@@ -51,10 +51,7 @@ class Plan:
 
     def rate_mbps(self, round: int, client: int, lane: int) -> float:
         """The pair's rate in a round."""
-        rates = self.rates_mbps
-        if rates is None:
-            raise InputError("this plan leaves its links unshaped")
-        return rates[round % len(rates)][client][lane]
+        return self.rates_mbps[round % len(self.rates_mbps)][client][lane]
 
     def switch(self, round: int, lanes: Mapping[str, int]) -> None:
         """The base station's side of a round: every assigned client's link takes its lane's rate, both ways.
@@ -62,10 +59,8 @@ class Plan:
         Called with {client's name: lane} before any message of the round is sent.
         """
         chosen = {int(name.rsplit("-", 1)[1]): lane for name, lane in lanes.items()}
-        if self.rates_mbps is not None:
-            Cell(self.cell, self.clients).tune(
-                {client: self.rate_mbps(round, client, lane) for client, lane in chosen.items()}
-            )
+        rates = {client: self.rate_mbps(round, client, lane) for client, lane in chosen.items()}
+        Cell(self.cell, self.clients).tune(rates)
         line = {"round": round, "at_s": time.monotonic(), "lanes": {str(c): lane for c, lane in chosen.items()}}
         with (Path(self.work_folder) / SWITCHED).open("a") as file:
             file.write(json.dumps(line) + "\n")

@@ -209,7 +209,10 @@ class Federation:
     def operate(self, *arguments: str, timeout_s: float = 60.0) -> str:
         """Flower's own command line, as the operator beside the SuperLink."""
         argv = [*self._place(self.namespace), "flwr", *arguments]
-        answer = subprocess.run(argv, env=self._environment, capture_output=True, text=True, timeout=timeout_s)
+        try:
+            answer = subprocess.run(argv, env=self._environment, capture_output=True, text=True, timeout=timeout_s)
+        except subprocess.TimeoutExpired:
+            raise ProcessError(f"flwr {' '.join(arguments[:2])} took longer than {timeout_s:g} s") from None
         if answer.returncode != 0:
             raise ProcessError(f"flwr {' '.join(arguments[:2])} failed: {' '.join(answer.stderr.split())[-400:]}")
         return answer.stdout

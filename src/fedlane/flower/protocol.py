@@ -19,6 +19,9 @@ VERSION = 1
 TRAINED, REFUSED, FAILED = "trained", "refused", "failed"
 STATUSES = (TRAINED, REFUSED, FAILED)
 """An update is enclosed; the budget or the ledger forbids one, for good; something went wrong this time."""
+MOST, LEAST = 1e12, 1e-12
+"""Beyond these no honest size, count or noise lies, and sums and quotients of them stay finite."""
+LONGEST_REASON = 2000
 
 
 class ProtocolError(InputError):
@@ -93,14 +96,21 @@ class Introduction(_Said):
     local_iterations: int
     upload_noise: float
     """The deviation of an upload's noise in units of eta C, which quotas weigh; 0 without a mechanism."""
+    epsilon_spent: float = 0.0
+    """Spent so far, by the client's own accounting: the label histogram alone before the first upload."""
 
     def check(self) -> None:
         if not self.name or len(self.name) > 200 or not self.name.isprintable():
             raise ProtocolError(f"a client's name must be 1 to 200 printable characters, got {self.name!r}")
-        if self.size <= 0 or len(self.label_counts) > 100_000 or self.batch_size < 1 or self.local_iterations < 1:
+        if not LEAST <= self.size <= MOST or len(self.label_counts) > 100_000:
             raise ProtocolError(f"client {self.name!r} introduces itself with values out of bounds")
-        if min(self.epsilon, self.delta, self.max_uploads, self.uploads, self.upload_noise) < 0:
+        if self.batch_size < 1 or self.local_iterations < 1 or 0 < self.upload_noise < LEAST:
+            raise ProtocolError(f"client {self.name!r} introduces itself with values out of bounds")
+        numbers = (self.epsilon, self.delta, self.max_uploads, self.uploads, self.upload_noise, self.epsilon_spent)
+        if min(numbers) < 0:
             raise ProtocolError(f"client {self.name!r} introduces itself with negative values")
+        if max(*numbers, *map(abs, self.label_counts)) > MOST:
+            raise ProtocolError(f"client {self.name!r} introduces itself with values above {MOST:g}")
 
 
 @dataclass(frozen=True)
@@ -149,3 +159,5 @@ class Report(_Said):
             raise ProtocolError(f"a report's status must be one of {', '.join(STATUSES)}, got {self.status!r}")
         if min(self.round, self.lane, self.compute_s, self.switch_s, self.uploads, self.max_uploads) < 0:
             raise ProtocolError("a report with negative values")
+        if len(self.reason) > LONGEST_REASON:  # it may be kept, in every checkpoint
+            raise ProtocolError(f"a report's reason must have at most {LONGEST_REASON} characters")

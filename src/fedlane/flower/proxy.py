@@ -76,7 +76,8 @@ http {{
         ssl_protocols TLSv1.2 TLSv1.3;
         keepalive_timeout 300s;
         # one capture-free pattern for all: nginx compares the path after it has resolved dots, slashes and escapes
-        location ~ "^/v1/fleet/(?:{calls})$" {{
+        # (\\z: a $ would also match before a line's end that was sent as %0a)
+        location ~ "^/v1/fleet/(?:{calls})\\z" {{
             limit_except POST {{ deny all; }}
             # $uri, not what came: what was compared is what is passed on
             proxy_pass https://{superlink}$uri;

@@ -36,7 +36,7 @@ class Member:
     joined_round: int
     sent: int = 0
     unanswered: int = 0
-    """Orders sent since its last report: uploads that it may have made and nobody has heard of."""
+    """Orders sent since its ledger was last heard of: uploads that it may have made and nobody knows of."""
     reports: int = 0
     uploads: int = 0
     epsilon_reported: float = 0.0
@@ -56,27 +56,33 @@ class Member:
     def epsilon(self) -> float | None:
         """What it has spent at most; None without a mechanism.
 
-        Its own figure where every order was answered; otherwise what it agreed to over all its uploads, which its
+        Its own figure where every order was accounted for; otherwise what it agreed to over all its uploads, which its
         ledger does not let it exceed: the server does not know a client's noise and cannot compute what lies between.
         """
         if self.introduction.epsilon <= 0:
             return None
-        if self.reports and not self.unanswered:
-            return self.epsilon_reported
-        return max(self.introduction.epsilon, self.epsilon_reported) if self.sent or self.uploads else 0.0
+        told = self.epsilon_reported > 0 or not self.uploads
+        return self.epsilon_reported if told and not self.unanswered else self._agreed
+
+    @property
+    def _agreed(self) -> float:
+        return max(self.introduction.epsilon, self.epsilon_reported)
 
     def ordered(self) -> "Member":
         """After one more order."""
         return replace(self, sent=self.sent + 1, unanswered=self.unanswered + 1)
 
     def heard(self, report: Report) -> "Member":
-        """After a report, be it late. A refusal bars the client."""
+        """After a report, be it late. A refusal bars the client.
+
+        Without its ledger's figures (the switch failed, say) a report speaks for its own order, not for earlier ones.
+        """
         return replace(
             self,
             reports=self.reports + 1,
             uploads=max(self.uploads, report.uploads),
             epsilon_reported=max(self.epsilon_reported, report.epsilon),
-            unanswered=0,
+            unanswered=0 if report.max_uploads else max(self.unanswered - 1, 0),
             barred=(report.reason or "refused") if report.status == REFUSED else self.barred,
         )
 
@@ -112,8 +118,15 @@ class Roster:
                 raise RosterError(f"capacity {self.capacity} is reached: {introduction.name!r} cannot be entered")
             known = Member(len(self.members), node_id, introduction, round)
             self.members.append(known)
-        uploads = max(known.uploads, introduction.uploads)
-        return self.put(replace(known, node_id=node_id, introduction=introduction, uploads=uploads))
+        return self.put(
+            replace(
+                known,
+                node_id=node_id,
+                introduction=introduction,
+                uploads=max(known.uploads, introduction.uploads),
+                epsilon_reported=max(known.epsilon_reported, introduction.epsilon_spent),
+            )
+        )
 
     def put(self, member: Member) -> Member:
         """Replace what is known of a client."""
@@ -154,7 +167,10 @@ def _introduction(values: Mapping[str, Any]) -> Introduction:
 
 
 def _quotas(said: list[Introduction], lanes: int) -> FloatArray:
-    """Equation (8) from what clients released: noisy counts are cut at 0; who releases none is taken as average."""
+    """Equation (8) from what clients released: noisy counts are cut at 0; who releases none is taken as average.
+
+    Average in its divergence, that is: with the average's labels and no noise it would have none, and all the rounds.
+    """
     labels = max(1, *(len(one.label_counts) for one in said))
     counts = np.zeros((len(said), labels))
     for row, one in zip(counts, said, strict=True):
@@ -175,4 +191,6 @@ def _quotas(said: list[Introduction], lanes: int) -> FloatArray:
         batch_size=1,
         noise=np.array([one.upload_noise for one in said]),
     )
+    if released.any():
+        divergence[~released] = np.maximum(divergence[~released], divergence[released].mean())
     return quotas(divergence, lanes)

@@ -94,9 +94,9 @@ class LaneStrategy(Strategy):
         self.evaluate_every, self.scenario, self.before_round = evaluate_every, scenario, before_round
         self.store = Store(state_dir)
         self.roster = Roster(capacity, trust_names=trust_names)
-        self.guard = Guard(max_update_norm)
-        self.contacts = Contacts(self.roster, self.guard, federation, min_clients)
         self.aggregation = Aggregation(self.inner)
+        self.guard = Guard(max_update_norm, self.aggregation.weight)
+        self.contacts = Contacts(self.roster, self.guard, federation, min_clients)
         self.memory: Memory | None = None
         self._orders: dict[int, Order] = {}
         self._available = np.zeros(0, np.bool_)
@@ -137,6 +137,7 @@ class LaneStrategy(Strategy):
                 if metrics is not None:
                     result.train_metrics_clientapp[server_round] = metrics
                 if server_round % self.evaluate_every == 0 or server_round == num_rounds:
+                    memory.save()  # an evaluation that fails must not cost the round's uploads
                     self._evaluate(server_round, grid, evaluate_config or ConfigRecord(), evaluate_fn, result)
                 memory.elapsed_s += time.monotonic() - began
                 memory.save()

@@ -104,7 +104,7 @@ class Testbed:
         setting.check()
         self.setting, self.folder, self.say = setting, folder, say
         self.calibration = calibration
-        self._stack = contextlib.ExitStack()
+        self._stack, self._signals = contextlib.ExitStack(), contextlib.ExitStack()
 
     def __enter__(self) -> Self:
         try:
@@ -120,6 +120,7 @@ class Testbed:
     def close(self) -> None:
         with _undisturbed():
             self._stack.close()
+        self._signals.close()  # last: `_undisturbed` puts back the handlers that it found
 
     def _forget(self) -> None:
         """Keep the logs alone: keys, Flower's database and its copies of the app are of no further use."""
@@ -131,7 +132,7 @@ class Testbed:
     def _build(self) -> None:
         setting = self.setting
         self.say("building links")
-        self._stack.enter_context(_terminated_as_interrupted())
+        self._signals.enter_context(_terminated_as_interrupted())
         self.cell = self._stack.enter_context(links.build(setting.clients))
         self.cell.tune(dict.fromkeys(range(setting.clients), links.UNSHAPED_MBPS))
         self.logs = self.folder / "logs"
@@ -160,11 +161,16 @@ class Testbed:
         self._write_scenario()
 
     def calibrate(self, progress: Callable[[int], None] = lambda round: None) -> Calibration:
-        """Measure Flower's floor: the same app, model, clients and lanes, but links that take no time."""
+        """Measure Flower's floor in a run of its own: the same app, model and links, clients in turn.
+
+        On links that take no time all clients' processes would start at once, and wait for the machine instead.
+        """
         setting = self.setting
-        plan = self._plan("round-robin", "calibration", min(CALIBRATION_ROUNDS, max(3, setting.rounds)), shaped=False)
+        plan = self._plan("round-robin", "calibration", min(CALIBRATION_ROUNDS, max(3, setting.rounds)))
         run = self._follow(plan, progress)
-        self.calibration = Calibration.of(run, 2 * 8e-6 * plan.payload_bytes / links.UNSHAPED_MBPS)
+        pairs = zip(*(run.assignments[name].to_pylist() for name in ("round", "client", "channel")), strict=True)
+        moving_s = [2 * 8e-6 * plan.payload_bytes / plan.rate_mbps(*pair) for pair in pairs]
+        self.calibration = Calibration.of(run, np.array(moving_s))
         self.calibration.write(self.folder / "calibration.json")
         self._write_scenario()
         return self.calibration
@@ -172,7 +178,7 @@ class Testbed:
     def play(self, policy: str, progress: Callable[[int], None] = lambda round: None) -> Played:
         """A whole run under one policy, on the setting's links."""
         make_policy(policy, {})
-        plan = self._plan(policy, file_name(policy), self.setting.rounds, shaped=True)
+        plan = self._plan(policy, file_name(policy), self.setting.rounds)
         run = self._follow(plan, progress)
         transfers = self._meter.transfers(plan)
         name = f"{Path(plan.run_folder).name}.transfers.json"
@@ -214,11 +220,10 @@ class Testbed:
     def _write_scenario(self) -> None:
         (self.folder / "simulation.toml").write_text(self.scenario().to_toml())
 
-    def _plan(self, policy: str, name: str, rounds: int, *, shaped: bool) -> Plan:
+    def _plan(self, policy: str, name: str, rounds: int) -> Plan:
         setting, known = self.setting, self.calibration
         work = self.logs / name
         work.mkdir()
-        rates = setting.rates_mbps if shaped else np.full((1, setting.clients, setting.lanes), links.UNSHAPED_MBPS)
         return Plan(
             cell=self.cell.name,
             clients=setting.clients,
@@ -228,7 +233,7 @@ class Testbed:
             deadline_s=setting.deadline_s,
             seed=setting.seed,
             payload_bytes=perceptron.size_bytes(setting.payload_bytes),
-            rates_mbps=tuple(tuple(tuple(row) for row in table) for table in rates.tolist()),
+            rates_mbps=tuple(tuple(tuple(row) for row in table) for table in setting.rates_mbps.tolist()),
             scenario=str((self.folder / "simulation.toml").resolve()),
             run_folder=str(RunFolder.create((self.folder / name).resolve()).path),
             work_folder=str(work.resolve()),

@@ -57,7 +57,7 @@ class SchedulingEnv(gymnasium.Env[Observation, Action]):
         episode = self.episode
         if episode is None or episode.finished:
             raise gymnasium.error.ResetNeeded("call reset before the first step, and after the last")
-        self._last = outcome = episode.play(checked_action(action, (1, *self.terms.shape)))
+        self._last = outcome = episode.play(checked_action(action, self.terms.shape)[None])
         info = {
             "delay_s": float(outcome.delay_s[0]),
             "clock_s": float(episode.clock_s[0]),
@@ -102,8 +102,8 @@ def drawn_network(rng: np.random.Generator, networks: tuple[int, ...] | None) ->
 
 
 def checked_action(action: NDArray[Any], shape: tuple[int, ...]) -> NDArray[np.float64]:
-    """Scores (R, U, N) as doubles."""
+    """Scores as doubles."""
     scores = np.asarray(action, np.float64)
-    if scores.size != np.prod(shape):
+    if scores.shape != shape:
         raise InputError(f"an action must have shape {shape}, got {scores.shape}")
-    return scores.reshape(shape)
+    return scores

@@ -1,7 +1,7 @@
 """What a report page shows of its runs: curves with intervals, per-client figures, and rounds in detail, small enough
 to embed."""
 
-import math
+import sys
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -71,8 +71,9 @@ def run_data(files: RunFiles, name: str, budget_bytes: int) -> dict[str, Any]:
     """One run, its rounds in as much detail as the budget allows."""
     arrays = run_arrays(files)
     replicas, rounds, clients, channels = arrays.shape
-    seeds = list(files.summary.get("seeds") or range(replicas))[:replicas]
-    seeds += list(range(len(seeds), replicas))
+    told = files.summary.get("seeds")
+    seeds = told[:replicas] if isinstance(told, list) else []
+    seeds = [*seeds, *range(len(seeds), replicas)]
     network = files.scenario.get("network")
     deadline_s = network.get("deadline_s") if isinstance(network, dict) else None
     detail = fitting(arrays, budget_bytes)
@@ -252,5 +253,5 @@ def _measure(told: object) -> dict[str, float | None]:
 
 def _number(value: object, otherwise: Any) -> Any:
     """A finite number, or what to show instead."""
-    usable = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    usable = isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
     return value if usable else otherwise

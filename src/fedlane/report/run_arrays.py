@@ -30,7 +30,6 @@ class RunArrays:
     """(R, T, S)"""
     compute_s: FloatArray
     upload_s: FloatArray
-    total_s: FloatArray
     punctual: BoolArray
     """(R, T, S)"""
     queue: FloatArray
@@ -81,7 +80,6 @@ def run_arrays(files: RunFiles) -> RunArrays:
         download_s=slots.floats("download_s"),
         compute_s=slots.floats("compute_s"),
         upload_s=slots.floats("upload_s"),
-        total_s=slots.floats("delay_s"),
         punctual=slots.floats("punctual") == 1.0,
         queue=per_both.floats("queue"),
         epsilon=per_both.floats("epsilon"),

@@ -15,7 +15,7 @@ from fedlane.validate import InputError
 
 TABLES = {
     "rounds": ("replica", "round", "delay_s"),
-    "assignments": ("replica", "round", "client", "channel", "delay_s", "punctual"),
+    "assignments": ("replica", "round", "client", "channel", "download_s", "compute_s", "upload_s", "punctual"),
     "clients": ("replica", "client", "participation"),
     "channels": ("replica", "channel"),
     "client_rounds": ("replica", "round", "client"),

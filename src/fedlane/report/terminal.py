@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rich.box import SIMPLE_HEAD
+from rich.markup import escape
 from rich.table import Table
 
 Summary = Mapping[str, Any]
@@ -48,7 +49,7 @@ def summary_table(summary: Summary) -> Table:
     """One run: each measure with its 95% interval over seeds."""
     seeds = len(summary["seeds"])
     title = f"{summary['scenario']} · {summary['policy']} · {summary['rounds']} rounds · {_seeds(summary['seeds'])}"
-    table = Table(title=title, title_justify="left")
+    table = Table(title=escape(title), title_justify="left")
     table.add_column("measure")
     table.add_column("mean [95% interval over seeds]" if seeds > 1 else "value", justify="right")
     for label, key, form, unit in _ROWS:
@@ -77,7 +78,7 @@ def comparison_table(summaries: Sequence[Summary]) -> Table:
     title = f"{first['scenario']} · {first['rounds']} rounds · {_seeds(first['seeds'])}"
     if len(first["seeds"]) > 1:
         title += " · mean ± 95% interval"
-    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, pad_edge=False, caption_justify="left")
+    table = Table(title=escape(title), title_justify="left", box=SIMPLE_HEAD, pad_edge=False, caption_justify="left")
     table.add_column("policy", overflow="fold", min_width=10)
     learned = first["final_accuracy"]["mean"] is not None
     timed = "time_to_accuracy" in first
@@ -88,7 +89,7 @@ def comparison_table(summaries: Sequence[Summary]) -> Table:
     base = first["cumulative_delay_s"]["mean"]
     for summary in summaries:
         table.add_row(
-            summary["policy"],
+            escape(summary["policy"]),
             _plus_minus(summary["cumulative_delay_s"]),
             f"{summary['cumulative_delay_s']['mean'] / base:.2f}" if base else "-",
             f"{summary['late_share']['mean']:.1%}",

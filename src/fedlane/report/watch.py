@@ -45,7 +45,7 @@ class Watch:
     host: str
     port: int
     token: str | None
-    """Asked of everybody who does not come by the loopback address; None: only this machine can connect."""
+    """Asked of everybody; None: only this machine can connect."""
     names: frozenset[str]
     """Names under which this server is asked for, besides its addresses."""
     _turn: threading.Lock = field(default_factory=threading.Lock)

@@ -1,4 +1,4 @@
-/* A page that is served asks its server for newer data until every run has ended. */
+/* A page that is served asks its server for newer data as long as it is open: an ended run may be resumed. */
 
 const POLL_MS = 1500;
 

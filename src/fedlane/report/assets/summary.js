@@ -84,7 +84,9 @@ function measureRow({ key, name, form, better }, runs) {
       const measure = run.measures[key];
       const leads = measure.mean === best && known.some((mean) => mean !== best);
       const ratio =
-        key === "cumulative_delay_s" && k > 0 && first ? `${fixed(measure.mean / first, 2)} × ${runs[0].name}` : "";
+        key === "cumulative_delay_s" && k > 0 && first && measure.mean !== null
+          ? `${fixed(measure.mean / first, 2)} × ${runs[0].name}`
+          : "";
       return el(
         "td",
         {},
