@@ -10,12 +10,12 @@ from pathlib import Path
 from fedlane.experiments.cells import Store
 from fedlane.experiments.claims import judge
 from fedlane.experiments.page import page
-from fedlane.experiments.paper import FIGURES, Plan
+from fedlane.experiments.paper import DELAY_SEEDS, FIGURES, LEARNING_SEEDS, Plan
 from fedlane.experiments.theorems import theorem_table
 
 
 def main(note: Path, folder: Path = Path("runs/reproduce"), docs: Path = Path("docs")) -> None:
-    plan, store = Plan(FIGURES, 100, 10), Store(folder)
+    plan, store = Plan(FIGURES, DELAY_SEEDS, LEARNING_SEEDS), Store(folder)
     pictures = docs / "results"
     pictures.mkdir(exist_ok=True)
     for name in FIGURES:

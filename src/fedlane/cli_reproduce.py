@@ -19,7 +19,7 @@ def reproduce(
         list[str] | None, typer.Argument(metavar="[FIGURE]...", help="fig-v, fig-delay, ...; all if none is named.")
     ] = None,
     seeds: Annotated[int | None, typer.Option("--seeds", metavar="K", help="Seeds that learn (10).")] = None,
-    delay_seeds: Annotated[int | None, typer.Option("--delay-seeds", metavar="K", help="Of delays (100).")] = None,
+    delay_seeds: Annotated[int | None, typer.Option("--delay-seeds", metavar="K", help="Of delays (200).")] = None,
     quick: Annotated[
         bool, typer.Option("--quick", help="Rough: Fashion-MNIST, 3 seeds, 100 rounds; CIFAR-10 for 10 rounds.")
     ] = False,
@@ -38,7 +38,7 @@ def reproduce(
 ) -> None:
     """Draw the paper's figures on real data, with intervals; what is computed once is kept."""
     from fedlane.experiments.cells import TASKS, Store
-    from fedlane.experiments.paper import Plan, chosen, export_pieces, import_pieces
+    from fedlane.experiments.paper import DELAY_SEEDS, LEARNING_SEEDS, Plan, chosen, export_pieces, import_pieces
 
     if task is not None and task not in TASKS:
         raise unknown("task", task, TASKS)
@@ -46,7 +46,7 @@ def reproduce(
     at_least("--delay-seeds", 1 if delay_seeds is None else delay_seeds, 1)
     figures = chosen(figure or [])
     tasks = tuple(TASKS) if task is None else (task,)
-    learning, delays = seeds or (3 if quick else 10), delay_seeds or (10 if quick else 100)
+    learning, delays = seeds or (3 if quick else LEARNING_SEEDS), delay_seeds or (10 if quick else DELAY_SEEDS)
     if not quick:
         plan, store = Plan(figures, delays, learning, tasks), Store(out)
         if import_ is not None:

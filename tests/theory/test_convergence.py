@@ -98,6 +98,33 @@ def test_the_convex_bound_by_hand_with_a_little_skew():
     assert bound.value == pytest.approx(1 / denominator)
 
 
+def test_the_convex_bound_by_hand_with_clients_that_differ():
+    """Each is there three rounds of four, so that who comes matters: the scatter term."""
+    s = ideal(label_shares=np.array([[0.55, 0.45], [0.45, 0.55]]), local_iterations=1, learning_rate=0.01)
+    punctual = ALL.copy()
+    punctual[::4, 0] = False
+    punctual[2::4, 1] = False
+    present = punctual.sum(axis=1)
+    xi = 0.02 * np.abs(0.5 - punctual / present[:, None]).sum(axis=1)
+    theta = 0.02 * 0.1  # eta C sum_m |p_im - q_m|
+    pairs = 4 * 50.0**4 * 2 * theta**2
+    scatter = 4.0 * 0.75 * 0.25 * pairs / (100.0**2 * 50.0**2)
+    hat = scatter / (2 * present**2) + 4.0 * xi
+    phi = (1 - 0.02) / 9.0
+    inner = 4 * 0.01 * phi * 200**2 * (phi * xi.mean() + present)
+    eps_0 = min((1 + np.sqrt(1 + inner)) / (2 * 0.01 * phi * 200))
+    denominator = 200 * 0.01 * phi - (200 * phi * xi.mean() + hat.max()) / eps_0**2
+    bound = convex_bound(s, punctual, distance=3.0)
+    assert denominator > 0
+    assert bound.value == pytest.approx(1 / denominator, rel=1e-9)
+    assert scatter / 2 > 1e-7 * hat.max()  # enough to be seen at that precision
+
+
+def test_unclipped_gradients_are_refused():
+    with pytest.raises(InputError, match="clip_norm inf"):
+        setting(clip_norm=math.inf)
+
+
 def test_the_convex_bound_says_nothing_at_the_paper_s_settings():
     shares = np.full((10, 10), 0.02) + 0.8 * np.eye(10)
     paper = setting(

@@ -38,7 +38,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "same-interference": {"network.interference_db": [2.5, 2.5]},
     "long-deadline": {"network.deadline_s": 60.0},
     "softmax": {"learning.model": "softmax"},
-    "softmax-slow": {"learning.model": "softmax", "learning.learning_rate": 0.01},
+    "softmax-slow": {"learning.model": "softmax", "learning.learning_rate": 0.005},
     **{f"tau-{tau}": {"learning.local_iterations": tau} for tau in (1, 2, 10)},
     **{f"clients-{clients}": {"network.clients": clients} for clients in (6, 20, 40)},
     **{f"channels-{channels}": {"network.channels": channels} for channels in (2, 6, 8)},

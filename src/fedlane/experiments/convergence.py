@@ -6,7 +6,7 @@ P_max, the largest distance to the optimum, and the smoothness (bounded for `sof
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -49,7 +49,7 @@ class Measured:
     distance: FloatArray
     """(K,): |w(t) - w*|; NaN where w* is not known."""
     smoothness: float
-    """lambda: a bound for softmax, an estimate from the run otherwise."""
+    """lambda_max: a bound for softmax; for others an estimate of F's own from the run, which is less."""
 
     @property
     def squares(self) -> float:
@@ -114,13 +114,16 @@ def gradient(model: Model, weights: Tensor, images: Tensor, targets: Tensor) -> 
     return -into
 
 
-def _second_moment(images: Tensor) -> FloatArray:
-    """E[x x'] of inputs with a 1 behind them."""
-    total = torch.zeros(1 + images[0].numel(), 1 + images[0].numel(), dtype=torch.float64)
+def _second_moments(images: Tensor, targets: Tensor) -> FloatArray:
+    """(M, p, p): of each class the sum of x x' over its records, x the inputs with a 1 behind them."""
+    size = 1 + images[0].numel()
+    total = torch.zeros(targets.shape[1], size, size, dtype=torch.float64)
     for start in range(0, len(images), PIECE):
-        x = _with_one(images[start : start + PIECE])
-        total += x.T @ x
-    return np.asarray((total / len(images)).numpy())
+        x, label = _with_one(images[start : start + PIECE]), targets[start : start + PIECE].argmax(dim=1)
+        for number in range(len(total)):
+            own = x[label == number]
+            total[number] += own.T @ own
+    return np.asarray(total.numpy())
 
 
 def _with_one(images: Tensor) -> Tensor:
@@ -149,7 +152,7 @@ class Optimum:
     loss: float
     """F(w*). L-BFGS is stopped, so that the true minimum is a little lower still."""
     smoothness: float
-    """lambda of F."""
+    """lambda_max: the largest of the classes' losses'."""
 
 
 def optimum(store: Store, task: str) -> Optimum:
@@ -166,10 +169,14 @@ def optimum(store: Store, task: str) -> Optimum:
 def best_softmax(images: Tensor, targets: Tensor, iterations: int = MOST_ITERATIONS) -> Optimum:
     """The weights of the least mean loss, by L-BFGS on whitened inputs.
 
-    lambda is half the largest eigenvalue of E[x x'], x with a 1 for the bias: the Hessian is
-    E[(diag(p) - p p') (x) x x'], and diag(p) - p p' has no eigenvalue above 1/2.
+    A class's lambda is half the largest eigenvalue of E[x x'] over its records, x with a 1 for the bias: the Hessian is
+    E[(diag(p) - p p') (x) x x'], and diag(p) - p p' has no eigenvalue above 1/2. The paper takes the largest.
     """
-    values, vectors = np.linalg.eigh(_second_moment(images))
+    moments, sizes = _second_moments(images, targets), targets.sum(dim=0).double().numpy()
+    smoothness = max(
+        float(np.linalg.eigvalsh(own)[-1] / count) / 2 for own, count in zip(moments, sizes, strict=True) if count
+    )
+    values, vectors = np.linalg.eigh(moments.sum(axis=0) / len(images))
     spread = torch.from_numpy(vectors / np.sqrt(np.maximum(values, 1e-7 * values[-1])))
     x = torch.cat([(_with_one(images[k : k + PIECE]) @ spread).float() for k in range(0, len(images), PIECE)])
 
@@ -186,7 +193,7 @@ def best_softmax(images: Tensor, targets: Tensor, iterations: int = MOST_ITERATI
     best = spread @ torch.from_numpy(found.x).view(x.shape[1], -1)
     # As `softmax` has them: a matrix (classes, inputs), then the biases.
     weights = np.concatenate([best[:-1].T.numpy().ravel(), best[-1].numpy()])
-    return Optimum(weights, float(found.fun), float(values[-1] / 2))
+    return Optimum(weights, float(found.fun), smoothness)
 
 
 def task_of(store: Store, cell: Cell, seed: int) -> LearningTask:
@@ -259,7 +266,8 @@ def constructed(rounds: int = CONSTRUCTED_ROUNDS) -> Constructed:
     samples = Samples((255 * pixels).astype(np.uint8).reshape(-1, 2, 2, 1), labels.astype(np.int64))
     info = DatasetInfo("constructed", "", (1, 2, 2), 2, len(labels) // 2, 0, "")
     counts = np.full((1, clients, 2), each // 2)
-    spec = MechanismSpec.simple(counts.sum(axis=2), batch_size=each, local_iterations=1)
+    clip_norm = 10.0  # longer than any gradient
+    spec = MechanismSpec.simple(counts.sum(axis=2), batch_size=each, local_iterations=1, clip_norm=clip_norm)
     model = make_model("softmax", info.input_shape, info.classes)
     federation = Federation(model, Dataset(info, samples, samples), counts, [0], spec, 0.1)
     best = best_softmax(federation.data.images, federation.data.targets, 500)
@@ -268,7 +276,7 @@ def constructed(rounds: int = CONSTRUCTED_ROUNDS) -> Constructed:
     present = np.ones((rounds, clients), np.bool_)
     (found,) = _looks(federation, best, 1, client, present[None])
     task = LearningTask("constructed", "softmax", federation.learning_rate, 1, spec, counts, np.zeros(1, np.int64))
-    setting = replace(setting_of(task, best.smoothness), clip_norm=10.0)  # longer than any gradient
+    setting = setting_of(task, best.smoothness)
     distance = float(found.distance.max())
     return Constructed(
         gap=found.loss[1:] - best.loss,

@@ -34,6 +34,8 @@ class Setting:
     """lambda_max: a bound on the Hessian's norm. eta lambda < 1 is assumed."""
 
     def __post_init__(self) -> None:
+        if not 0 < self.clip_norm < math.inf:
+            raise InputError(f"the theorems assume clipped gradients, got clip_norm {self.clip_norm:g}")
         if not 0 < self.learning_rate * self.smoothness < 1:
             product = self.learning_rate * self.smoothness
             raise InputError(f"the theorems assume 0 < eta lambda_max < 1, got {product:g}")
