@@ -91,6 +91,7 @@ def test_an_interrupted_testbed_leaves_nothing(tmp_path, number):
         stderr=subprocess.PIPE,
         text=True,
         env={**os.environ, "PYTHONUNBUFFERED": "1"},
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # tests in the background inherit it ignored
     )
     try:
         end = time.monotonic() + 60

@@ -21,7 +21,8 @@ import sys
 import torch
 torch.set_num_threads(1)
 from pathlib import Path
-from fedlane.session import play
+from fedlane.display import Display
+from fedlane.session import messages, play
 from fedlane.scenario import Scenario
 from fedlane.simulation.results import RunFolder
 from fedlane.simulation.run import Simulation
@@ -31,10 +32,11 @@ scenario = Scenario.load("quickstart").with_values({"rounds": ROUNDS, "learning.
 
 def work(folder):
     if (folder / "checkpoint.npz").exists():
-        play("resuming", lambda: Simulation.resume(folder), RunFolder(folder), 2, True)
+        play("resuming", lambda: Simulation.resume(folder), RunFolder(folder), 2, Display(messages, quiet=True))
     else:
         import shutil; shutil.rmtree(folder, ignore_errors=True)
-        play("lane", lambda: Simulation(scenario, "lane", [0, 1], learning=True), RunFolder.create(folder), 2, True)
+        make = lambda: Simulation(scenario, "lane", [0, 1], learning=True)
+        play("lane", make, RunFolder.create(folder), 2, Display(messages, quiet=True))
 
 # Each line of input names a folder and a time; a child plays there until it is done or the time is up.
 for line in sys.stdin:

@@ -6,14 +6,17 @@ import numpy as np
 import pytest
 
 from fedlane import Run, Scenario, simulate
+from fedlane.display import Display
 from fedlane.privacy import account
 from fedlane.privacy.paper import formula_6, leak, paper_noise
 from fedlane.privacy.run_ledger import NAME, read_run_accounts
 from fedlane.report.terminal import notes
+from fedlane.session import messages
 from fedlane.simulation.run import Simulation
 from fedlane.simulation.setup import prepare
 from fedlane.validate import InputError
 
+QUIET = Display(messages, quiet=True)
 POLICIES = ("lane", "mamab-om:T0=5", "mamab-gmba:T0=5", "random", "round-robin", "single-ucb", "genie")
 
 
@@ -206,7 +209,7 @@ def test_a_run_that_cannot_be_resumed_keeps_its_ledger(tmp_path):
     simulate(scenario(rounds=4), "lane", learning=False).save(tmp_path / "run")
     before = (tmp_path / "run" / NAME).read_text()
     with pytest.raises(InputError, match="the run is finished"):
-        play("resuming", lambda: Simulation.resume(tmp_path / "run"), RunFolder(tmp_path / "run"), 50, True)
+        play("resuming", lambda: Simulation.resume(tmp_path / "run"), RunFolder(tmp_path / "run"), 50, QUIET)
     assert (tmp_path / "run" / NAME).read_text() == before
 
 
@@ -235,7 +238,7 @@ def test_a_ledger_that_was_changed_stops_the_resumed_run(tmp_path, change):
     changed = "".join(change(file.read_text().splitlines(keepends=True)))
     file.write_text(changed)
     with pytest.raises(InputError, match=r"is damaged|holds other uploads"):
-        play("resuming", lambda: Simulation.resume(folder.path), RunFolder(folder.path), 50, True)
+        play("resuming", lambda: Simulation.resume(folder.path), RunFolder(folder.path), 50, QUIET)
     assert file.read_text() == changed
 
 
