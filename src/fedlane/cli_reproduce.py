@@ -4,7 +4,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    ProgressColumn,
+    Task,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+from rich.text import Text
 
 from fedlane.session import messages, screen
 from fedlane.validate import InputError, at_least, unknown
@@ -73,12 +83,20 @@ def reproduce(
         _smoke(out / "quick", device, quiet)
 
 
+class _Rate(ProgressColumn):
+    """How many a second."""
+
+    def render(self, task: Task) -> Text:
+        speed = task.finished_speed or task.speed
+        return Text("" if speed is None else f"{speed:,.3g}/s")
+
+
 def _compute(plan: "Plan", store: "Store", device: str, quiet: bool, *, learn: bool = True) -> None:
     """Schedules, then learning, with bars of cells and replicas."""
     from fedlane.experiments.paper import compute_schedules
     from fedlane.experiments.theorems import compute_convergence, to_measure
 
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), _Rate(), TimeElapsedColumn())
     hidden = quiet or not messages.is_terminal
     with Progress(*columns, TimeRemainingColumn(), console=messages, transient=True, disable=hidden) as progress:
         todo = plan.to_schedule(store)

@@ -6,7 +6,6 @@ import math
 import numpy as np
 import pytest
 
-from fedlane.matching import greedy_matching, max_min_matching
 from fedlane.theory import gaps, pseudo_regret, queue_stability, regret_bound
 from fedlane.validate import InputError
 
@@ -32,19 +31,6 @@ def test_gaps_by_brute_force(shape):
         assert found.largest == pytest.approx(values[0] - values[-1])
         second = values[1] if len(values) > 1 else -math.inf
         assert found.smallest == pytest.approx(values[0] - second)
-
-
-@pytest.mark.parametrize("shape", [(4, 4), (5, 3), (4, 2), (3, 4)])
-def test_theorem_2_some_greedy_order_gives_an_optimal_matching(shape):
-    rng = np.random.default_rng(3)
-    orders = np.array(list(itertools.permutations(range(shape[0]))))
-    for _ in range(25):
-        mu = rng.random(shape)
-        channel = greedy_matching(np.broadcast_to(mu, (len(orders), *shape)), orders)
-        values = np.where(channel >= 0, mu[np.arange(shape[0]), np.maximum(channel, 0)], np.inf).min(axis=1)
-        best = max_min_matching(mu)
-        served = best >= 0
-        assert values.max() == mu[np.flatnonzero(served), best[served]].min()
 
 
 def test_pseudo_regret_by_hand():

@@ -129,18 +129,7 @@ class LaneClient:
         name = client_name(self.name, context)
         _, labels, counts = self._records(context)
         if recipe.epsilon is None:
-            return Introduction(
-                name=name,
-                size=float(len(labels)),
-                label_counts=tuple(float(count) for count in counts),
-                epsilon=0.0,
-                delta=0.0,
-                max_uploads=0,
-                uploads=0,
-                batch_size=self.batch_size,
-                local_iterations=self.local_iterations,
-                upload_noise=0.0,
-            )
+            return Introduction.without_budget(name, len(labels), counts, self.batch_size, self.local_iterations)
         with closing(self._open(context, create=self.create_ledger)) as ledger:
             books = self._books(ledger, recipe, counts)
             # Seconds the first time: rather now than while a lane waits.

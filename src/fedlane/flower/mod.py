@@ -58,15 +58,5 @@ class LaneMod:
         return answer_hello(message, self.federation, lambda: self._introduction(context))
 
     def _introduction(self, context: Context) -> Introduction:
-        return Introduction(
-            name=client_name(self.name, context),
-            size=float(self.size),
-            label_counts=tuple(float(count) for count in self.label_counts),
-            epsilon=0.0,
-            delta=0.0,
-            max_uploads=0,
-            uploads=0,
-            batch_size=self.batch_size,
-            local_iterations=self.local_iterations,
-            upload_noise=0.0,
-        )
+        name = client_name(self.name, context)
+        return Introduction.without_budget(name, self.size, self.label_counts, self.batch_size, self.local_iterations)

@@ -6,6 +6,7 @@ Each travels as one ConfigRecord under the key `fedlane`; whatever does not fit 
 """
 
 import math
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, fields
 from typing import Any, Self
 
@@ -98,6 +99,14 @@ class Introduction(_Said):
     """The deviation of an upload's noise in units of eta C, which quotas weigh; 0 without a mechanism."""
     epsilon_spent: float = 0.0
     """Spent so far, by the client's own accounting: the label histogram alone before the first upload."""
+
+    @classmethod
+    def without_budget(
+        cls, name: str, size: float, label_counts: Iterable[float], batch_size: int, local_iterations: int
+    ) -> "Introduction":
+        """Of a client without a mechanism: nothing agreed to, nothing spent, no noise."""
+        counts = tuple(float(count) for count in label_counts)
+        return cls(name, float(size), counts, 0.0, 0.0, 0, 0, batch_size, local_iterations, 0.0)
 
     def check(self) -> None:
         if not self.name or len(self.name) > 200 or not self.name.isprintable():

@@ -99,6 +99,14 @@ function axes({ width, height, x, y, xLabel, yLabel, xTicks, yTicks, xText, yTex
   return { layer, sx, sy, box };
 }
 
+/* A named value across the plot. */
+function levelLine(level, box, sy) {
+  return [
+    svg("path", { class: "level", d: `M${box.left} ${sy(level.value)}H${box.right}` }),
+    svg("text", { class: "level-name", x: box.right, y: sy(level.value) - 5, "text-anchor": "end" }, level.name),
+  ];
+}
+
 function emptyPlot(text) {
   return el("p", { class: "empty" }, text);
 }

@@ -59,12 +59,7 @@ function drawDots(options, width, hidden, note) {
     },
     layer,
   );
-  if (level) {
-    picture.append(
-      svg("path", { class: "level", d: `M${box.left} ${sy(level.value)}H${box.right}` }),
-      svg("text", { class: "level-name", x: box.right, y: sy(level.value) - 5, "text-anchor": "end" }, level.name),
-    );
-  }
+  if (level) picture.append(...levelLine(level, box, sy));
   series.forEach((line, number) => {
     const shift = (number - (series.length - 1) / 2) * apart;
     picture.append(dotLayer(line, { sx, sy, shift, radius, half: Math.max(2, apart * 0.5) }));

@@ -46,12 +46,7 @@ function drawLines(options, width, hidden, note) {
     },
     layer,
   );
-  if (level) {
-    picture.append(
-      svg("path", { class: "level", d: `M${box.left} ${sy(level.value)}H${box.right}` }),
-      svg("text", { class: "level-name", x: box.right, y: sy(level.value) - 5, "text-anchor": "end" }, level.name),
-    );
-  }
+  if (level) picture.append(...levelLine(level, box, sy));
   for (const line of series)
     picture.append(svg("path", { d: bandPath(line, sx, sy), fill: line.colour, class: "band" }));
   for (const line of series) {
