@@ -21,12 +21,13 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=40)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--stock-nodes", action="store_true", help="Flower's own SuperNodes")
     parser.add_argument("--out", type=Path)
     given = parser.parse_args()
     out = given.out or Path(tempfile.mkdtemp()) / "testbed"
     command = [str(Path(sys.executable).parent / "fedlane"), "testbed", *SETTING.split()]
     command += f"--policy lane --policy random --rounds {given.rounds} --seed {given.seed}".split()
-    command += ["--out", str(out)]
+    command += ["--out", str(out), *(["--stock-nodes"] if given.stock_nodes else [])]
     if subprocess.run(command).returncode != 0:
         return 1
     runs = {row["policy"]: row for row in json.loads((out / "testbed.json").read_text())}

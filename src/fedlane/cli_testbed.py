@@ -46,6 +46,9 @@ def run_testbed(
     calibration: Annotated[
         Path | None, typer.Option("--calibration", metavar="FILE", help="Take what an earlier --calibrate measured.")
     ] = None,
+    stock_nodes: Annotated[
+        bool, typer.Option("--stock-nodes", help="Start Flower's own SuperNodes, with all their waits.")
+    ] = False,
     out: Annotated[Path | None, typer.Option("--out", metavar="DIR", help="Output folder: new or empty.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON, and nothing else.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="Print only errors.")] = False,
@@ -75,7 +78,7 @@ def run_testbed(
     if calibrate and calibration is not None:
         raise InputError("--calibrate and --calibration exclude each other")
     measured = None if calibration is None else Calibration.read(calibration)
-    setting = _setting(scenario, clients, lanes, rounds, deadline, rates, trace, payload, seed)
+    setting = _setting(scenario, clients, lanes, rounds, deadline, rates, trace, payload, seed, stock_nodes)
     setting.check()
     reason = links.missing()
     if reason is not None:
@@ -130,6 +133,7 @@ def _setting(
     trace: str | None,
     payload: int,
     seed: int,
+    stock_nodes: bool,
 ) -> "Setting":
     """What was asked for, each value once."""
     from fedlane.flower import rates as source
@@ -157,7 +161,7 @@ def _setting(
     else:
         table = source.drawn(users, width, *source.parse_range(rates or RATES), seed)
     limit = deadline if deadline is not None else base.network.deadline_s if base else DEADLINE_S
-    return Setting(users, width, length, limit, payload, seed, table)
+    return Setting(users, width, length, limit, payload, seed, table, stock_nodes)
 
 
 def _predicted_s(scenario: Path, policy: str, setting: "Setting", known: "Calibration | None") -> float | None:

@@ -19,11 +19,15 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from pathlib import Path
 
+from fedlane.flower.processes import give_way
+
 BIN = Path(sys.executable).parent
 APPS = Path(__file__).parent / "apps"
+_PUSH = b"POST /v1/fleet/push-object"
 
 
 def free_port():
@@ -99,15 +103,18 @@ class Federation:
         self.superlink = self._start("superlink", BIN / "flower-superlink", *options)
         wait_for(lambda: _listens(self.port), 30, lambda: self.log("superlink"))
 
-    def start_node(self, number, *, through=None, **config):
+    def start_node(self, number, *, through=None, stock=False, **config):
         """Start a SuperNode whose node-config carries its number as `partition-id` and whatever else is given.
 
-        through: the port at which it reaches SuperLink, if there is something between.
+        through: the port at which it reaches SuperLink, if there is something between; stock: Flower's own command.
         """
         values = " ".join(f"{k}={json.dumps(v)}" for k, v in {"partition-id": number, **config}.items())
         options = ["--insecure", "--superlink", f"127.0.0.1:{through or self.port}", "--host", "127.0.0.1"]
         options += ["--port", str(free_port()), "--node-config", values]
-        self.nodes[number] = self._start(f"node{number}", BIN / "flower-supernode", *options)
+        self.nodes[number] = self._start(
+            f"node{number}", BIN / ("flower-supernode" if stock else "fedlane-supernode"), *options
+        )
+        give_way(self.nodes[number].pid)
 
     def kill_node(self, number):
         """Kill a SuperNode and everything it started, without a word."""
@@ -159,6 +166,53 @@ class Federation:
                 stdin=subprocess.DEVNULL,
                 start_new_session=True,
             )
+
+
+class Relay:
+    """A TCP relay to SuperLink that notes when SuperLink has answered for each object a node has uploaded.
+
+    ``pushed`` is called when a node begins to upload one, before SuperLink sees it.
+    """
+
+    def __init__(self, port, pushed=lambda: None):
+        self.target, self.pushed = port, pushed
+        self.stored_s = []
+        self._server = socket.create_server(("127.0.0.1", 0))
+        self.port = self._server.getsockname()[1]
+        threading.Thread(target=self._serve, daemon=True).start()
+
+    def _serve(self):
+        while True:
+            try:
+                near, _ = self._server.accept()
+                far = socket.create_connection(("127.0.0.1", self.target))
+            except OSError:
+                return
+            pushing = threading.Event()
+            threading.Thread(target=self._pump, args=(near, far, pushing, True), daemon=True).start()
+            threading.Thread(target=self._pump, args=(far, near, pushing, False), daemon=True).start()
+
+    def _pump(self, source, sink, pushing, up):
+        tail = b""
+        try:
+            while data := source.recv(65536):
+                if up:
+                    if _PUSH in tail + data:
+                        pushing.set()
+                        self.pushed()
+                    tail = (tail + data)[-len(_PUSH) :]
+                elif pushing.is_set():
+                    self.stored_s.append(time.monotonic())
+                    pushing.clear()
+                sink.sendall(data)
+        except OSError:
+            pass
+        finally:
+            source.close()
+            sink.close()
+
+    def close(self):
+        self._server.close()
 
 
 class Submitted:

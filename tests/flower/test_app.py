@@ -18,13 +18,16 @@ def test_the_example_trains_and_counts(tmp_path):
     ledgers = [tmp_path / f"{number}.ledger" for number in range(CLIENTS)]
     with Federation(tmp_path / "federation") as federation:
         for number, ledger in enumerate(ledgers):
-            federation.start_node(number, **{"fedlane-ledger": str(ledger)})
+            switch = f"mkdir -p {tmp_path}/switched/{number}-{{lane}}"
+            federation.start_node(number, **{"fedlane-ledger": str(ledger), "fedlane-switch": switch})
         config = {"rounds": ROUNDS, "clients": CLIENTS, "hidden": 16, "lanes": 2, "deadline-s": 60.0}
         run = federation.run(APP, {**config, "state-dir": str(tmp_path / "state")})
         run.wait(150)
     saved = Run.load(tmp_path / "state")
     rounds, clients = saved.rounds.to_pydict(), saved.clients.to_pydict()
     assert rounds["punctual"] == [CLIENTS] * ROUNDS
+    used = {f"{row['client']}-{row['channel']}" for row in saved.assignments.to_pylist()}
+    assert {path.name for path in (tmp_path / "switched").iterdir()} == used
     assert all(0 < accuracy < 1 for accuracy in rounds["accuracy"])
     for ledger, number in zip(ledgers, range(CLIENTS), strict=True):
         name, accounts = read_accounts(ledger)

@@ -2,8 +2,6 @@
 
 import json
 import logging
-import socket
-import threading
 import time
 
 import flwr
@@ -11,56 +9,12 @@ import numpy as np
 import pytest
 from flwr.app import ConfigRecord, Message, MessageType, RecordDict
 from flwr.supercore.task_identity import TaskIdentity
-from superlink import Federation
+from superlink import Federation, Relay
 
 from fedlane.flower import _adapted
 from fedlane.flower.grid import Post, _arrival, dispatch, exchange
 
 ROUNDS = 3
-PUSH = b"POST /v1/fleet/push-object"
-
-
-class Relay:
-    """A TCP relay to SuperLink that notes when SuperLink has answered for each object a node has uploaded."""
-
-    def __init__(self, port):
-        self.target = port
-        self.stored_s = []
-        self._server = socket.create_server(("127.0.0.1", 0))
-        self.port = self._server.getsockname()[1]
-        threading.Thread(target=self._serve, daemon=True).start()
-
-    def _serve(self):
-        while True:
-            try:
-                near, _ = self._server.accept()
-                far = socket.create_connection(("127.0.0.1", self.target))
-            except OSError:
-                return
-            pushing = threading.Event()
-            threading.Thread(target=self._pump, args=(near, far, pushing, True), daemon=True).start()
-            threading.Thread(target=self._pump, args=(far, near, pushing, False), daemon=True).start()
-
-    def _pump(self, source, sink, pushing, up):
-        tail = b""
-        try:
-            while data := source.recv(65536):
-                if up:
-                    if PUSH in tail + data:
-                        pushing.set()
-                    tail = (tail + data)[-len(PUSH) :]
-                elif pushing.is_set():
-                    self.stored_s.append(time.monotonic())
-                    pushing.clear()
-                sink.sendall(data)
-        except OSError:
-            pass
-        finally:
-            source.close()
-            sink.close()
-
-    def close(self):
-        self._server.close()
 
 
 @pytest.mark.alone

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from superlink import Federation, wait_for
+from superlink import Federation, Relay, wait_for
 
 from fedlane.flower.state import Store
 from fedlane.simulation.results import Run
@@ -30,17 +30,26 @@ def members(folder):
 
 
 def test_faults(tmp_path):
-    """Silence, a killed node, NaN, a wrong shape, an exploding norm, another's id, a wild weight, a spent budget."""
+    """Silence, nodes killed in mid-round and in mid-upload, NaN, a wrong shape, an exploding norm, another's id, ..."""
     with Federation(tmp_path) as federation:
+
+        def pushed():
+            if uploads(tmp_path, "client-4")[5:] and 4 in federation.nodes:
+                federation.kill_node(4)  # the reply's header is there, and SuperLink has promised it; the rest is not
+
+        relay = Relay(federation.port, pushed)
         federation.start_node(0)
         federation.start_node(1, faults="nan,shape,norm,imposter,greedy", limit=5)
         federation.start_node(2, faults=",,,,,silent")
         federation.start_node(3, faults=",,,,,silent")
-        config = {"clients": 4, "lanes": 4, "rounds": 7, "deadline": 25.0, "folder": str(tmp_path)}
+        federation.start_node(4, through=relay.port)
+        config = {"clients": 5, "lanes": 5, "rounds": 7, "deadline": 12.0, "folder": str(tmp_path)}
         run = federation.run("faults", config)
         wait_for(lambda: uploads(tmp_path, "client-3")[5:], 150, lambda: log(tmp_path))
         federation.kill_node(3)
         assert run.wait(100).startswith("finished:completed"), run.log()
+        relay.close()
+        assert 4 not in federation.nodes
     said, done = log(tmp_path), Run.load(tmp_path / "state")
     lines, ids = said.splitlines(), {name: member["node_id"] for name, member in members(tmp_path).items()}
     for reason in (
@@ -51,7 +60,7 @@ def test_faults(tmp_path):
         "num-examples must be above 0 and at most 1000",
     ):
         assert any("client client-1, lane" in line and reason in line for line in lines), (reason, said)
-    for client in ("client-2", "client-3"):
+    for client in ("client-2", "client-3", "client-4"):
         assert any(f"round 5, node {ids[client]}, client {client}" in line and "no answer" in line for line in lines), (
             said
         )
@@ -61,7 +70,7 @@ def test_faults(tmp_path):
     assert done.model["n"].dtype == np.int64
     assert done.model["n"][0] == 7
     late = {(row["round"], row["client"]) for row in done.assignments.to_pylist() if not row["punctual"]}
-    assert {(round, 1) for round in range(5)} | {(5, 2), (5, 3)} <= late
+    assert {(round, 1) for round in range(5)} | {(5, 2), (5, 3), (5, 4)} <= late
     # Never under-counted: what a client has made is at most what was sent, and epsilon is at least its own.
     for name, member in members(tmp_path).items():
         made = len(uploads(tmp_path, name))
@@ -75,12 +84,13 @@ def test_faults(tmp_path):
         6,
     ]
     assert done.summary["flower"]["floor_s"] == 4.5
-    assert done.scenario.network.deadline_s == 25.0
+    assert done.scenario.network.deadline_s == 12.0
+    assert max(done.rounds["delay_s"].to_pylist()) < 12.05
 
 
 def test_killed_and_resumed(tmp_path):
     """The ServerApp is killed, then SuperLink: each time the next run goes on, and no upload is forgotten."""
-    config = {"clients": 2, "lanes": 1, "rounds": 5, "deadline": 25.0, "folder": str(tmp_path)}
+    config = {"clients": 2, "lanes": 1, "rounds": 5, "deadline": 20.0, "folder": str(tmp_path)}
 
     def played():
         saved = Store(tmp_path / "state").load()
@@ -89,14 +99,16 @@ def test_killed_and_resumed(tmp_path):
     def made():
         return [one for client in ("client-0", "client-1") for one in uploads(tmp_path, client)]
 
-    with Federation(tmp_path, nodes=2) as federation:
+    with Federation(tmp_path) as federation:
+        for number in range(2):
+            federation.start_node(number, nap=2.0)  # long enough to be killed in the middle of
         federation.run("faults", config)
         wait_for(lambda: played() == 1 and len(made()) == 2, 100, lambda: federation.log("superlink"))
         os.kill(int((tmp_path / "server.pid").read_text()), signal.SIGKILL)  # in the middle of round 1
         before = Run.load(tmp_path / "state")
         federation.run("faults", config)
         wait_for(lambda: played() == 2 and len(made()) == 4, 100, lambda: federation.log("superlink"))
-        federation.kill_superlink()  # in the middle of round 2, and the ServerApp with it
+        federation.kill_superlink()  # in the middle of round 2; a ServerApp that outlives it is stopped when it is back
         federation.start_superlink()
         run = federation.run("faults", config)
         assert run.wait(120).startswith("finished:completed"), run.log()
@@ -105,9 +117,12 @@ def test_killed_and_resumed(tmp_path):
     assert done.rounds["delay_s"].to_pylist()[0] == before.rounds["delay_s"].to_pylist()[0]
     punctual = sum(count > 0 for count in done.rounds["punctual"].to_pylist())
     np.testing.assert_array_equal(done.model["w"], np.full(1000, punctual, np.float32))
-    orders = [json.loads(line) for line in (tmp_path / "state" / "orders.jsonl").read_text().splitlines()]
-    assert [order["round"] for order in orders] == [0, 1, 1, 2, 2, 3, 4]
-    assert len(made()) <= 7 == sum(done.clients["uploads"].to_pylist())
+    lines = (tmp_path / "state" / "orders.jsonl").read_text().splitlines()
+    ordered = [json.loads(line)["round"] for line in lines]
+    assert ordered == sorted(ordered)
+    assert (set(ordered), ordered.count(1)) == ({0, 1, 2, 3, 4}, 2)
+    assert len(ordered) <= 7  # one more round may have been cut off
+    assert len(made()) <= len(ordered) == sum(done.clients["uploads"].to_pylist())
     for name, member in members(tmp_path).items():
         row = done.clients.to_pylist()[member["index"]]
         assert row["epsilon"] >= 0.25 * len(uploads(tmp_path, name))
@@ -117,8 +132,8 @@ def test_killed_and_resumed(tmp_path):
 
 
 def test_a_hundred_clients_in_the_simulation_engine(tmp_path):
-    """The same strategy on Flower's in-memory grid (Ray); one lane is dead for ten rounds and comes back."""
-    config = {"clients": 100, "lanes": 4, "rounds": 16, "deadline": 2.0, "folder": str(tmp_path), "dead-from": 3}
+    """The same strategy on Flower's in-memory grid (Ray)."""
+    config = {"clients": 100, "lanes": 4, "rounds": 8, "deadline": 5.0, "folder": str(tmp_path)}
     engine = {"num-supernodes": 100, "client-resources-num-cpus": 1, "init-args-num-cpus": 4}
     with Federation(tmp_path, simulation=True) as federation:
         run = federation.run("faults", config, engine)
@@ -126,10 +141,6 @@ def test_a_hundred_clients_in_the_simulation_engine(tmp_path):
     done = Run.load(tmp_path / "state")
     assert len(done.clients) == 100
     rows = done.assignments.to_pylist()
-    dead = [row for row in rows if row["channel"] == 0 and 3 <= row["round"] < 13]
-    assert dead
-    assert not any(row["punctual"] for row in dead)
-    assert any(row["punctual"] for row in rows if row["channel"] == 0 and row["round"] >= 13), log(tmp_path)
-    others = [row["punctual"] for row in rows if row["channel"] != 0]
-    assert np.mean(others) > 0.9
+    assert len(rows) == 8 * 4
+    assert np.mean([row["punctual"] for row in rows]) > 0.9, log(tmp_path)
     assert done.model["w"][0] == sum(count > 0 for count in done.rounds["punctual"].to_pylist())

@@ -14,7 +14,7 @@ import pytest
 from conftest import missing
 from fedlane import Run, simulate
 from fedlane.cli_testbed import run_testbed
-from fedlane.flower import links
+from fedlane.flower import links, testbed
 from fedlane.flower.meter import _moved
 from fedlane.flower.testbed_app import perceptron
 from fedlane.learning.datasets import load_dataset
@@ -42,9 +42,12 @@ def namespaces_of(cell):
 
 
 def test_one_command_plays_a_federation_and_leaves_a_run_folder(tmp_path):
-    """3 clients, 2 lanes, 2 rounds of 300 kB at 2 to 8 Mbit/s; what the links carried took size over rate."""
-    out = tmp_path / "out"
-    words = "--clients 3 --lanes 2 --rounds 2 --rates 2:8 --payload 300000 --deadline 60 --seed 4 --calibrate --json"
+    """3 clients, 2 lanes, 2 rounds of 300 kB, a trace of 2 to 8 Mbit/s: what links carried took size over rate."""
+    out, trace = tmp_path / "out", tmp_path / "trace.csv"
+    trace.write_text("dl_mbps\n" + "\n".join(str(2.0 + 6.0 * (second // 10) / 11) for second in range(120)))
+    words = (
+        f"--clients 3 --lanes 2 --rounds 2 --trace {trace} --payload 300000 --deadline 60 --seed 4 --calibrate --json"
+    )
     done = subprocess.run(
         [FEDLANE, "testbed", *words.split(), "--out", str(out)], capture_output=True, text=True, timeout=300
     )
@@ -67,20 +70,40 @@ def test_one_command_plays_a_federation_and_leaves_a_run_folder(tmp_path):
     rates = np.array(json.loads((out / "rates.json").read_text()))
     payload = perceptron.size_bytes(300_000)
     for one in transfers:
-        assert one["expected_s"] == pytest.approx(8e-6 * payload / rates[0, one["client"], one["lane"]])
+        assert one["expected_s"] == pytest.approx(8e-6 * payload / rates[one["round"], one["client"], one["lane"]])
         assert one["seconds"] > 0.85 * one["expected_s"]
     assert 0.9 < np.median([one["seconds"] / one["expected_s"] for one in transfers]) < 1.6
 
     scenario = Scenario.load(out / "simulation.toml")
     low, high = scenario.network.floor_s
     assert 0.0 <= low < high < 60.0
-    np.testing.assert_allclose(scenario.network.rates_mbps, rates[0])
+    assert (rates[0] != rates[1]).all()  # the next ten seconds
+    np.testing.assert_allclose(scenario.network.rates_mbps, rates)
     simulated = simulate(scenario, policy="lane", seeds=[4], learning=False)
     np.testing.assert_allclose(  # the same partition, so the same quotas, as the nodes introduced themselves with
         simulated.clients["quota"].to_numpy(), run.clients["quota"].to_numpy(), atol=1e-6
     )
     assert row["predicted_s"] > 0
     assert np.isfinite(run.rounds["accuracy"].to_numpy()[-1])
+
+
+def test_a_lane_goes_dead_and_comes_back(tmp_path):
+    """For ten rounds one lane carries next to nothing: deadlines hold, the other works on, and it is used again."""
+    rounds, dead, deadline_s = 15, range(3, 13), 4.0
+    rates = np.full((rounds, 3, 2), 20.0)
+    rates[dead.start : dead.stop, :, 1] = 0.05  # 60 kB would take 10 s
+    setting = testbed.Setting(3, 2, rounds, deadline_s, 60_000, 0, rates)
+    with testbed.Testbed(setting, tmp_path) as bed:
+        run = bed.play("lane").run
+    rows = run.assignments.to_pylist()
+    lane = {True: [row for row in rows if row["channel"] == 1 and row["round"] in dead]}
+    lane[False] = [row for row in rows if row["channel"] == 1 and row["round"] not in dead]
+    assert lane[True]
+    assert not any(row["punctual"] for row in lane[True])
+    assert [row["punctual"] for row in lane[False] if row["round"] < dead.start] == [True] * dead.start
+    assert any(row["punctual"] for row in lane[False] if row["round"] >= dead.stop), rows
+    assert np.mean([row["punctual"] for row in rows if row["channel"] == 0]) > 0.8, rows
+    assert max(run.rounds["delay_s"].to_pylist()) < deadline_s + 0.05
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

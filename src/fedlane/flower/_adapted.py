@@ -1,11 +1,16 @@
-"""The one place that reaches into Flower: how replies are claimed, and fetched while they are still being uploaded.
+"""The one place that reaches into Flower: how replies are claimed and fetched, and how often a node looks for work.
 
 Flower's `HttpGrid.pull_messages` claims replies once their headers are there, then fetches one after the other, two
 objects at a time, and asks for one that is missing again after 1, 2, 4, 8, 10, 10 ... s; it has no argument for it.
 Here its two halves run apart: headers are claimed for all messages in one question, and each claimed reply is fetched
 on its own by the same code with another `pull_objects`, which fetches what is there and soon asks again for what is
-not. Flower itself is not changed. Only versions that this was tested with are treated so; with others, and other grids,
-`pull_messages` is called as it is.
+not. Flower itself is not changed.
+
+Flower's SuperNode sleeps for 3 s where there is no work. Its ClientApp is started while the model is still on its way,
+and looks for it again after 1, 2, 4, 8, 10, 10 ... s: a model that took 8 s may be seen after 15. Neither has an option
+for it; `look_every` and `look_for_the_model_every`, for processes that are nothing but those, shorten both.
+
+Only versions that this was tested with are treated so; with others, and other grids, all is as Flower has it.
 """
 
 import functools
@@ -112,16 +117,12 @@ def _adapted(
     pull_messages: Callable[..., Iterable[Message]], pull_objects: Callable[..., dict[str, bytes]] | None
 ) -> Callable[..., Iterable[Message]] | None:
     """The same function with another `pull_objects`; None, with a warning, where Flower is another."""
-    known = flwr.__version__.rpartition(".")[0] in TESTED and isinstance(pull_messages, types.FunctionType)
-    fits = pull_objects is not None and {"object_ids", "pull_object_fn"} <= set(
-        inspect.signature(pull_objects).parameters
-    )
+    known = _known() and isinstance(pull_messages, types.FunctionType)
+    fits = _takes(pull_objects, "object_ids", "pull_object_fn")
     if not (known and fits and {"pull_objects", "PullMessages"} <= set(pull_messages.__code__.co_names)):
-        logger.warning(
-            "flwr %s is not one of %s: replies are asked for with Flower's own waits, so that arrivals may be stamped "
-            "seconds late (deadlines hold all the same)",
-            flwr.__version__,
-            ", ".join(f"{version}.x" for version in TESTED),
+        _warn(
+            "replies are asked for with Flower's own waits, so that arrivals may be stamped seconds late (deadlines "
+            "hold all the same)"
         )
         return None
     return types.FunctionType(
@@ -131,6 +132,60 @@ def _adapted(
         pull_messages.__defaults__,
         pull_messages.__closure__,
     )
+
+
+def _known() -> bool:
+    return flwr.__version__.rpartition(".")[0] in TESTED
+
+
+def _takes(function: Callable[..., object] | None, *names: str) -> bool:
+    return function is not None and set(names) <= set(inspect.signature(function).parameters)
+
+
+def _warn(consequence: str) -> None:
+    tested = ", ".join(f"{version}.x" for version in TESTED)
+    logger.warning("flwr %s is not one of %s: %s", flwr.__version__, tested, consequence)
+
+
+def look_every(seconds: float) -> bool:
+    """Let this process's SuperNode look for work every so often, and ten times as often at what its app has done.
+
+    Says whether it does: not where Flower is another than was tested. Looking often, a node may find a message whose
+    objects are still on their way from the ServerApp; it asks for those again as soon.
+    """
+    from flwr.supernode import start_client_internal as node
+
+    names: dict[str, Any] = vars(node)
+    if names.get("time") is not time or not _ask_again(names, "pull_objects", seconds):
+        _warn("this node looks for work every 3 s, as Flower has it")
+        return False
+
+    def sleep(asked_s: float) -> None:
+        time.sleep(min(asked_s / 10, seconds))
+
+    names["time"] = types.SimpleNamespace(**{**vars(time), "sleep": sleep})
+    return True
+
+
+def look_for_the_model_every(seconds: float) -> bool:
+    """Let this process's ClientApp look so often whether its node has the whole message; says whether it does."""
+    from flwr.supernode.runtime import run_clientapp
+
+    if not _ask_again(vars(run_clientapp), "pull_and_inflate_object_from_tree", seconds):
+        _warn("a ClientApp looks for its model after 1, 3, 7, 15, 25 ... s, as Flower has it")
+        return False
+    return True
+
+
+def _ask_again(names: dict[str, Any], function: str, seconds: float) -> bool:
+    """Shorten the waits of one of a module's functions that pull objects."""
+    theirs = names.get(function)
+    if theirs is None or not (_known() and _takes(theirs, "initial_backoff", "backoff_cap", "max_tries_per_object")):
+        return False
+    tries = int(5000 / seconds)  # so it gives up as late as before, after 500 tries, most of them 10 s apart
+    waits = {"initial_backoff": seconds / 10, "backoff_cap": seconds, "max_tries_per_object": tries}
+    names[function] = functools.partial(theirs, **waits)
+    return True
 
 
 def fetch_objects(object_ids: list[str], pull_object_fn: Callable[[str], bytes]) -> dict[str, bytes]:

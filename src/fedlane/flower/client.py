@@ -6,7 +6,8 @@ question is answered sooner, and what the imports take is counted as compute tim
 
 from collections.abc import Callable
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +16,7 @@ from flwr.clientapp import ClientApp
 
 from fedlane.flower.answer import Refusal, Spending, answer_hello, answer_order, client_name, unable
 from fedlane.flower.protocol import Introduction, Order
-from fedlane.flower.switch import LaneSwitch, NoSwitch
+from fedlane.flower.switch import LaneSwitch, switch_node
 from fedlane.validate import InputError
 
 if TYPE_CHECKING:
@@ -57,7 +58,8 @@ class LaneClient:
     """By default `fedlane-name` of the node's configuration, else client-PARTITION, else node-ID."""
     federation: str | None = None
     """Orders from any other federation are refused; None: any is served."""
-    switch: LaneSwitch = field(default_factory=NoSwitch)
+    switch: LaneSwitch | None = None
+    """By default the command `fedlane-switch` of the node's configuration, as "modem-band --to {lane}"; else none."""
     evaluate_on: Data | None = None
     """Samples on which the server may have the model evaluated. The figures are exact: their privacy is not covered."""
     create_ledger: bool = False
@@ -80,7 +82,7 @@ class LaneClient:
             name=client_name(self.name, context),
             iterations=self.local_iterations,
             federation=self.federation,
-            switch=self.switch,
+            switch=partial(switch_node, self.switch, context.node_config),
             work=lambda order, spending: self._work(order, spending, message.content, context),
         )
 

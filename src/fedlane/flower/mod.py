@@ -4,14 +4,15 @@ It adds no privacy: what a function does with its records cannot be seen from ou
 `LaneClient`.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import partial
 
 from flwr.app import Context, Message, MessageType, RecordDict
 from flwr.clientapp.typing import ClientAppCallable
 
 from fedlane.flower.answer import Spending, answer_hello, answer_order, client_name
 from fedlane.flower.protocol import KEY, Introduction, Order
-from fedlane.flower.switch import LaneSwitch, NoSwitch
+from fedlane.flower.switch import LaneSwitch, switch_node
 from fedlane.validate import InputError
 
 
@@ -32,7 +33,8 @@ class LaneMod:
     """The tau that orders must ask for; the training function does them."""
     name: str | None = None
     federation: str | None = None
-    switch: LaneSwitch = field(default_factory=NoSwitch)
+    switch: LaneSwitch | None = None
+    """By default the command `fedlane-switch` of the node's configuration, as "modem-band --to {lane}"; else none."""
 
     def __call__(self, message: Message, context: Context, call_next: ClientAppCallable) -> Message:
         if message.metadata.message_type.split(".")[0] != MessageType.TRAIN or KEY not in message.content:
@@ -49,7 +51,7 @@ class LaneMod:
             name=client_name(self.name, context),
             iterations=self.local_iterations,
             federation=self.federation,
-            switch=self.switch,
+            switch=partial(switch_node, self.switch, context.node_config),
             work=work,
         )
 

@@ -80,7 +80,7 @@ def read_trace(path: Path) -> FloatArray:
         content = path.read_bytes()
         text = (lzma.decompress(content) if path.suffix == ".xz" else content).decode("utf-8")
         lines = [line for line in text.splitlines() if line and not line.startswith("#")]
-        if "," not in lines[0]:
+        if lines[0].strip().isdigit():  # Mahimahi: the millisecond of each packet
             second = np.array([int(line) for line in lines], np.int64) // 1000
             return np.asarray(np.bincount(second) * (_MAHIMAHI_BITS / 1e6))
         return _of_csv([line.split(",") for line in lines], path)

@@ -70,13 +70,14 @@ class Store:
         """Write down a round's orders ({client: lane}) for good. Only then may they be sent."""
         line = json.dumps({"round": round, "orders": dict(orders)}) + "\n"
         path = self.folder / JOURNAL
-        new = not path.exists()
-        with path.open("ab") as file:
-            file.write(line.encode())
-            file.flush()
-            os.fsync(file.fileno())
-        if new:
-            _sync(self.folder)
+        with _written(path):
+            new = not path.exists()
+            with path.open("ab") as file:
+                file.write(line.encode())
+                file.flush()
+                os.fsync(file.fileno())
+            if new:
+                _sync(self.folder)
 
     def charged(self) -> dict[str, int]:
         """Orders written down so far, by client. A last line that was cut by a crash was never sent."""
@@ -103,11 +104,13 @@ class Store:
         buffer = io.BytesIO()
         np.savez(buffer, allow_pickle=False, _values=values, **saved.arrays)
         temporary = self.folder / f".{CHECKPOINT}"
-        with temporary.open("wb") as file:
-            file.write(buffer.getvalue())
-            os.fsync(file.fileno())
-        temporary.replace(self.folder / CHECKPOINT)
-        _sync(self.folder)
+        with _written(self.folder / CHECKPOINT):
+            with temporary.open("wb") as file:
+                file.write(buffer.getvalue())
+                file.flush()
+                os.fsync(file.fileno())
+            temporary.replace(self.folder / CHECKPOINT)
+            _sync(self.folder)
 
     def load(self) -> Saved | None:
         """The last checkpoint; None where there is none; `InputError` where it cannot be trusted."""
@@ -123,6 +126,15 @@ class Store:
         except (OSError, ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile) as error:
             raise InputError(f"{path} is damaged: {error}") from error
         return Saved(values, arrays)
+
+
+@contextlib.contextmanager
+def _written(path: Path) -> Iterator[None]:
+    """A disk that is full or gone is one line, and the end: what cannot be written down may not happen."""
+    try:
+        yield
+    except OSError as error:
+        raise InputError(f"{path} cannot be written: {error.strerror}") from error
 
 
 def _sync(folder: Path) -> None:

@@ -14,7 +14,7 @@ import shlex
 import signal
 import subprocess
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -57,6 +57,14 @@ class CommandSwitch:
 
     def __call__(self, lane: int, /) -> None:
         run_program([part.replace("{lane}", str(lane)) for part in self.command], self.timeout_s)
+
+
+def switch_node(given: LaneSwitch | None, config: Mapping[str, object], lane: int) -> None:
+    """Switch by what is given, else by the command that the node's owner put into its configuration, if any."""
+    if given is not None:
+        given(lane)
+    elif "fedlane-switch" in config:
+        CommandSwitch(str(config["fedlane-switch"]))(lane)
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,7 @@ from fedlane.flower.calibration import Calibration
 from fedlane.flower.meter import Meter, Transfer
 from fedlane.flower.plan import LOG, OUTCOME, Plan
 from fedlane.flower.processes import Federation, ProcessError
-from fedlane.flower.testbed_app import perceptron
+from fedlane.flower.testbed_app import client_app, perceptron
 from fedlane.flower.testbed_app.client_app import BATCH_SIZE, DATASET, ITERATIONS, LEARNING_RATE, PARTITION
 from fedlane.flower.testbed_app.folder import write_app
 from fedlane.records import FloatArray
@@ -56,6 +56,8 @@ class Setting:
     seed: int
     rates_mbps: FloatArray
     """(K, U, N): round t has the rates of row t mod K."""
+    stock_nodes: bool = False
+    """Flower's own SuperNodes, with all their waits, instead of ours."""
 
     def check(self) -> None:
         for field in ("clients", "lanes", "rounds"):
@@ -151,7 +153,13 @@ class Testbed:
         self.federation.wait_for_nodes(
             [
                 self.federation.start_supernode(
-                    f"client-{i}", key, port=NODE_PORT, namespace=self.cell.client(i), config={"partition-id": i}
+                    f"client-{i}",
+                    key,
+                    port=NODE_PORT,
+                    namespace=self.cell.client(i),
+                    config={"partition-id": i},
+                    preload=[client_app.__name__],
+                    stock=setting.stock_nodes,
                 )
                 for i, key in enumerate(keys)
             ]

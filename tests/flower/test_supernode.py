@@ -1,0 +1,192 @@
+"""Nodes without Flower's waits: ClientApps are born in a nursery, each as a process that was just started."""
+
+import importlib
+import json
+import logging
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import flwr
+import pytest
+
+from fedlane.flower import _adapted
+from fedlane.flower.nursery import COMMAND, open_nursery
+
+BIN = Path(sys.executable).parent
+pytestmark = pytest.mark.xdist_group("flower")
+PROBE = """
+import atexit, json, os, signal, sys
+
+def tell():
+    import numpy
+    print("PROBE", json.dumps({
+        "pid": os.getpid(), "parent": os.getppid(), "draw": numpy.random.random(), "argv": sys.argv,
+        "signals": [signal.getsignal(n) == signal.SIG_DFL for n in (signal.SIGTERM, signal.SIGCHLD)],
+    }), flush=True)
+
+os.register_at_fork(after_in_child=lambda: atexit.register(tell))
+"""
+
+
+@pytest.fixture
+def modules(tmp_path, monkeypatch):
+    """Where to put modules that a nursery can import."""
+    monkeypatch.setenv("PATH", f"{BIN}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    return tmp_path
+
+
+def call(*arguments, marker=""):
+    """What the command on the PATH says, in the end: it may have handed over."""
+    with (Path(os.environ["PYTHONPATH"]) / "said").open("w+") as said:
+        done = subprocess.run([COMMAND, *arguments], stdout=said, stderr=subprocess.STDOUT, timeout=30)
+        end = time.monotonic() + 20
+        while True:
+            said.seek(0)
+            text = said.read()
+            if marker in text or time.monotonic() > end:
+                return done.returncode, text
+            time.sleep(0.02)
+
+
+def wait_for_the_nursery():
+    """Until it answers: before that, Flower's own command is run, which is right, too."""
+    end = time.monotonic() + 30
+    folder = Path(os.environ["PATH"].split(os.pathsep)[0]).parent
+    while not (folder / "nursery").exists():
+        assert time.monotonic() < end
+        time.sleep(0.05)
+    return folder
+
+
+def processes(word):
+    """Ids of the processes with a word on their command line."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            if word.encode() in path.read_bytes().split(b"\0"):
+                found.append(int(path.parent.name))
+        except OSError:
+            pass
+    return found
+
+
+def test_each_app_is_a_new_process(modules):
+    """Its own files, arguments and signals, and random numbers that no other has."""
+    (modules / "probe.py").write_text(PROBE)
+    before = os.environ["PATH"]
+    with open_nursery(0.25, ["probe"]):
+        folder = wait_for_the_nursery()
+        (nursery,) = processes(str(folder / "nursery"))
+        said = [call("--help", marker="PROBE")[1] for _ in range(2)]
+    assert os.environ["PATH"] == before
+    assert not folder.exists()
+    plain = subprocess.run([BIN / COMMAND, "--help"], capture_output=True, text=True).stdout
+    probes = []
+    for text in said:
+        usage, _, probe = text.partition("PROBE")
+        assert usage == plain
+        probes.append(json.loads(probe))
+    assert [probe["parent"] for probe in probes] == [nursery, nursery]
+    assert probes[0]["pid"] != probes[1]["pid"]
+    assert probes[0]["draw"] != probes[1]["draw"]
+    assert [probe["argv"] for probe in probes] == [[COMMAND, "--help"]] * 2
+    assert [probe["signals"] for probe in probes] == [[True, True]] * 2
+
+
+@pytest.mark.parametrize("why", ["dead", "threads"])
+def test_without_a_nursery_flowers_own_command_is_run(modules, why):
+    """A nursery that has died, or that a module has given a thread, which a fork would lose."""
+    (modules / "threads.py").write_text(
+        "import threading, time\nthreading.Thread(target=time.sleep, args=(60,), daemon=True).start()\n"
+    )
+    (modules / "probe.py").write_text(PROBE)
+    with open_nursery(0.25, ["probe", *(["threads"] if why == "threads" else [])]):
+        folder = wait_for_the_nursery()
+        if why == "dead":
+            os.kill(processes(str(folder / "nursery"))[0], signal.SIGKILL)
+        status, text = call("--help", marker="usage")
+        assert status == 0
+        assert "PROBE" not in text
+        assert call("--no-such-option", marker="usage")[0] == 2
+
+
+def test_a_nursery_ends_with_its_node(modules):
+    """Killed without a word, the node leaves no nursery behind."""
+    code = (
+        "import time\nfrom fedlane.flower.nursery import open_nursery\n"
+        "with open_nursery(0.25):\n    print('open', flush=True)\n    time.sleep(60)"
+    )
+    node = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE)
+    node.stdout.readline()
+    end = time.monotonic() + 30
+    while not (children := Path(f"/proc/{node.pid}/task/{node.pid}/children").read_text().split()):
+        assert time.monotonic() < end
+    node.kill()
+    node.wait()
+    node.stdout.close()
+    while Path(f"/proc/{children[0]}").exists():
+        assert time.monotonic() < end, "the nursery lives on"
+        time.sleep(0.05)
+
+
+@pytest.mark.parametrize(
+    ("module", "function", "change"),
+    [
+        ("flwr.supernode.start_client_internal", "pull_objects", _adapted.look_every),
+        (
+            "flwr.supernode.runtime.run_clientapp",
+            "pull_and_inflate_object_from_tree",
+            _adapted.look_for_the_model_every,
+        ),
+    ],
+)
+def test_the_adapted_waits_fit_the_installed_flwr(monkeypatch, caplog, module, function, change):
+    """Flower's own functions with other waits; any other version is left alone, with a warning."""
+    names = vars(importlib.import_module(module))
+    theirs = names[function]
+    monkeypatch.setitem(names, function, theirs)  # both are put back afterwards
+    if "time" in names:
+        monkeypatch.setitem(names, "time", time)
+    monkeypatch.setattr(flwr, "__version__", "1.99.0")
+    with caplog.at_level(logging.WARNING, "fedlane.flower"):
+        assert not change(0.2)
+    assert "1.99.0" in caplog.text
+    assert names[function] is theirs
+    monkeypatch.undo()
+    monkeypatch.setitem(names, function, theirs)
+    if "time" in names:
+        monkeypatch.setitem(names, "time", time)
+    assert change(0.2)
+    assert names[function].func is theirs
+    waits = names[function].keywords
+    assert (waits["initial_backoff"], waits["backoff_cap"]) == (0.02, 0.2)
+    if "time" in names:
+        for asked_s, least_s, most_s in ((3.0, 0.2, 0.29), (0.5, 0.05, 0.14)):
+            began = time.monotonic()
+            names["time"].sleep(asked_s)
+            assert least_s <= time.monotonic() - began < most_s
+        assert names["time"].time is time.time
+
+
+@pytest.mark.parametrize(
+    ("options", "status", "words"),
+    [
+        (["--look-every", "9"], 2, "must be from 0.01 to 3 s, got 9"),
+        (["--look-every", "soon"], 2, "invalid"),
+        (["--no-such-option"], 2, "unrecognized arguments: --no-such-option"),
+        (["--help"], 0, "--preload MODULE"),
+        (["--help"], 0, "--auth-supernode-private-key"),
+        (["--preload", "no_such_module", "--help"], 2, "no module named 'no_such_module'"),
+    ],
+)
+def test_the_command_takes_its_own_options_and_flowers(options, status, words):
+    environment = {**os.environ, "FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1"}
+    done = subprocess.run([BIN / "fedlane-supernode", *options], capture_output=True, text=True, env=environment)
+    assert done.returncode == status
+    assert words in done.stdout + done.stderr
+    assert "Traceback" not in done.stderr
