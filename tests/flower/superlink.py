@@ -103,14 +103,16 @@ class Federation:
         self.superlink = self._start("superlink", BIN / "flower-superlink", *options)
         wait_for(lambda: _listens(self.port), 30, lambda: self.log("superlink"))
 
-    def start_node(self, number, *, through=None, stock=False, **config):
+    def start_node(self, number, *, through=None, stock=False, preload=(), **config):
         """Start a SuperNode whose node-config carries its number as `partition-id` and whatever else is given.
 
-        through: the port at which it reaches SuperLink, if there is something between; stock: Flower's own command.
+        through: the port at which it reaches SuperLink, if there is something between; stock: Flower's own command;
+        preload: modules that ours imports once.
         """
         values = " ".join(f"{k}={json.dumps(v)}" for k, v in {"partition-id": number, **config}.items())
         options = ["--insecure", "--superlink", f"127.0.0.1:{through or self.port}", "--host", "127.0.0.1"]
         options += ["--port", str(free_port()), "--node-config", values]
+        options += [word for module in preload for word in ("--preload", module)]
         self.nodes[number] = self._start(
             f"node{number}", BIN / ("flower-supernode" if stock else "fedlane-supernode"), *options
         )

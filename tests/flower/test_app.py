@@ -19,7 +19,8 @@ def test_the_example_trains_and_counts(tmp_path):
     with Federation(tmp_path / "federation") as federation:
         for number, ledger in enumerate(ledgers):
             switch = f"mkdir -p {tmp_path}/switched/{number}-{{lane}}"
-            federation.start_node(number, **{"fedlane-ledger": str(ledger), "fedlane-switch": switch})
+            mine = {"fedlane-ledger": str(ledger), "fedlane-switch": switch}
+            federation.start_node(number, preload=["fedlane.flower.preload"] * number, **mine)
         config = {"rounds": ROUNDS, "clients": CLIENTS, "hidden": 16, "lanes": 2, "deadline-s": 60.0}
         run = federation.run(APP, {**config, "state-dir": str(tmp_path / "state")})
         run.wait(150)

@@ -14,19 +14,23 @@ from superlink import Federation, Relay
 from fedlane.flower import _adapted
 from fedlane.flower.grid import Post, _arrival, dispatch, exchange
 
-ROUNDS = 3
+ROUNDS = 4
 
 
 @pytest.mark.alone
 def test_deadlines_and_stamps(tmp_path):
-    """1 MB each way, three nodes, whose processes start while others are timed.
+    """1 MB each way, three of Flower's own nodes, whose processes start while others are timed.
 
-    On two cores that start three processes one stamp in five or so is 0.1 to 0.2 s behind, so that the middle is
-    judged; with Flower's own waits it would be a second.
+    Deadlines within 50 ms, stamps within 100 ms (95th percentile); with Flower's own waits it would be a second. A busy
+    machine delays stamps and nothing hastens them, so there is a second try.
     """
-    late = stamps(tmp_path)
-    print("stamps, s after the truth:", np.round(np.sort(late), 3))
-    assert np.median(late) < 0.1, late
+    late = []
+    for attempt in range(2):
+        late.append(stamps(tmp_path / str(attempt)))
+        print("stamps, s after the truth:", np.round(np.sort(late[-1]), 3))
+        if np.quantile(late[-1], 0.95) < 0.1:
+            return
+    raise AssertionError(late)
 
 
 def stamps(folder):
@@ -34,7 +38,7 @@ def stamps(folder):
     with Federation(folder) as federation:
         relays = [Relay(federation.port) for _ in range(3)]
         for number, relay in enumerate(relays):
-            federation.start_node(number, through=relay.port)
+            federation.start_node(number, through=relay.port, stock=True)
         out = folder / "out.json"
         run = federation.run("echo", {"nodes": 3, "rounds": ROUNDS, "deadline": 3.0, "out": str(out)})
         assert run.wait(100).startswith("finished:completed"), run.log()

@@ -210,7 +210,8 @@ def test_traces_are_read_and_replayed(tmp_path, monkeypatch):
     for text, message in (
         ("a,b\n1,2\n", "no column"),
         ("x_mbps,b\n-1,0\n", "finite rates"),
-        ("word\n", "cannot be read"),
+        ("word\n", "no column"),
+        ("7\nword\n", "cannot be read"),
     ):
         csv.write_text(text)
         with pytest.raises(InputError, match=message):
