@@ -32,9 +32,10 @@ def members(folder):
 def test_faults(tmp_path):
     """Silence, nodes killed in mid-round and in mid-upload, NaN, a wrong shape, an exploding norm, another's id, ..."""
     with Federation(tmp_path) as federation:
+        once = iter([True])
 
         def pushed():
-            if uploads(tmp_path, "client-4")[5:] and 4 in federation.nodes:
+            if uploads(tmp_path, "client-4")[5:] and next(once, False):
                 federation.kill_node(4)  # the reply's header is there, and SuperLink has promised it; the rest is not
 
         relay = Relay(federation.port, pushed)
@@ -50,6 +51,7 @@ def test_faults(tmp_path):
         assert run.wait(100).startswith("finished:completed"), run.log()
         relay.close()
         assert 4 not in federation.nodes
+    assert b"fedlane.flower.nursery" in (tmp_path / "client-0.parent").read_bytes()
     said, done = log(tmp_path), Run.load(tmp_path / "state")
     lines, ids = said.splitlines(), {name: member["node_id"] for name, member in members(tmp_path).items()}
     for reason in (

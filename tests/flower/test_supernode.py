@@ -5,6 +5,7 @@ import json
 import logging
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -26,6 +27,9 @@ def tell():
     print("PROBE", json.dumps({
         "pid": os.getpid(), "parent": os.getppid(), "draw": numpy.random.random(), "argv": sys.argv,
         "signals": [signal.getsignal(n) == signal.SIG_DFL for n in (signal.SIGTERM, signal.SIGCHLD)],
+        "interrupt": signal.getsignal(signal.SIGINT) == signal.default_int_handler, "word": sys.stdin.read(),
+        "files": [int(n) for n in os.listdir("/proc/self/fd") if os.path.exists(f"/proc/self/fd/{n}")],
+        "cwd_first": "" in sys.path or os.getcwd() in sys.path[:1],
     }), flush=True)
 
 os.register_at_fork(after_in_child=lambda: atexit.register(tell))
@@ -40,10 +44,12 @@ def modules(tmp_path, monkeypatch):
     return tmp_path
 
 
-def call(*arguments, marker=""):
-    """What the command on the PATH says, in the end: it may have handed over."""
-    with (Path(os.environ["PYTHONPATH"]) / "said").open("w+") as said:
-        done = subprocess.run([COMMAND, *arguments], stdout=said, stderr=subprocess.STDOUT, timeout=30)
+def call(*arguments, marker="", word=""):
+    """What the command on the PATH says, in the end: it may have handed over. A word is put to its input."""
+    folder = Path(os.environ["PYTHONPATH"])
+    (folder / "word").write_text(word)
+    with (folder / "word").open() as asked, (folder / "said").open("w+") as said:
+        done = subprocess.run([COMMAND, *arguments], stdin=asked, stdout=said, stderr=subprocess.STDOUT, timeout=30)
         end = time.monotonic() + 20
         while True:
             said.seek(0)
@@ -57,10 +63,12 @@ def wait_for_the_nursery():
     """Until it answers: before that, Flower's own command is run, which is right, too."""
     end = time.monotonic() + 30
     folder = Path(os.environ["PATH"].split(os.pathsep)[0]).parent
-    while not (folder / "nursery").exists():
-        assert time.monotonic() < end
-        time.sleep(0.05)
-    return folder
+    with socket.socket(socket.AF_UNIX) as line:
+        while line.connect_ex(str(folder / "door")):
+            assert time.monotonic() < end
+            time.sleep(0.05)
+    (nursery,) = processes(str(folder))
+    return folder, nursery
 
 
 def processes(word):
@@ -80,9 +88,8 @@ def test_each_app_is_a_new_process(modules):
     (modules / "probe.py").write_text(PROBE)
     before = os.environ["PATH"]
     with open_nursery(0.25, ["probe"]):
-        folder = wait_for_the_nursery()
-        (nursery,) = processes(str(folder / "nursery"))
-        said = [call("--help", marker="PROBE")[1] for _ in range(2)]
+        folder, nursery = wait_for_the_nursery()
+        said = [call("--help", marker="PROBE", word=f"word {number}")[1] for number in range(2)]
     assert os.environ["PATH"] == before
     assert not folder.exists()
     plain = subprocess.run([BIN / COMMAND, "--help"], capture_output=True, text=True).stdout
@@ -96,42 +103,76 @@ def test_each_app_is_a_new_process(modules):
     assert probes[0]["draw"] != probes[1]["draw"]
     assert [probe["argv"] for probe in probes] == [[COMMAND, "--help"]] * 2
     assert [probe["signals"] for probe in probes] == [[True, True]] * 2
+    assert [probe["interrupt"] for probe in probes] == [True, True]
+    assert [probe["word"] for probe in probes] == ["word 0", "word 1"]
+    assert [probe["files"] for probe in probes] == [[0, 1, 2]] * 2
+    assert not probes[0]["cwd_first"]
 
 
-@pytest.mark.parametrize("why", ["dead", "threads"])
-def test_without_a_nursery_flowers_own_command_is_run(modules, why):
-    """A nursery that has died, or that a module has given a thread, which a fork would lose."""
+@pytest.mark.parametrize("why", ["dead", "stopped", "threads", "broken"])
+def test_without_a_nursery_flowers_own_command_is_run(modules, capfd, why):
+    """A nursery that has died, that is stuck, or that modules make impossible: once, and nothing is born later."""
     (modules / "threads.py").write_text(
         "import threading, time\nthreading.Thread(target=time.sleep, args=(60,), daemon=True).start()\n"
     )
+    (modules / "broken.py").write_text("import no_such_module\n")
     (modules / "probe.py").write_text(PROBE)
-    with open_nursery(0.25, ["probe", *(["threads"] if why == "threads" else [])]):
-        folder = wait_for_the_nursery()
-        if why == "dead":
-            os.kill(processes(str(folder / "nursery"))[0], signal.SIGKILL)
+    with open_nursery(0.25, ["probe", *([why] if why in ("threads", "broken") else [])]):
+        folder = Path(os.environ["PATH"].split(os.pathsep)[0]).parent
+        if why in ("dead", "stopped"):
+            _, nursery = wait_for_the_nursery()
+            os.kill(nursery, signal.SIGKILL if why == "dead" else signal.SIGSTOP)
+        else:
+            end = time.monotonic() + 30
+            while processes(str(folder)) or "apps start as Flower has it" not in (said := capfd.readouterr().err):
+                assert time.monotonic() < end
+                time.sleep(0.1)
+            assert {"threads": "keeps a thread", "broken": "No module named 'no_such_module'"}[why] in said
+            assert "Traceback" not in said
+            return  # the folder is gone, and our command with it
         status, text = call("--help", marker="usage")
         assert status == 0
         assert "PROBE" not in text
+        if why == "stopped":
+            os.kill(nursery, signal.SIGCONT)
+            time.sleep(1.0)
+            said = (modules / "said").read_text()
+            assert (said.count("usage"), said.count("PROBE")) == (1, 0)
         assert call("--no-such-option", marker="usage")[0] == 2
 
 
 def test_a_nursery_ends_with_its_node(modules):
-    """Killed without a word, the node leaves no nursery behind."""
+    """Killed without a word, the node leaves neither nursery nor folder behind."""
     code = (
-        "import time\nfrom fedlane.flower.nursery import open_nursery\n"
-        "with open_nursery(0.25):\n    print('open', flush=True)\n    time.sleep(60)"
+        "import os, time\nfrom fedlane.flower.nursery import open_nursery\n"
+        "with open_nursery(0.25):\n    print(os.environ['PATH'].split(':')[0], flush=True)\n    time.sleep(60)"
     )
-    node = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE)
-    node.stdout.readline()
-    end = time.monotonic() + 30
-    while not (children := Path(f"/proc/{node.pid}/task/{node.pid}/children").read_text().split()):
-        assert time.monotonic() < end
+    node = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+    folder = Path(node.stdout.readline().strip()).parent
+    assert folder.is_dir()
     node.kill()
     node.wait()
     node.stdout.close()
-    while Path(f"/proc/{children[0]}").exists():
+    end = time.monotonic() + 30
+    while processes(str(folder)) or folder.exists():
         assert time.monotonic() < end, "the nursery lives on"
         time.sleep(0.05)
+
+
+def test_where_no_nursery_can_be_flower_does_it(modules, monkeypatch, caplog):
+    """A folder whose name is too long for a socket, or another Flower on the PATH: a warning, and nothing changes."""
+    deep = modules / ("x" * 90)
+    deep.mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(deep))
+    with open_nursery(0.25):
+        assert os.environ["PATH"].startswith(str(BIN))
+    assert "too long for a socket" in caplog.text
+    (modules / COMMAND).write_text("#!/bin/sh\n")
+    (modules / COMMAND).chmod(0o700)
+    monkeypatch.setenv("PATH", f"{modules}{os.pathsep}{os.environ['PATH']}")
+    with open_nursery(0.25):
+        assert os.environ["PATH"].startswith(str(modules))
+    assert "beside this Python" in caplog.text
 
 
 @pytest.mark.parametrize(
@@ -161,22 +202,30 @@ def test_the_adapted_waits_fit_the_installed_flwr(monkeypatch, caplog, module, f
     monkeypatch.setitem(names, function, theirs)
     if "time" in names:
         monkeypatch.setitem(names, "time", time)
+    slept = []
+    monkeypatch.setattr(time, "sleep", slept.append)
     assert change(0.2)
     assert names[function].func is theirs
     waits = names[function].keywords
     assert (waits["initial_backoff"], waits["backoff_cap"]) == (0.02, 0.2)
     if "time" in names:
-        for asked_s, least_s, most_s in ((3.0, 0.2, 0.29), (0.5, 0.05, 0.14)):
-            began = time.monotonic()
-            names["time"].sleep(asked_s)
-            assert least_s <= time.monotonic() - began < most_s
+        names["time"].sleep(3)
+        names["time"].sleep(0.5)
+        assert slept == [0.2, 0.05]
         assert names["time"].time is time.time
+        monkeypatch.setitem(names, "time", time)
+        monkeypatch.setitem(names, function, theirs)
+        assert change(2.0)
+        names["time"].sleep(3)
+        names["time"].sleep(0.5)
+        assert slept[2:] == [2.0, 0.05]  # the price of a look is SuperLink's: who asks for few gets few
 
 
 @pytest.mark.parametrize(
     ("options", "status", "words"),
     [
-        (["--look-every", "9"], 2, "must be from 0.01 to 3 s, got 9"),
+        (["--look-every", "90"], 2, "must be from 0.01 to 60 s, got 90"),
+        (["--preload", "a b"], 2, "not a module's name: 'a b'"),
         (["--look-every", "soon"], 2, "invalid"),
         (["--no-such-option"], 2, "unrecognized arguments: --no-such-option"),
         (["--help"], 0, "--preload MODULE"),

@@ -144,11 +144,11 @@ def _takes(function: Callable[..., object] | None, *names: str) -> bool:
 
 def _warn(consequence: str) -> None:
     tested = ", ".join(f"{version}.x" for version in TESTED)
-    logger.warning("flwr %s is not one of %s: %s", flwr.__version__, tested, consequence)
+    logger.warning("flwr %s is not as the tested %s: %s", flwr.__version__, tested, consequence)
 
 
 def look_every(seconds: float) -> bool:
-    """Let this process's SuperNode look for work every so often, and ten times as often at what its app has done.
+    """Let this process's SuperNode look for work every so often, and every 50 ms at what its app has done.
 
     Says whether it does: not where Flower is another than was tested. Looking often, a node may find a message whose
     objects are still on their way from the ServerApp; it asks for those again as soon.
@@ -160,8 +160,8 @@ def look_every(seconds: float) -> bool:
         _warn("this node looks for work every 3 s, as Flower has it")
         return False
 
-    def sleep(asked_s: float) -> None:
-        time.sleep(min(asked_s / 10, seconds))
+    def sleep(asked_s: float) -> None:  # Flower asks for 3 s without work, and for 0.5 s while its app works
+        time.sleep(seconds if asked_s >= 1.0 else min(asked_s / 10, seconds))
 
     names["time"] = types.SimpleNamespace(**{**vars(time), "sleep": sleep})
     return True

@@ -24,9 +24,11 @@ class Calibration:
     between_s: float
     """A round's wall-clock time beyond its delay: aggregation, evaluation, files."""
     samples: int
+    stock_nodes: bool
+    """Whether the nodes were Flower's own, which wait more."""
 
     @classmethod
-    def of(cls, run: Run, links_s: FloatArray) -> "Calibration":
+    def of(cls, run: Run, links_s: FloatArray, stock_nodes: bool) -> "Calibration":
         """From a run whose links took ``links_s``, both ways together, for each of its assignments."""
         table, rounds = run.assignments, run.rounds
         punctual = table["punctual"].to_numpy(zero_copy_only=False)
@@ -40,6 +42,7 @@ class Calibration:
             compute_s=float(np.median(table["compute_s"].to_numpy()[punctual])),
             between_s=beyond_s / rounds.num_rows,
             samples=int(punctual.sum()),
+            stock_nodes=stock_nodes,
         )
 
     def write(self, path: Path) -> None:

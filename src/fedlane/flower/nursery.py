@@ -3,8 +3,8 @@
 Flower starts a new `flwr-clientapp` for every message, and most of what a small one does is to import Flower: about a
 second of a processor. SuperExec finds that command on its PATH, so a node can put another of the same name before it:
 one that hands its arguments and its open files over to the nursery, which forks. Every message still has a process of
-its own, and no app's code ever runs in the nursery itself. If the nursery cannot be reached, the command that was found
-is run after all.
+its own, and nothing that a message brings runs in the nursery itself. Where the hand-over does not succeed, the command
+that was found is run after all; never both, since a child that cannot say so is not born.
 """
 
 import contextlib
@@ -12,6 +12,7 @@ import gc
 import importlib
 import importlib.metadata
 import json
+import logging
 import os
 import select
 import shlex
@@ -21,29 +22,33 @@ import socket
 import subprocess
 import sys
 import tempfile
-import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from fedlane.flower._adapted import look_for_the_model_every
 
-COMMAND = "flwr-clientapp"
-_LONGEST = 65536
-"""Bytes of a hand-over: a token, an address, a few paths."""
-_HAND_OVER = """\
-import json, os, socket, sys
+logger = logging.getLogger("fedlane.flower")
 
-nursery, command, *arguments = sys.argv[1:]
-try:
-    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as line:
-        line.settimeout(10.0)
-        line.connect(nursery)
-        socket.send_fds(line, [json.dumps(arguments).encode()], [0, 1, 2])
-        born = line.recv(1) == b"1"
-except OSError:
-    born = False
-if not born:
-    os.execv(command, [command, *arguments])
+COMMAND = "flwr-clientapp"
+BORN = b"1"
+_PIECE = 65536
+_HEARD_S = 5.0
+_LONGEST = 100
+"""Bytes of a socket's path; Linux has 108."""
+_HAND_OVER = """\
+import json, socket, sys
+door, *arguments = sys.argv[1:]
+with socket.socket(socket.AF_UNIX) as line:
+    line.settimeout(5.0)
+    line.connect(door)
+    socket.send_fds(line, [json.dumps(arguments).encode()], [0, 1, 2])
+    line.shutdown(socket.SHUT_WR)
+    try:
+        word = line.recv(1)
+    except TimeoutError:
+        line.shutdown(socket.SHUT_RD)  # from now on nobody can be born; somebody may have been a moment ago
+        word = line.recv(1)
+sys.exit(word != b"1")
 """
 
 
@@ -51,83 +56,137 @@ if not born:
 def open_nursery(look_s: float, preload: Sequence[str] = ()) -> Iterator[None]:
     """While this lasts, ClientApps of what this process starts are born in a nursery, with these modules imported.
 
-    They look every ``look_s`` whether their model is there.
+    They look every ``look_s`` whether their model is there. Only this user can reach the nursery. Where there can be
+    none, which is logged, Flower starts its apps its own way.
     """
-    real = shutil.which(COMMAND)
-    if real is None or not hasattr(os, "fork") or not hasattr(socket, "SOCK_SEQPACKET"):
-        yield  # Flower starts them its own way
+    found, path = shutil.which(COMMAND), os.environ.get("PATH", os.defpath)
+    real = Path(sys.executable).with_name(COMMAND)
+    if sys.platform != "linux" or found is None or not real.exists() or not real.samefile(found):
+        logger.warning("apps start as Flower has it: copying them needs Linux, and %s beside this Python", COMMAND)
+        yield
         return
-    path = os.environ["PATH"]
-    with tempfile.TemporaryDirectory(prefix="fedlane-", ignore_cleanup_errors=True) as folder:
-        address, script, ours = Path(folder, "nursery"), Path(folder, "hand_over.py"), Path(folder, "bin", COMMAND)
-        ours.parent.mkdir()
-        script.write_text(_HAND_OVER)
-        words = [sys.executable, "-IS", str(script), str(address), real]
-        ours.write_text(f'#!/bin/sh\nexec {shlex.join(words)} "$@"\n')
-        ours.chmod(0o700)
-        argv = [sys.executable, "-m", "fedlane.flower.nursery", str(address), str(look_s), *preload]
-        process = subprocess.Popen(argv, stdin=subprocess.PIPE)  # its end of input is the sign that we are gone
-        os.environ["PATH"] = f"{ours.parent}{os.pathsep}{path}"
-        try:
-            yield
-        finally:
-            os.environ["PATH"] = path
-            process.communicate()
+    try:
+        folder = Path(tempfile.mkdtemp(prefix="fedlane-"))
+        _write_command(folder, str(real))
+        # The end of its input is the sign that we are gone. -P: what lies in our folder is not its to import.
+        argv = [sys.executable, "-P", "-m", "fedlane.flower.nursery", str(folder), str(look_s), *preload]
+        process = subprocess.Popen(argv, stdin=subprocess.PIPE)
+    except OSError as error:
+        logger.warning("apps start as Flower has it: no nursery can be made: %s", error)
+        yield
+        return
+    os.environ["PATH"] = f"{folder / 'bin'}{os.pathsep}{path}"
+    try:
+        yield
+    finally:
+        os.environ["PATH"] = path
+        process.kill()  # whoever was born lives on
+        process.communicate()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _write_command(folder: Path, real: str) -> None:
+    """Our command: hand over, or else run the real one."""
+    ours, door = folder / "bin" / COMMAND, _door(folder)
+    if len(os.fsencode(door)) > _LONGEST:
+        raise OSError(f"the name of {door} is too long for a socket (TMPDIR)")
+    ours.parent.mkdir()
+    hand_over = shlex.join([sys.executable, "-IS", "-c", _HAND_OVER, str(door)])
+    ours.write_text(f'#!/bin/sh\n{hand_over} "$@" 2>/dev/null && exit 0\nexec {shlex.quote(real)} "$@"\n')
+    ours.chmod(0o700)
+
+
+def _door(folder: Path) -> Path:
+    return folder / "door"
 
 
 def main() -> None:
-    """Wait for hand-overs until whoever started this is gone: ADDRESS LOOK_S [MODULE ...]."""
-    address, look_s, *preload = sys.argv[1:]
-    (entry,) = importlib.metadata.entry_points(group="console_scripts", name=COMMAND)
-    app = entry.load()
-    look_for_the_model_every(float(look_s))
-    for name in preload:
-        importlib.import_module(name)
-    gc.collect()
-    gc.freeze()  # what all children share is not written to
-    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as door:
-        door.bind(address)
-        door.listen(16)
-        arguments = _until_born(door)
-    if arguments is not None:  # in the child
-        sys.argv = [COMMAND, *arguments]
+    """Wait for hand-overs until whoever started this is gone: FOLDER LOOK_S [MODULE ...]."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)  # they are meant for the node, whose end is the nursery's
+    folder, look_s, *preload = sys.argv[1:]
+    born = None
+    try:
+        (entry,) = importlib.metadata.entry_points(group="console_scripts", name=COMMAND)
+        app = entry.load()
+        look_for_the_model_every(float(look_s))
+        for name in preload:
+            importlib.import_module(name)
+        if not _can_be_copied():
+            sys.exit("fedlane-supernode: apps start as Flower has it: a module of --preload keeps a thread running")
+        gc.collect()
+        gc.freeze()  # what all children share is not written to
+        with socket.socket(socket.AF_UNIX) as door:
+            door.bind(str(_door(Path(folder))))
+            door.listen(16)
+            born = _until_born(door)
+    except ImportError as error:
+        sys.exit(f"fedlane-supernode: apps start as Flower has it: --preload failed: {error}")
+    finally:
+        if born is None:  # the nursery's own end: nobody else may be left to tidy up
+            shutil.rmtree(folder, ignore_errors=True)
+    if born is not None:
+        sys.argv = [COMMAND, *born]
         sys.exit(app())
+
+
+def _can_be_copied() -> bool:
+    """Whether a fork loses nothing: all threads are ours, but those that end by themselves at a fork, as OpenBLAS's."""
+    sys.stdout.flush()
+    child = os.fork()
+    if child == 0:
+        os._exit(0)
+    os.waitpid(child, 0)
+    return sum(1 for _ in Path("/proc/self/task").iterdir()) == 1
 
 
 def _until_born(door: socket.socket) -> list[str] | None:
     """Fork for every hand-over. In a child, returns its arguments; in the nursery None, at the end."""
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, signal.SIG_IGN)  # they are meant for the node, whose end is the nursery's
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for a child
     while True:
         ready, _, _ = select.select([door, sys.stdin], [], [])
         if sys.stdin in ready:
             return None
-        with door.accept()[0] as line, contextlib.suppress(OSError, ValueError):
-            line.settimeout(1.0)
-            said, files, _, _ = socket.recv_fds(line, _LONGEST, 3)
-            arguments = json.loads(said)
-            if threading.active_count() > 1:  # a module keeps a thread, which a fork would lose
-                line.send(b"0")
-            elif os.fork() == 0:
-                _settle(files)
-                return [str(word) for word in arguments]
-            else:
-                line.send(b"1")
-            for file in files:
-                os.close(file)
+        with contextlib.suppress(OSError, ValueError), door.accept()[0] as line:
+            line.settimeout(_HEARD_S)
+            arguments, files = _heard(line)
+            try:
+                if os.fork() == 0:
+                    _be_born(line, files)
+                    return arguments
+            finally:
+                for file in files:
+                    os.close(file)
 
 
-def _settle(files: Sequence[int]) -> None:
-    """Be as a process that was just started: its own open files, signals and random numbers."""
-    for number, file in enumerate(files):
-        os.dup2(file, number)
-        os.close(file)
-    for number in (signal.SIGTERM, signal.SIGCHLD):
-        signal.signal(number, signal.SIG_DFL)
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    if "numpy" in sys.modules:
-        importlib.import_module("numpy.random").seed()
+def _heard(line: socket.socket) -> tuple[list[str], list[int]]:
+    """A hand-over: arguments, and the three open files that came with the first bytes."""
+    said, files, _, _ = socket.recv_fds(line, _PIECE, 3)
+    try:
+        while piece := line.recv(_PIECE):
+            said += piece
+        if len(files) != 3:
+            raise ValueError("not all files came")
+        return [str(word) for word in json.loads(said)], files
+    except BaseException:
+        for file in files:
+            os.close(file)
+        raise
+
+
+def _be_born(line: socket.socket, files: Sequence[int]) -> None:
+    """Say so, and be as a process that was just started: its own open files, signals and random numbers."""
+    try:
+        line.sendall(BORN)  # fails where whoever handed over has given up, and runs the real command
+        for number, file in enumerate(files):
+            os.dup2(file, number)
+        for signal_number in (signal.SIGTERM, signal.SIGCHLD):
+            signal.signal(signal_number, signal.SIG_DFL)
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        if "numpy" in sys.modules:
+            importlib.import_module("numpy.random").seed()
+    except BaseException:
+        os._exit(1)
 
 
 if __name__ == "__main__":

@@ -97,8 +97,15 @@ def give_way(process: int) -> None:
     """
     with contextlib.suppress(OSError):
         os.setpriority(os.PRIO_PROCESS, process, _GIVE_WAY)
-    with contextlib.suppress(OSError):
-        Path(f"/proc/{process}/autogroup").write_text(str(_GIVE_WAY))
+    for _ in range(5):
+        try:
+            Path(f"/proc/{process}/autogroup").write_text(str(_GIVE_WAY))
+        except BlockingIOError:  # only root may do this more often than every 0.1 s
+            time.sleep(0.1)
+        except OSError:
+            return
+        else:
+            return
 
 
 class Federation:
@@ -206,7 +213,7 @@ class Federation:
 
         With ``stock`` it is Flower's own command; otherwise ours, with modules that its apps will want.
         """
-        ours = [sys.executable, "-m", "fedlane.flower.supernode", *(w for name in preload for w in ("--preload", name))]
+        ours = ["fedlane-supernode", *(word for module in preload for word in ("--preload", module))]
         settings = " ".join(f"{k}={json.dumps(v)}" for k, v in (config or {}).items())
         secure = ["--root-certificates", str(self.files.authority)]
         node = self.start(

@@ -8,13 +8,15 @@ Flower anew, and that process waits for the model with pauses that double. Here 
 """
 
 import argparse
+import contextlib
 import importlib.util
+import logging
 import os
 import sys
 
 LOOK_S = 0.25
 _POLL = "FLWR_SUPEREXEC_TASK_POLL_INTERVAL"
-_LEAST_S, _MOST_S = 0.01, 3.0
+_LEAST_S, _MOST_S = 0.01, 60.0
 
 
 def main() -> None:
@@ -29,8 +31,14 @@ def main() -> None:
         "--look-every", type=_seconds, default=LOOK_S, metavar="S", help=f"seconds between looks for work ({LOOK_S:g})"
     )
     parser.add_argument(
-        "--preload", action="append", type=_module, default=[], metavar="MODULE", help="import once for all messages"
+        "--preload",
+        action="append",
+        type=_module,
+        default=[],
+        metavar="MODULE",
+        help="import once for all messages: not your app, nor what draws random numbers when it is imported",
     )
+    parser.add_argument("--isolation", help=argparse.SUPPRESS)
     try:
         from flwr.supernode.cli.flower_supernode import flower_supernode
     except ImportError as error:
@@ -39,13 +47,18 @@ def main() -> None:
     from fedlane.flower.nursery import open_nursery
 
     given, theirs = parser.parse_known_args()
+    asks = bool({"-h", "--help", "-V", "--version"} & set(theirs))
     if {"-h", "--help"} & set(theirs):
         parser.print_help()
         print("\nand, from flower-supernode:\n", flush=True)
-    sys.argv = ["fedlane-supernode", *theirs]
+    sys.argv = ["fedlane-supernode", *theirs, *(["--isolation", given.isolation] if given.isolation else [])]
+    logging.basicConfig(format="fedlane-supernode: %(message)s")  # for warnings of ours
     look_every(given.look_every)
-    os.environ.setdefault(_POLL, str(given.look_every))
-    with open_nursery(given.look_every, given.preload):
+    near_s = min(given.look_every, LOOK_S)  # what only this machine notices
+    os.environ.setdefault(_POLL, str(near_s))
+    with contextlib.ExitStack() as stack:
+        if not asks and given.isolation != "process":  # then somebody else starts the apps
+            stack.enter_context(open_nursery(near_s, given.preload))
         flower_supernode()
 
 
@@ -57,11 +70,9 @@ def _seconds(text: str) -> float:
 
 
 def _module(text: str) -> str:
-    try:
-        found = importlib.util.find_spec(text)
-    except (ImportError, ValueError):
-        found = None
-    if found is None:
+    if not all(part.isidentifier() for part in text.split(".")):
+        raise argparse.ArgumentTypeError(f"not a module's name: {text!r}")
+    if importlib.util.find_spec(text.partition(".")[0]) is None:
         raise argparse.ArgumentTypeError(f"no module named {text!r}")
     return text
 

@@ -104,6 +104,8 @@ class Testbed:
         calibration: Calibration | None = None,
     ) -> None:
         setting.check()
+        if calibration is not None and calibration.stock_nodes != setting.stock_nodes:
+            raise InputError("the calibration was measured with other nodes (--stock-nodes)")
         self.setting, self.folder, self.say = setting, folder, say
         self.calibration = calibration
         self._stack, self._signals = contextlib.ExitStack(), contextlib.ExitStack()
@@ -178,7 +180,7 @@ class Testbed:
         run = self._follow(plan, progress)
         pairs = zip(*(run.assignments[name].to_pylist() for name in ("round", "client", "channel")), strict=True)
         moving_s = [2 * 8e-6 * plan.payload_bytes / plan.rate_mbps(*pair) for pair in pairs]
-        self.calibration = Calibration.of(run, np.array(moving_s))
+        self.calibration = Calibration.of(run, np.array(moving_s), setting.stock_nodes)
         self.calibration.write(self.folder / "calibration.json")
         self._write_scenario()
         return self.calibration
