@@ -118,7 +118,7 @@ def play(folder: Path, app: Path, rounds: int, stock: bool, preload: list[str]) 
         superlink.wait_for(
             lambda: status.exists() and "finished" in status.read_text(), 60.0 * rounds, "end of the run"
         )
-        delays: list[float] = Run.load(folder / "state").rounds["delay_s"].to_pylist()
+        delays = [float(delay) for delay in Run.load(folder / "state").rounds["delay_s"].to_numpy()]
         return delays[1:]
 
 

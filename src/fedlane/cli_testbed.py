@@ -79,7 +79,7 @@ def run_testbed(
         raise InputError("--calibrate and --calibration exclude each other")
     measured = None if calibration is None else Calibration.read(calibration)
     setting = _setting(scenario, clients, lanes, rounds, deadline, rates, trace, payload, seed, stock_nodes)
-    setting.check()
+    setting.check(measured)
     reason = links.missing()
     if reason is not None:
         raise InputError(f"the testbed cannot run here: {reason}")

@@ -65,6 +65,14 @@ def test_the_journal_counts_what_was_ordered(tmp_path):
         store.charged()
 
 
+@pytest.mark.parametrize("name", ["orders.jsonl", ".federation.npz"])
+def test_a_full_disk_is_one_line(tmp_path, name):
+    (tmp_path / name).symlink_to("/dev/full")
+    store = Store(tmp_path)
+    with pytest.raises(InputError, match=f"{name.lstrip('.')} cannot be written: No space left on device"):
+        store.charge(0, {"a": 0}) if name == "orders.jsonl" else store.save(Saved({}, {"w": np.zeros(9)}))
+
+
 def test_two_servers_do_not_share_a_folder(tmp_path, monkeypatch):
     monkeypatch.setattr("fedlane.flower.state.LOCK_WAIT_S", 0.2)
     code = (

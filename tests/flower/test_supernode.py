@@ -21,9 +21,9 @@ BIN = Path(sys.executable).parent
 pytestmark = pytest.mark.xdist_group("flower")
 PROBE = """
 import atexit, json, os, signal, sys
+import numpy.random
 
 def tell():
-    import numpy
     print("PROBE", json.dumps({
         "pid": os.getpid(), "parent": os.getppid(), "draw": numpy.random.random(), "argv": sys.argv,
         "signals": [signal.getsignal(n) == signal.SIG_DFL for n in (signal.SIGTERM, signal.SIGCHLD)],

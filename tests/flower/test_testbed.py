@@ -15,6 +15,7 @@ from conftest import missing
 from fedlane import Run, simulate
 from fedlane.cli_testbed import run_testbed
 from fedlane.flower import links, testbed
+from fedlane.flower.calibration import Calibration
 from fedlane.flower.meter import _moved
 from fedlane.flower.testbed_app import perceptron
 from fedlane.learning.datasets import load_dataset
@@ -166,6 +167,14 @@ def test_bad_input_is_one_line_before_anything_is_built(options, message, tmp_pa
         run_testbed(**options)
     assert not cells_of(os.getpid())
     assert not list(tmp_path.iterdir())
+
+
+def test_a_calibration_of_other_nodes_is_refused(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Calibration((1.0, 5.0), 0.1, 0.1, 20, stock_nodes=True).write(tmp_path / "calibration.json")
+    with pytest.raises(InputError, match="measured with other nodes"):
+        run_testbed(calibration=tmp_path / "calibration.json")
+    assert [path.name for path in tmp_path.iterdir()] == ["calibration.json"]
 
 
 def test_the_meter_finds_a_transfer_among_polls():

@@ -59,7 +59,7 @@ class Setting:
     stock_nodes: bool = False
     """Flower's own SuperNodes, with all their waits, instead of ours."""
 
-    def check(self) -> None:
+    def check(self, calibration: Calibration | None = None) -> None:
         for field in ("clients", "lanes", "rounds"):
             at_least(field, getattr(self, field), 1)
         at_least("seed", self.seed, 0)
@@ -70,6 +70,8 @@ class Setting:
                 f"rates are of {self.rates_mbps.shape[1]} clients on {self.rates_mbps.shape[2]} lanes, "
                 f"not of {self.clients} on {self.lanes}"
             )
+        if calibration is not None and calibration.stock_nodes != self.stock_nodes:
+            raise InputError("the calibration was measured with other nodes (--stock-nodes)")
 
 
 @dataclass(frozen=True)
@@ -103,9 +105,7 @@ class Testbed:
         say: Callable[[str], None] = lambda text: None,
         calibration: Calibration | None = None,
     ) -> None:
-        setting.check()
-        if calibration is not None and calibration.stock_nodes != setting.stock_nodes:
-            raise InputError("the calibration was measured with other nodes (--stock-nodes)")
+        setting.check(calibration)
         self.setting, self.folder, self.say = setting, folder, say
         self.calibration = calibration
         self._stack, self._signals = contextlib.ExitStack(), contextlib.ExitStack()
