@@ -195,15 +195,15 @@ def _row(one: "Played", predicted_s: float | None) -> dict[str, object]:
 def _table(rows: list[dict[str, object]]) -> Table:
     table = Table("policy", "wall-clock", "predicted", "mean round", "late", "quota missed by", "link / (size / rate)")
 
-    def number(value: object, form: str) -> str:
-        return format(value, form) if isinstance(value, float | int) else "-"
+    def number(value: object, form: str, unit: str = "") -> str:
+        return f"{value:{form}}{unit}" if isinstance(value, float | int) else "-"
 
     for row in rows:
         table.add_row(
             str(row["policy"]),
-            f"{number(row['wall_s'], '.1f')} s",
-            f"{number(row['predicted_s'], '.1f')} s",
-            f"{number(row['mean_round_s'], '.2f')} s",
+            number(row["wall_s"], ".1f", " s"),
+            number(row["predicted_s"], ".1f", " s"),
+            number(row["mean_round_s"], ".2f", " s"),
             number(row["late_share"], ".1%"),
             number(row["quota_shortfall"], ".3f"),
             number(row["network_over_expected"], ".3f"),

@@ -10,7 +10,6 @@ Flower anew, and that process waits for the model with pauses that double. Here 
 import argparse
 import contextlib
 import importlib.util
-import logging
 import os
 import sys
 
@@ -52,7 +51,6 @@ def main() -> None:
         parser.print_help()
         print("\nand, from flower-supernode:\n", flush=True)
     sys.argv = ["fedlane-supernode", *theirs, *(["--isolation", given.isolation] if given.isolation else [])]
-    logging.basicConfig(format="fedlane-supernode: %(message)s")  # for warnings of ours
     look_every(given.look_every)
     near_s = min(given.look_every, LOOK_S)  # what only this machine notices
     os.environ.setdefault(_POLL, str(near_s))
