@@ -169,6 +169,7 @@ def test_where_no_nursery_can_be_flower_does_it(modules, monkeypatch, caplog):
     with open_nursery(0.25):
         assert os.environ["PATH"].startswith(str(BIN))
     assert "too long for a socket" in caplog.text
+    assert not list(deep.iterdir())
     (modules / COMMAND).write_text("#!/bin/sh\n")
     (modules / COMMAND).chmod(0o700)
     monkeypatch.setenv("PATH", f"{modules}{os.pathsep}{os.environ['PATH']}")

@@ -66,11 +66,7 @@ def open_nursery(look_s: float, preload: Sequence[str] = ()) -> Iterator[None]:
         yield
         return
     try:
-        folder = Path(tempfile.mkdtemp(prefix="fedlane-"))
-        _write_command(folder, str(real))
-        # The end of its input is the sign that we are gone. -P: what lies in our folder is not its to import.
-        argv = [sys.executable, "-P", "-m", "fedlane.flower.nursery", str(folder), str(look_s), *preload]
-        process = subprocess.Popen(argv, stdin=subprocess.PIPE)
+        folder, process = _start(real, look_s, preload)
     except OSError as error:
         logger.warning("apps start as Flower has it: no nursery can be made: %s", error)
         yield
@@ -83,6 +79,19 @@ def open_nursery(look_s: float, preload: Sequence[str] = ()) -> Iterator[None]:
         process.kill()  # whoever was born lives on
         process.communicate()
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def _start(real: Path, look_s: float, preload: Sequence[str]) -> tuple[Path, "subprocess.Popen[bytes]"]:
+    """A nursery, and the folder with its door and our command."""
+    folder = Path(tempfile.mkdtemp(prefix="fedlane-"))
+    try:
+        _write_command(folder, str(real))
+        # The end of its input is the sign that we are gone. -P: what lies in our folder is not its to import.
+        argv = [sys.executable, "-P", "-m", "fedlane.flower.nursery", str(folder), str(look_s), *preload]
+        return folder, subprocess.Popen(argv, stdin=subprocess.PIPE)
+    except BaseException:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
 
 
 def _write_command(folder: Path, real: str) -> None:
@@ -120,8 +129,8 @@ def main() -> None:
             door.bind(str(_door(Path(folder))))
             door.listen(16)
             born = _until_born(door)
-    except ImportError as error:
-        sys.exit(f"fedlane-supernode: apps start as Flower has it: --preload failed: {error}")
+    except Exception as error:  # a module of somebody else's, or the door
+        sys.exit(f"fedlane-supernode: apps start as Flower has it: {type(error).__name__}: {error}")
     finally:
         if born is None:  # the nursery's own end: nobody else may be left to tidy up
             shutil.rmtree(folder, ignore_errors=True)
