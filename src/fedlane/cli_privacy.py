@@ -232,11 +232,15 @@ def _print_table(rows: list[dict[str, Any]]) -> None:
         if same:
             screen.print(" · ".join(f"{_words(key)} {_text(rows[0][key])}" for key in shown if key in same))
         shown = {key: value for key, value in shown.items() if key not in same}
-    table = Table()
-    for heading, value in shown.items():
-        table.add_column(_words(heading), justify="left" if isinstance(value, str) else "right")
-    for row in rows:
-        table.add_row(*(_text(row[key]) for key in shown))
+    table = Table(show_header=len(rows) > 1)
+    if len(rows) == 1:
+        for key, value in shown.items():
+            table.add_row(_words(key), _text(value))
+    else:
+        for heading, value in shown.items():
+            table.add_column(_words(heading), justify="left" if isinstance(value, str) else "right")
+        for row in rows:
+            table.add_row(*(_text(row[key]) for key in shown))
     screen.print(table)
     if any(row.get("mechanism") == "paper" and row["epsilon"] > row["epsilon_paper"] for row in rows):
         messages.print(

@@ -24,6 +24,7 @@ import atexit, json, os, signal, sys
 import numpy.random
 
 def tell():
+    print("PROBE's errors", file=sys.stderr, flush=True)
     print("PROBE", json.dumps({
         "pid": os.getpid(), "parent": os.getppid(), "draw": numpy.random.random(), "argv": sys.argv,
         "signals": [signal.getsignal(n) == signal.SIG_DFL for n in (signal.SIGTERM, signal.SIGCHLD)],
@@ -89,15 +90,15 @@ def test_each_app_is_a_new_process(modules):
     before = os.environ["PATH"]
     with open_nursery(0.25, ["probe"]):
         folder, nursery = wait_for_the_nursery()
-        said = [call("--help", marker="PROBE", word=f"word {number}")[1] for number in range(2)]
+        said = [call("--help", marker="PROBE {", word=f"word {number}")[1] for number in range(2)]
     assert os.environ["PATH"] == before
     assert not folder.exists()
     plain = subprocess.run([BIN / COMMAND, "--help"], capture_output=True, text=True).stdout
     probes = []
     for text in said:
-        usage, _, probe = text.partition("PROBE")
+        usage, _, told = text.partition("PROBE's errors\n")
         assert usage == plain
-        probes.append(json.loads(probe))
+        probes.append(json.loads(told.removeprefix("PROBE")))
     assert [probe["parent"] for probe in probes] == [nursery, nursery]
     assert probes[0]["pid"] != probes[1]["pid"]
     assert probes[0]["draw"] != probes[1]["draw"]
@@ -229,7 +230,8 @@ def test_the_adapted_waits_fit_the_installed_flwr(monkeypatch, caplog, module, f
     [
         (["--look-every", "90"], 2, "must be from 0.01 to 60 s, got 90"),
         (["--preload", "a b"], 2, "not a module's name: 'a b'"),
-        (["--look-every", "soon"], 2, "invalid"),
+        (["--look-every", "soon"], 2, "must be from 0.01 to 60 s, got soon"),
+        (["--version"], 0, "FedLane version:"),
         (["--no-such-option"], 2, "unrecognized arguments: --no-such-option"),
         (["--help"], 0, "--preload MODULE"),
         (["--help"], 0, "--auth-supernode-private-key"),

@@ -5,6 +5,7 @@ text may quote a record. The client's log has the rest.
 """
 
 import logging
+import re
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ from fedlane.flower.switch import LaneSwitch
 from fedlane.validate import InputError
 
 log = logging.getLogger("fedlane.flower")
+_FOLDERS = re.compile("^[~/].*/")
 PRECONDITION = 6
 """Flower's code for a message that a client cannot work with."""
 
@@ -109,9 +111,9 @@ def unable(message: Message, error: Exception) -> Message:
 
 
 def told(error: Exception) -> str:
-    """What others may know of an error: one line of our own, or the kind of somebody else's."""
+    """What others may know of an error: one line of our own, without folders, or the kind of somebody else's."""
     if isinstance(error, InputError):
-        return " ".join(str(error).split())[:500]
+        return " ".join(_FOLDERS.sub("", word) for word in str(error).split())[:500]
     return f"{type(error).__name__} (the client's log has more)"
 
 

@@ -41,7 +41,7 @@ door, *arguments = sys.argv[1:]
 with socket.socket(socket.AF_UNIX) as line:
     line.settimeout(5.0)
     line.connect(door)
-    socket.send_fds(line, [json.dumps(arguments).encode()], [0, 1, 2])
+    socket.send_fds(line, [json.dumps(arguments).encode()], [0, 1, 3])  # 3: our errors' own place is elsewhere
     line.shutdown(socket.SHUT_WR)
     try:
         word = line.recv(1)
@@ -101,7 +101,7 @@ def _write_command(folder: Path, real: str) -> None:
         raise OSError(f"the name of {door} is too long for a socket (TMPDIR)")
     ours.parent.mkdir()
     hand_over = shlex.join([sys.executable, "-IS", "-c", _HAND_OVER, str(door)])
-    ours.write_text(f'#!/bin/sh\n{hand_over} "$@" 2>/dev/null && exit 0\nexec {shlex.quote(real)} "$@"\n')
+    ours.write_text(f'#!/bin/sh\n{hand_over} "$@" 3>&2 2>/dev/null && exit 0\nexec {shlex.quote(real)} "$@"\n')
     ours.chmod(0o700)
 
 

@@ -142,12 +142,14 @@ class LaneStrategy(Strategy):
                 memory.elapsed_s += time.monotonic() - began
                 memory.save()
                 memory.record(self.label, self.scenario, self.floor_s)
+            logger.info("%d rounds in %.1f s: fedlane report %s", scheduler.round, memory.elapsed_s, self.store.folder)
             return result
 
     def summary(self) -> None:
         """Log what is wrapped, and how."""
         kind = type(self.inner).__name__
-        logger.info("%s over %d lanes, deadline %g s, policy %s", kind, self.lanes, self.deadline_s, self.label)
+        lanes = "1 lane" if self.lanes == 1 else f"{self.lanes} lanes"
+        logger.info("%s over %s, deadline %g s, policy %s", kind, lanes, self.deadline_s, self.label)
         self.inner.summary()
 
     def configure_train(
@@ -267,6 +269,8 @@ class LaneStrategy(Strategy):
             for name, values in (("accuracy", trace.accuracy), ("loss", trace.loss)):
                 if isinstance(value := metrics.get(name), float | int):
                     values[0, server_round - 1] = value
+        if np.isfinite(accuracy := trace.accuracy[0, server_round - 1]):
+            logger.info("round %d: accuracy %.4f", server_round - 1, accuracy)
 
     def _begin(self, initial_arrays: ArrayRecord, num_rounds: int) -> Memory:
         """Start anew, or go on from state_dir."""

@@ -13,6 +13,8 @@ import importlib.util
 import os
 import sys
 
+from fedlane import __version__
+
 LOOK_S = 0.25
 _POLL = "FLWR_SUPEREXEC_TASK_POLL_INTERVAL"
 _LEAST_S, _MOST_S = 0.01, 60.0
@@ -46,22 +48,27 @@ def main() -> None:
     from fedlane.flower.nursery import open_nursery
 
     given, theirs = parser.parse_known_args()
-    asks = bool({"-h", "--help", "-V", "--version"} & set(theirs))
-    if {"-h", "--help"} & set(theirs):
+    asks_help, asks_version = bool({"-h", "--help"} & set(theirs)), bool({"-V", "--version"} & set(theirs))
+    if asks_help:
         parser.print_help()
         print("\nand, from flower-supernode:\n", flush=True)
+    elif asks_version:
+        print(f"FedLane version: {__version__}", flush=True)
     sys.argv = ["fedlane-supernode", *theirs, *(["--isolation", given.isolation] if given.isolation else [])]
     look_every(given.look_every)
     near_s = min(given.look_every, LOOK_S)  # what only this machine notices
     os.environ.setdefault(_POLL, str(near_s))
     with contextlib.ExitStack() as stack:
-        if not asks and given.isolation != "process":  # then somebody else starts the apps
+        if not (asks_help or asks_version) and given.isolation != "process":  # then somebody else starts the apps
             stack.enter_context(open_nursery(near_s, given.preload))
         flower_supernode()
 
 
 def _seconds(text: str) -> float:
-    value = float(text)
+    try:
+        value = float(text)
+    except ValueError:
+        value = float("nan")
     if not _LEAST_S <= value <= _MOST_S:
         raise argparse.ArgumentTypeError(f"must be from {_LEAST_S:g} to {_MOST_S:g} s, got {text}")
     return value
