@@ -187,6 +187,9 @@ def compare(
     no_learning: NoLearningOption = False,
     target: TargetOption = None,
     checkpoint_every: CheckpointOption = 50,
+    beside: Annotated[
+        list[Path] | None, typer.Option("--with", metavar="DIR", help="Also show this run folder, such as a testbed's.")
+    ] = None,
     out: OutOption = None,
     track: TrackOption = None,
     as_json: JsonOption = False,
@@ -194,6 +197,7 @@ def compare(
 ) -> None:
     """Run one scenario under several policies, on the same seeds, and set them side by side."""
     from fedlane.scheduling import make_policy
+    from fedlane.simulation import Run
     from fedlane.simulation.results import RunFolder
     from fedlane.simulation.run import Simulation
 
@@ -201,6 +205,7 @@ def compare(
     loaded = resolved_scenario(scenario, set_, rounds)
     _check_trackers(track)
     chosen = _seeds(seed, seeds)
+    others = {path: Run.load(path) for path in beside or []}
     names = [file_name(name) for name in policy]
     if len(set(names)) < len(names):
         raise InputError(f"--policy names the same policy twice: {', '.join(policy)}")
@@ -226,6 +231,8 @@ def compare(
         parent.abandon()  # only if nothing is in it
         raise
     summaries = [with_target(result, target) for result in runs]
+    for path, other in others.items():
+        summaries.append({**with_target(other, target), "policy": f"{other.summary['policy']} ({path.name})"})
     if not no_learning:
         from fedlane.report.figures import accuracy_figure
 

@@ -15,6 +15,7 @@ from flwr.clientapp import ClientApp
 
 import fedlane.flower.training
 from fedlane.flower import LaneClient, LaneMod, lane_app, new_ledger
+from fedlane.flower.answer import told
 from fedlane.flower.protocol import KEY, Hello, Introduction, Order, Report
 from fedlane.flower.switch import CommandSwitch
 from fedlane.flower.weights import first_arrays
@@ -115,6 +116,15 @@ def test_nothing_that_depends_on_data_leaves_beside_the_update(tmp_path, ledger)
     assert told == pytest.approx(sum(histogram), abs=0.11)
     assert told != 300
     assert abs(told - 300) < 6 * 10 * 3**0.5
+
+
+def test_a_reason_names_no_folder():
+    for text, out in (
+        ("ledger /home/anna/a.ledger is damaged", "ledger a.ledger is damaged"),
+        ("'~/x/y' is", "'y' is"),
+    ):
+        assert told(InputError(text)) == out
+    assert told(InputError("b / |D| is 3/4")) == "b / |D| is 3/4"
 
 
 def test_past_its_budget_a_client_refuses_and_says_so(tmp_path, ledger):

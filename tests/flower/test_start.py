@@ -117,6 +117,11 @@ def test_a_run_folder_beside_simulations(tmp_path):
         out = [str(word) for word in [*arguments, "--out", tmp_path / "report.html"]]
         result = CliRunner().invoke(command, out)
         assert result.exit_code == 0, result.output
+    words = ["compare", "quickstart", "--no-learning", "--rounds", "5", "--policy", "lane", "--json"]
+    result = CliRunner().invoke(command, [*words, "--with", str(tmp_path / "real"), "--out", str(tmp_path / "both")])
+    assert result.exit_code == 0, result.output
+    beside = json.loads(result.stdout)["runs"][1]
+    assert (beside["policy"], beside["rounds"]) == ("lane (real)", 6)
     assert json.loads((tmp_path / "real" / "status.json").read_text())["state"] == "finished"
 
 

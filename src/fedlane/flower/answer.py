@@ -17,7 +17,7 @@ from fedlane.flower.switch import LaneSwitch
 from fedlane.validate import InputError
 
 log = logging.getLogger("fedlane.flower")
-_FOLDERS = re.compile("^[~/].*/")
+_FOLDERS = re.compile(r"(?<![\w.])[~/].*/")
 PRECONDITION = 6
 """Flower's code for a message that a client cannot work with."""
 

@@ -95,7 +95,7 @@ def comparison_table(summaries: Sequence[Summary]) -> Table:
             f"{summary['late_share']['mean']:.1%}",
             f"{summary['min_participation']['mean']:.2f}",
             f"{summary['max_queue']['mean']:.1f}",
-            *([f"{summary['final_accuracy']['mean']:.3f}"] if learned else []),
+            *([with_interval({**summary["final_accuracy"], "low": None}, "{:.3f}")] if learned else []),
             *([_time_to(summary)] if timed else []),
         )
     table.caption = "ratio: delay against the first row's; late: share of uploads; least: smallest participation"
