@@ -34,10 +34,7 @@ def flop_per_sample(model: str, shape: tuple[int, int, int]) -> float:
         if isinstance(layer, Convolution):
             positions, width = layer.height * layer.width, 9 * layer.inputs
             product = 2.0 * positions * width * layer.outputs
-            ghost = 2.0 * positions**2 * (width + layer.outputs)
-            norms = min(ghost, product)
-            gradient = 0.0 if norms == product else product  # the per-sample gradients are summed, not made again
-            total += product * (1 if index == 0 else 2) + norms + gradient
+            total += product * (2 if index == 0 else 3)  # forward, per-sample gradients, inputs' gradient
         else:
             total += 2.0 * layer.inputs * layer.outputs * (2 if index == 0 else 3)
     return total

@@ -8,6 +8,7 @@ import torch
 sys.path.insert(0, str(__import__("pathlib").Path(__file__).parent))
 import slow
 
+from fedlane.learning import layers
 from fedlane.learning.models import Batch, ModuleModel, make_model
 from fedlane.validate import InputError
 
@@ -69,6 +70,39 @@ def test_no_sample_moves_the_model_by_more_than_the_clip_norm(name, known):
         length = float((moved - weights).norm())
         assert length <= clip_norm * (1 + 1e-5)
         assert length == pytest.approx(min(norms[s], clip_norm), rel=1e-4)
+
+
+def cancelling_weights(model, imbalance):
+    """Weights within +-1000 under which the last convolution's gradient is a sum of huge terms that nearly cancel.
+
+    Constant activations of 1000 meet output gradients of +-1e9 at four inner positions; what is left of their sum, a
+    share ``imbalance``, is far below the rounding error of a norm made from Gram matrices.
+    """
+    flat = torch.zeros(model.size)
+    blocks = [
+        layers.weights_of(layer, block[None])
+        for layer, block in zip(model.layers, torch.split(flat, [layer.size for layer in model.layers]), strict=True)
+    ]
+    for (_, bias), constant in zip(blocks[:3], (1.0, 1000.0, 1.0), strict=True):
+        bias[:] = constant
+    (first, first_bias), (second, _), (third, _) = blocks[3:]
+    places = first[0, 0].view(4, 4, 256)
+    places[1, 1], places[1, 2], places[2, 1], places[2, 2] = 1000.0, -1000.0, -1000.0, 1000.0 * (1 - imbalance)
+    first_bias[0, 0] = 1.0 + 1000.0 * 256 * imbalance
+    second[0, 0, 0], third[0, 0, 0] = 1000.0, -1000.0
+    return flat
+
+
+@pytest.mark.parametrize("imbalance", [3e-5, 1e-4, 1.5e-4, 2e-4, 3e-4, 4e-4, 6e-4, 1e-3])
+def test_no_weights_of_a_server_switch_clipping_off(imbalance):
+    """With norms from Gram matrices, this record's contribution was up to 5,034 times the clip norm."""
+    model = make_model("cnn", SHAPES["cnn"], 10)
+    weights = cancelling_weights(model, imbalance)[None]
+    assert weights.abs().max() <= 1000.0
+    batch = Batch(torch.rand(1, 1, 32, 32, 3), torch.eye(10)[None, :1])
+    moved = torch.zeros_like(weights)
+    model.descend(weights, batch, 1.0, torch.ones(1, 1), moved)
+    assert 0.5 < float(moved.double().norm()) <= 1.0 + 1e-5
 
 
 def test_logits_are_the_slow_path_s():

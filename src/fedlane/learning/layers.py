@@ -1,9 +1,10 @@
-"""Layers over many weight sets at once, with per-sample clipping by ghost norms.
+"""Layers over many weight sets at once, with per-sample clipping.
 
-G weight sets (one per training client), B samples each. A layer's gradient for one sample is sum over positions of
-(output gradient) x (input); its norm follows from inputs and output gradients alone, so per-sample gradients of the
-whole model never exist. Images are (height, width, planes), so that a convolution is one matrix product per weight set
-over its 3 x 3 patches.
+G weight sets (one per training client), B samples each. A dense layer's gradient for one sample is an outer product,
+so its norm is a product of two norms and needs no stored gradient. A convolution's gradient is a sum over positions,
+whose terms may cancel: it is computed for every sample, and the norm is that of the array that is then added. (A norm
+from Gram matrices, the "ghost norm", loses all its digits for weights that a hostile server can choose.)
+Images are (height, width, planes), so that a convolution is one matrix product per weight set over its 3 x 3 patches.
 """
 
 from dataclasses import dataclass
@@ -27,7 +28,9 @@ class Pass:
     gradient: Tensor | None = None
     """At the output of the matrix product: (G, B, out) or (G, B * P, out)."""
     per_sample: Tensor | None = None
-    """Convolution: per-sample weight gradients (G, B, out, 9 in), where they are cheaper than ghosts."""
+    """Convolution, with clipping: the weight gradient of every sample, (G * B, out, 9 in)."""
+    per_sample_bias: Tensor | None = None
+    """Convolution, with clipping: the bias gradient of every sample, (G * B, out)."""
 
 
 def weights_of(layer: Layer, block: Tensor) -> tuple[Tensor, Tensor]:
@@ -92,13 +95,9 @@ def squared_norms(layer: Layer, done: Pass, squares: Tensor | None = None) -> Te
     positions = layer.height * layer.width
     a = done.inputs.view(-1, positions, 9 * layer.inputs)
     g = done.gradient.view(-1, positions, layer.outputs)
-    bias = g.sum(1).square().sum(1)
-    if _ghost_is_cheaper(layer):
-        weight = (torch.bmm(a, a.transpose(1, 2)) * torch.bmm(g, g.transpose(1, 2))).sum((1, 2)).clamp_(min=0.0)
-    else:
-        done.per_sample = torch.bmm(g.transpose(1, 2), a)
-        weight = done.per_sample.square().sum((1, 2))
-    return (weight + bias).view(groups, -1)
+    done.per_sample = torch.bmm(g.transpose(1, 2), a)
+    done.per_sample_bias = g.sum(1)
+    return (done.per_sample.square().sum((1, 2)) + done.per_sample_bias.square().sum(1)).view(groups, -1)
 
 
 def descend(layer: Layer, block: Tensor, done: Pass, factor: Tensor) -> None:
@@ -106,13 +105,12 @@ def descend(layer: Layer, block: Tensor, done: Pass, factor: Tensor) -> None:
     matrix, bias = weights_of(layer, block)
     assert done.gradient is not None
     groups, samples = factor.shape
-    if done.per_sample is not None:
-        step = torch.bmm(factor[:, None], done.per_sample.view(groups, samples, -1)).view_as(matrix)
-        matrix -= step
-        done.gradient.view(groups, samples, -1, layer.outputs).mul_(factor[:, :, None, None])
-    else:
-        done.gradient.view(groups, samples, -1, layer.outputs).mul_(factor[:, :, None, None])
-        matrix.baddbmm_(done.gradient.transpose(1, 2), done.inputs, alpha=-1.0)
+    if done.per_sample is not None and done.per_sample_bias is not None:  # add just what was measured
+        matrix -= torch.bmm(factor[:, None], done.per_sample.view(groups, samples, -1)).view_as(matrix)
+        bias -= torch.bmm(factor[:, None], done.per_sample_bias.view(groups, samples, -1)).view_as(bias)
+        return
+    done.gradient.view(groups, samples, -1, layer.outputs).mul_(factor[:, :, None, None])
+    matrix.baddbmm_(done.gradient.transpose(1, 2), done.inputs, alpha=-1.0)
     bias -= done.gradient.sum(1)
 
 
@@ -120,12 +118,6 @@ def _through_relu(gradient: Tensor, outputs: Tensor) -> Tensor:
     """The gradient where the output is positive, else 0."""
     result: Tensor = torch.ops.aten.threshold_backward(gradient, outputs, 0.0)
     return result
-
-
-def _ghost_is_cheaper(layer: Convolution) -> bool:
-    """Gram matrices cost P^2 (9 in + out) a sample, the gradient itself P 9 in out."""
-    positions = layer.height * layer.width
-    return positions * (9 * layer.inputs + layer.outputs) < 9 * layer.inputs * layer.outputs
 
 
 def _patches(image: Tensor) -> Tensor:

@@ -69,7 +69,7 @@ class Model(ABC):
 
 
 class LayeredModel(Model):
-    """A built-in model: its layers by hand, clipped by ghost norms."""
+    """A built-in model: its layers by hand, clipped per sample."""
 
     def __init__(self, stack: Sequence[Layer]) -> None:
         self.layers = tuple(stack)
@@ -162,7 +162,7 @@ class LayeredModel(Model):
             if isinstance(layer, Convolution):
                 positions = layer.height * layer.width
                 floats += positions * (2 * 9 * layer.inputs + 2 * layer.inputs + 5 * layer.outputs)
-                floats += 9 * layer.inputs * layer.outputs  # a per-sample gradient, or Gram matrices below that
+                floats += 9 * layer.inputs * layer.outputs  # a per-sample gradient
             else:
                 floats += layer.inputs + 4 * layer.outputs
         return 4 * floats
