@@ -16,7 +16,7 @@ import numpy as np
 from rich.console import Console
 
 from fedlane import Scenario, Simulation
-from fedlane.display import Display
+from fedlane.cli.display import Display
 
 PAIRS = 6
 

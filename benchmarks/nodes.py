@@ -14,7 +14,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from fedlane.flower.processes import Federation
+from fedlane.flower.testbed.processes import Federation
 from fedlane.simulation import Run
 
 EXAMPLE = Path(__file__).parents[1] / "examples" / "flower-app"
@@ -76,7 +76,7 @@ def main() -> int:
     print(f"{'app':10} {'nodes':28} {'median round':>12} {'smallest':>9} {'largest':>8}  of Flower's")
     with tempfile.TemporaryDirectory() as folder:
         idle = write_idle_app(Path(folder) / "idle-app")
-        for name, app, preload in (("idle", idle, []), ("private", EXAMPLE, ["fedlane.flower.preload"])):
+        for name, app, preload in (("idle", idle, []), ("private", EXAMPLE, ["fedlane.flower.node.preload"])):
             kinds: dict[str, tuple[bool, list[str]]] = {"Flower's own": (True, []), "fedlane-supernode": (False, [])}
             if preload:
                 kinds["fedlane-supernode, preloaded"] = (False, preload)

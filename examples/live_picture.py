@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.terminal_theme import MONOKAI
 
 from fedlane import Scenario, Simulation
-from fedlane.display import live_view
+from fedlane.cli.display import live_view
 from fedlane.report.live import live_panel
 
 PICTURE = Path(__file__).resolve().parents[1] / "docs" / "images" / "live.svg"

@@ -7,10 +7,10 @@ import shutil
 import sys
 from pathlib import Path
 
-from fedlane.experiments.cells import Store
 from fedlane.experiments.claims import judge
-from fedlane.experiments.page import page
-from fedlane.experiments.paper import DELAY_SEEDS, FIGURES, LEARNING_SEEDS, Plan
+from fedlane.experiments.reproduce import DELAY_SEEDS, FIGURES, LEARNING_SEEDS, Plan
+from fedlane.experiments.results_page import page
+from fedlane.experiments.store import Store
 from fedlane.experiments.theorems import theorem_table
 
 

@@ -11,7 +11,7 @@ import pytest
 import typer
 
 from fedlane.cli import app
-from fedlane.cli_help import explain_arguments
+from fedlane.cli.help import explain_arguments
 
 FEDLANE = str(Path(sys.executable).parent / "fedlane")
 

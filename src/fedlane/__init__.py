@@ -1,7 +1,10 @@
 """FedLane: federated learning over wireless channels, fast and private."""
 
 import importlib
+import sys
 from typing import TYPE_CHECKING, Any
+
+from fedlane.moved import MovedModules
 
 __version__ = "0.1.0"
 
@@ -37,6 +40,8 @@ __all__ = [
     "register",
     "simulate",
 ]
+
+sys.meta_path.append(MovedModules())
 
 if TYPE_CHECKING:
     from fedlane.matching import greedy_matching, max_min_matching

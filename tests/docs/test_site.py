@@ -112,7 +112,7 @@ def test_lines_are_found_by_name(hooks):
 
 def test_a_link_to_what_is_gone_is_told(hooks):
     with pytest.raises(LookupError):
-        hooks.place_of("../src/fedlane/matching.py#maximal_matching", "docs/equations.md")
+        hooks.place_of("../src/fedlane/matching/__init__.py#maximal_matching", "docs/equations.md")
     with pytest.raises(LookupError):
         hooks.place_of("../src/fedlane/match.py", "docs/equations.md")
     assert hooks.place_of("https://example.org", "docs/equations.md") is None

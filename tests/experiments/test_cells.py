@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from fedlane import Scenario, simulate
-from fedlane.experiments import cells as cells_module
-from fedlane.experiments import paper
-from fedlane.experiments.cells import SETTINGS, Cell, Store, batches
-from fedlane.experiments.paper import FIGURES, Figure, Plan, chosen, export_pieces, import_pieces
+from fedlane.experiments import reproduce as paper
+from fedlane.experiments import store as cells_module
+from fedlane.experiments.reproduce import FIGURES, Figure, Plan, chosen, export_pieces, import_pieces
+from fedlane.experiments.store import SETTINGS, Cell, Store, batches
 from fedlane.learning import replay
 from fedlane.learning.datasets import Samples
 from fedlane.learning.replay import Schedule, learn

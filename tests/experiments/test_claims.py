@@ -7,10 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedlane.experiments.cells import Cell, Store, _save
 from fedlane.experiments.claims import CLAIMS, Verdict, judge, table
-from fedlane.experiments.claims_support import Case
-from fedlane.experiments.paper import FIGURES, Plan
+from fedlane.experiments.claims.evidence import Case
+from fedlane.experiments.reproduce import FIGURES, Plan
+from fedlane.experiments.store import Cell, Store, _save
 from fedlane.records import FloatArray
 
 ROUNDS, SEEDS, CLIENTS, CHANNELS = 40, 3, 10, 4

@@ -3,9 +3,8 @@
 import numpy as np
 import pytest
 
-from fedlane.experiments import measured
-from fedlane.experiments.cells import Cell, Result, Store
-from fedlane.experiments.measured import (
+from fedlane.experiments import regret_and_timing as measured
+from fedlane.experiments.regret_and_timing import (
     assignment_of,
     complexity_panels,
     exponent,
@@ -13,7 +12,8 @@ from fedlane.experiments.measured import (
     promised_regret,
     regret_panels,
 )
-from fedlane.experiments.paper import Plan, chosen, compute_schedules
+from fedlane.experiments.reproduce import Plan, chosen, compute_schedules
+from fedlane.experiments.store import Cell, Result, Store
 from fedlane.report.paper_figures import draw
 from fedlane.simulation.setup import prepare
 from fedlane.theory import Bound

@@ -1,9 +1,9 @@
 """The results page: every figure and every claim, from what was computed."""
 
-from fedlane.experiments.cells import Store
 from fedlane.experiments.claims import CLAIMS, judge
-from fedlane.experiments.page import CAPTIONS, page, write_page
-from fedlane.experiments.paper import FIGURES, Plan
+from fedlane.experiments.reproduce import FIGURES, Plan
+from fedlane.experiments.results_page import CAPTIONS, page, write_page
+from fedlane.experiments.store import Store
 
 
 def test_every_figure_has_a_caption():

@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from fedlane.experiments.cells import Cell, Store
-from fedlane.experiments.convergence import (
+from fedlane.experiments.loss_gaps import (
     best_softmax,
     constructed,
     gradient,
@@ -17,7 +16,8 @@ from fedlane.experiments.convergence import (
     promised,
     task_of,
 )
-from fedlane.experiments.paper import FIGURES, Plan
+from fedlane.experiments.reproduce import FIGURES, Plan
+from fedlane.experiments.store import Cell, Store
 from fedlane.experiments.theorems import compute_convergence, convergence_panels, theorem_table, to_measure
 from fedlane.learning import replay
 from fedlane.learning.datasets import load_dataset

@@ -23,7 +23,7 @@ import threading
 import time
 from pathlib import Path
 
-from fedlane.flower.processes import give_way
+from fedlane.flower.testbed.processes import give_way
 
 BIN = Path(sys.executable).parent
 APPS = Path(__file__).parent / "apps"

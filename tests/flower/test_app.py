@@ -20,7 +20,7 @@ def test_the_example_trains_and_counts(tmp_path):
         for number, ledger in enumerate(ledgers):
             switch = f"mkdir -p {tmp_path}/switched/{number}-{{lane}}"
             mine = {"fedlane-ledger": str(ledger), "fedlane-switch": switch}
-            federation.start_node(number, preload=["fedlane.flower.preload"] * number, **mine)
+            federation.start_node(number, preload=["fedlane.flower.node.preload"] * number, **mine)
         config = {"rounds": ROUNDS, "clients": CLIENTS, "hidden": 16, "lanes": 2, "deadline-s": 60.0}
         run = federation.run(APP, {**config, "state-dir": str(tmp_path / "state")})
         run.wait(150)

@@ -13,12 +13,12 @@ import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, Metadata, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
-import fedlane.flower.training
+import fedlane.flower.client.training
 from fedlane.flower import LaneClient, LaneMod, lane_app, new_ledger
-from fedlane.flower.answer import told
+from fedlane.flower.client.reply import told
+from fedlane.flower.client.switch import CommandSwitch
+from fedlane.flower.client.weights import first_arrays
 from fedlane.flower.protocol import KEY, Hello, Introduction, Order, Report
-from fedlane.flower.switch import CommandSwitch
-from fedlane.flower.weights import first_arrays
 from fedlane.privacy.ledger import ClientLedger, LedgerInUseError, read_accounts
 from fedlane.validate import InputError
 
@@ -192,7 +192,9 @@ def test_terms_do_not_change(tmp_path, ledger):
 def test_after_the_first_time_the_noise_is_the_ledger_s(tmp_path, ledger, monkeypatch):
     """Another release of the accountant, or an empty cache, changes nothing and costs no time."""
     assert report_of(ask(a_client(tmp_path), order())).status == "trained"
-    monkeypatch.setattr(fedlane.flower.training, "make_mechanism", lambda *_, **__: pytest.fail("calibrated again"))
+    monkeypatch.setattr(
+        fedlane.flower.client.training, "make_mechanism", lambda *_, **__: pytest.fail("calibrated again")
+    )
     assert report_of(ask(a_client(tmp_path), order(server_count=1))).uploads == 2
 
 

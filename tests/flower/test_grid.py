@@ -12,7 +12,7 @@ from flwr.supercore.task_identity import TaskIdentity
 from superlink import Federation, Relay
 
 from fedlane.flower import _adapted
-from fedlane.flower.grid import Post, _arrival, dispatch, exchange
+from fedlane.flower.server.grid import Post, _arrival, dispatch, exchange
 
 ROUNDS = 4
 

@@ -6,8 +6,8 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedlane.flower.guard import KNOWN, Dropped, Guard, aligned
 from fedlane.flower.protocol import KEY, Order, Report
+from fedlane.flower.server.guard import KNOWN, Dropped, Guard, aligned
 
 ORDER = Order("f", "c0", 3, 1, 10.0, 5, 2)
 REPORT = Report("c0", 3, 1, "trained", "", 0.4, 0.0, 3, 140, 1.5, 1e-5)

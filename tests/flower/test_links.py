@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from conftest import missing
-from fedlane.flower import links, rates
+from fedlane.flower.testbed import links, rates
 from fedlane.scenario import Scenario
 from fedlane.validate import InputError
 
@@ -46,7 +46,7 @@ while word := link.recv(8):
 """
 MOVER = """
 import json, socket, sys, time
-from fedlane.flower.links import Cell
+from fedlane.flower.testbed.links import Cell
 cell, plan = Cell(sys.argv[1], 2), json.loads(sys.argv[2])
 link = socket.create_connection(("10.201.0.1", 5001))
 took = []
@@ -112,8 +112,8 @@ def test_a_client_reaches_the_base_station_and_nobody_else(cell):
 OWNER = """
 import sys, time
 from pathlib import Path
-from fedlane.flower import links
-from fedlane.flower.processes import Federation
+from fedlane.flower.testbed import links
+from fedlane.flower.testbed.processes import Federation
 built = links.build_cell(2)
 cell = built.cell
 federation = Federation(Path(sys.argv[1]), port=1, namespace=cell.base)

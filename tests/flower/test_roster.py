@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from fedlane.flower.protocol import Introduction, Report
-from fedlane.flower.roster import Roster, RosterError
-from fedlane.flower.scheduler import Measured, Scheduler, laid_into
+from fedlane.flower.server.roster import Roster, RosterError
+from fedlane.flower.server.scheduler import Measured, Scheduler, laid_into
 from fedlane.scheduling.registry import make_policy, policies
 from fedlane.theory import quotas, theta
 from fedlane.validate import InputError

@@ -10,10 +10,10 @@ import pytest
 from cryptography import x509
 
 from conftest import missing
-from fedlane.flower import links
-from fedlane.flower.certificates import make_node_files, make_server_files
-from fedlane.flower.processes import CONNECTION, Federation, ProcessError
-from fedlane.flower.proxy import NODE_CALLS, nginx_config
+from fedlane.flower.testbed import links
+from fedlane.flower.testbed.certificates import make_node_files, make_server_files
+from fedlane.flower.testbed.processes import CONNECTION, Federation, ProcessError
+from fedlane.flower.testbed.proxy import NODE_CALLS, nginx_config
 from fedlane.validate import InputError
 
 APPS = Path(__file__).parent / "apps"

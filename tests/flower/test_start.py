@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from fedlane.cli import app as command
 from fedlane.flower import LaneStrategy
 from fedlane.flower.protocol import KEY, Introduction, Order, Report
-from fedlane.flower.state import Store
+from fedlane.flower.server.state_files import Store
 from fedlane.scenario import Scenario
 from fedlane.simulation import simulate
 from fedlane.simulation.results import Run

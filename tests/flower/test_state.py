@@ -10,8 +10,8 @@ from flwr.serverapp.strategy import FedAdam, FedAvg, FedAvgM, FedProx
 from flwr.supercore.task_identity import TaskIdentity
 
 from fedlane.flower import LaneStrategy
-from fedlane.flower.aggregation import Aggregation, to_arrays
-from fedlane.flower.state import CHECKPOINT, JOURNAL, Saved, Store
+from fedlane.flower.server.aggregation import Aggregation, to_arrays
+from fedlane.flower.server.state_files import CHECKPOINT, JOURNAL, Saved, Store
 from fedlane.validate import InputError
 
 MODEL = {"w": np.arange(4, dtype=np.float32), "n": np.array([3], np.int64)}
@@ -74,9 +74,9 @@ def test_a_full_disk_is_one_line(tmp_path, name):
 
 
 def test_two_servers_do_not_share_a_folder(tmp_path, monkeypatch):
-    monkeypatch.setattr("fedlane.flower.state.LOCK_WAIT_S", 0.2)
+    monkeypatch.setattr("fedlane.flower.server.state_files.LOCK_WAIT_S", 0.2)
     code = (
-        "import sys; from fedlane.flower.state import Store\n"
+        "import sys; from fedlane.flower.server.state_files import Store\n"
         "with Store(sys.argv[1]).locked(): print('held', flush=True); sys.stdin.read()"
     )
     other = subprocess.Popen(

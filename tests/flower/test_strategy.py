@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from superlink import Federation, Relay, wait_for
 
-from fedlane.flower.state import Store
+from fedlane.flower.server.state_files import Store
 from fedlane.simulation.results import Run
 
 pytestmark = pytest.mark.xdist_group("flower")
@@ -51,7 +51,7 @@ def test_faults(tmp_path):
         assert run.wait(100).startswith("finished:completed"), run.log()
         relay.close()
         assert 4 not in federation.nodes
-    assert b"fedlane.flower.nursery" in (tmp_path / "client-0.parent").read_bytes()
+    assert b"fedlane.flower.node.prefork" in (tmp_path / "client-0.parent").read_bytes()
     said, done = log(tmp_path), Run.load(tmp_path / "state")
     lines, ids = said.splitlines(), {name: member["node_id"] for name, member in members(tmp_path).items()}
     for reason in (

@@ -15,7 +15,7 @@ import flwr
 import pytest
 
 from fedlane.flower import _adapted
-from fedlane.flower.nursery import COMMAND, open_nursery
+from fedlane.flower.node.prefork import COMMAND, open_nursery
 
 BIN = Path(sys.executable).parent
 pytestmark = pytest.mark.xdist_group("flower")
@@ -147,7 +147,7 @@ def test_without_a_nursery_flowers_own_command_is_run(modules, capfd, why):
 def test_a_nursery_ends_with_its_node(modules):
     """Killed without a word, the node leaves neither nursery nor folder behind."""
     code = (
-        "import os, time\nfrom fedlane.flower.nursery import open_nursery\n"
+        "import os, time\nfrom fedlane.flower.node.prefork import open_nursery\n"
         "with open_nursery(0.25):\n    print(os.environ['PATH'].split(':')[0], flush=True)\n    time.sleep(60)"
     )
     node = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)

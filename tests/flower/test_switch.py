@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from conftest import missing
-from fedlane.flower.switch import CommandSwitch, NoSwitch, PolicyRoutingSwitch, SwitchError
+from fedlane.flower.client.switch import CommandSwitch, NoSwitch, PolicyRoutingSwitch, SwitchError
 from fedlane.validate import InputError
 
 
@@ -117,7 +117,7 @@ def two_lanes():
 
 SENDER = """
 import json, socket, subprocess, sys, threading
-from fedlane.flower.switch import PolicyRoutingSwitch, SwitchError, Via
+from fedlane.flower.client.switch import PolicyRoutingSwitch, SwitchError, Via
 def sent():
     return [int(open(f"/sys/class/net/lane{k}/statistics/tx_bytes").read()) for k in (0, 1)]
 switch = PolicyRoutingSwitch("%(server)s", [Via("lane0", "10.78.0.1"), "lane1"], source="%(client)s")
@@ -189,7 +189,7 @@ def test_an_open_connection_takes_the_lane_that_was_switched_to(two_lanes):
 def test_a_missing_interface_is_a_failure(two_lanes):
     client, _ = two_lanes
     code = (
-        "from fedlane.flower.switch import PolicyRoutingSwitch\n"
+        "from fedlane.flower.client.switch import PolicyRoutingSwitch\n"
         f"try: PolicyRoutingSwitch('{SERVER}', ['nowhere0'])(0)\n"
         "except Exception as error: print(type(error).__name__, error)\n"
     )

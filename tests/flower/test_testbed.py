@@ -13,11 +13,11 @@ import pytest
 
 from conftest import missing
 from fedlane import Run, simulate
-from fedlane.cli_testbed import run_testbed
-from fedlane.flower import links, testbed
-from fedlane.flower.calibration import Calibration
-from fedlane.flower.meter import _moved
-from fedlane.flower.testbed_app import perceptron
+from fedlane.cli.testbed import run_testbed
+from fedlane.flower.testbed import links, testbed
+from fedlane.flower.testbed.app import perceptron
+from fedlane.flower.testbed.calibration import Calibration
+from fedlane.flower.testbed.meter import _moved
 from fedlane.learning.datasets import load_dataset
 from fedlane.scenario import Scenario
 from fedlane.validate import InputError

@@ -5,9 +5,9 @@ import pytest
 import torch
 from flwr.app import ArrayRecord
 
-from fedlane.flower.ledgers import new_ledger, open_ledger
-from fedlane.flower.training import Books, Pupil, Recipe, open_books
-from fedlane.flower.weights import as_arrays, as_flat, as_stored, build_model, evaluate_arrays, first_arrays
+from fedlane.flower.client.ledger_file import new_ledger, open_ledger
+from fedlane.flower.client.training import Books, Pupil, Recipe, open_books
+from fedlane.flower.client.weights import as_arrays, as_flat, as_stored, build_model, evaluate_arrays, first_arrays
 from fedlane.learning.datasets import load_dataset
 from fedlane.records import MechanismSpec
 from fedlane.validate import InputError

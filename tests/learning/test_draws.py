@@ -5,7 +5,7 @@ import pytest
 import torch
 from scipy.stats import binom
 
-from fedlane.learning.draws import (
+from fedlane.learning.counter_rng import (
     bits,
     box_muller,
     keys,

@@ -7,11 +7,11 @@ import pytest
 import torch
 from scipy.stats import kstest
 
-import fedlane.learning.entropy as entropy
-from fedlane.learning.entropy import check_global_model, system_coins, system_normals, system_rows
+import fedlane.learning.system_random as entropy
 from fedlane.learning.local import ClientData, train_locally
 from fedlane.learning.models import Batch, make_model
-from fedlane.privacy.audit import audit_scores
+from fedlane.learning.system_random import check_global_model, system_coins, system_normals, system_rows
+from fedlane.privacy.audit_statistics import audit_scores
 from fedlane.privacy.gaussian import gaussian_epsilon
 from fedlane.records import MechanismSpec
 from fedlane.validate import InputError

@@ -26,9 +26,9 @@ os.environ["OMP_NUM_THREADS"] = "1"
 import numpy as np
 import torch
 
-from fedlane.learning.entropy import system_rows
 from fedlane.learning.local import ClientData, train_locally
 from fedlane.learning.models import make_model
+from fedlane.learning.system_random import system_rows
 from fedlane.privacy import Terms
 from fedlane.privacy.ledger import ClientLedger, read_accounts
 from fedlane.records import MechanismSpec

@@ -8,7 +8,7 @@ import torch
 
 import fedlane.simulation.audit as driver
 from fedlane.learning.models import LayeredModel
-from fedlane.privacy.audit import audit_sampling, audit_scores
+from fedlane.privacy.audit_statistics import audit_sampling, audit_scores
 from fedlane.privacy.gaussian import gaussian_epsilon
 from fedlane.simulation.audit import AuditPlan, audit, audit_samples, drawn_samples
 from fedlane.validate import InputError

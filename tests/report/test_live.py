@@ -21,7 +21,7 @@ import pytest
 from rich.console import Console
 
 from fedlane import Scenario, Simulation
-from fedlane.display import Display, live_view
+from fedlane.cli.display import Display, live_view
 from fedlane.report.live import Assigned, Finished, LiveView, Spent, live_line, live_panel, sparkline
 
 FEDLANE = str(Path(sys.executable).parent / "fedlane")
@@ -169,7 +169,7 @@ def test_the_record_of_a_real_run():
 def test_plain_lines_come_now_and_then(monkeypatch):
     """A line for every tenth, never more than one a second, and one every five seconds at the least."""
     now = [0.0]
-    monkeypatch.setattr("fedlane.display.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("fedlane.cli.display.time.monotonic", lambda: now[0])
     simulation = Simulation(Scenario.load("quickstart").with_values({"rounds": 100}), "random")
     console = Console(file=io.StringIO(), width=80)
     display = Display(console)
@@ -257,9 +257,9 @@ def test_pictures_are_at_most_ten_a_second_and_a_hundredth_of_the_time(
         worked[0] += cost_s
         return "picture"
 
-    monkeypatch.setattr("fedlane.display.time.monotonic", lambda: now[0])
-    monkeypatch.setattr("fedlane.display.time.thread_time", lambda: worked[0])
-    monkeypatch.setattr("fedlane.display.live_panel", picture)
+    monkeypatch.setattr("fedlane.cli.display.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("fedlane.cli.display.time.thread_time", lambda: worked[0])
+    monkeypatch.setattr("fedlane.cli.display.live_panel", picture)
     simulation = Simulation(Scenario.load("quickstart"), "random")
     console = Console(file=io.StringIO(), force_terminal=True, width=80, height=24)
     with Display(console) as display:

@@ -21,8 +21,8 @@ import sys
 import torch
 torch.set_num_threads(1)
 from pathlib import Path
-from fedlane.display import Display
-from fedlane.session import messages, play
+from fedlane.cli.display import Display
+from fedlane.cli.session import messages, play
 from fedlane.scenario import Scenario
 from fedlane.simulation.results import RunFolder
 from fedlane.simulation.run import Simulation

@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 
 from fedlane import Run, Scenario, simulate
-from fedlane.display import Display
+from fedlane.cli.display import Display
+from fedlane.cli.session import messages
 from fedlane.privacy import account
 from fedlane.privacy.paper import formula_6, leak, paper_noise
 from fedlane.privacy.run_ledger import NAME, read_run_accounts
 from fedlane.report.terminal import notes
-from fedlane.session import messages
 from fedlane.simulation.run import Simulation
 from fedlane.simulation.setup import prepare
 from fedlane.validate import InputError
@@ -203,7 +203,7 @@ def test_each_replica_is_its_own(mechanism):
 
 
 def test_a_run_that_cannot_be_resumed_keeps_its_ledger(tmp_path):
-    from fedlane.session import play
+    from fedlane.cli.session import play
     from fedlane.simulation.results import RunFolder
 
     simulate(scenario(rounds=4), "lane", learning=False).save(tmp_path / "run")
@@ -224,7 +224,7 @@ def test_a_run_that_cannot_be_resumed_keeps_its_ledger(tmp_path):
 )
 def test_a_ledger_that_was_changed_stops_the_resumed_run(tmp_path, change):
     """Before a round is played, and whether or not it is longer than the checkpoint."""
-    from fedlane.session import play
+    from fedlane.cli.session import play
     from fedlane.simulation.results import RunFolder
 
     whole = Simulation(scenario(rounds=12), "lane", [4])

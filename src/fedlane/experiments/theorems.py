@@ -5,8 +5,8 @@ from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
-from fedlane.experiments.cells import Cell, Store, batches
-from fedlane.experiments.convergence import (
+from fedlane.experiments.figures import LOOKS, label
+from fedlane.experiments.loss_gaps import (
     KIND,
     Measured,
     constructed,
@@ -17,9 +17,9 @@ from fedlane.experiments.convergence import (
     promised,
     task_of,
 )
-from fedlane.experiments.drawing import LOOKS, label
-from fedlane.experiments.measured import REGRET_SEEDS, assignment_of, mean_rewards, promised_regret
-from fedlane.experiments.paper import FIGURES, PAPER, Plan
+from fedlane.experiments.regret_and_timing import REGRET_SEEDS, assignment_of, mean_rewards, promised_regret
+from fedlane.experiments.reproduce import FIGURES, PAPER, Plan
+from fedlane.experiments.store import Cell, Store, batches
 from fedlane.records import FloatArray
 from fedlane.report.figures import band
 from fedlane.report.paper_figures import Line, Panel

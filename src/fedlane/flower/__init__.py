@@ -4,18 +4,18 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 _HOME = {
-    "CommandSwitch": "switch",
+    "CommandSwitch": "client.switch",
     "LaneClient": "client",
-    "LaneMod": "mod",
-    "LaneStrategy": "strategy",
-    "LaneSwitch": "switch",
-    "NoSwitch": "switch",
-    "PolicyRoutingSwitch": "switch",
-    "Via": "switch",
-    "evaluate_arrays": "weights",
-    "first_arrays": "weights",
+    "LaneMod": "client.mod",
+    "LaneStrategy": "server.strategy",
+    "LaneSwitch": "client.switch",
+    "NoSwitch": "client.switch",
+    "PolicyRoutingSwitch": "client.switch",
+    "Via": "client.switch",
+    "evaluate_arrays": "client.weights",
+    "first_arrays": "client.weights",
     "lane_app": "client",
-    "new_ledger": "ledgers",
+    "new_ledger": "client.ledger_file",
 }
 
 __all__ = [
@@ -34,12 +34,12 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
-    from fedlane.flower.client import LaneClient, lane_app
-    from fedlane.flower.ledgers import new_ledger
-    from fedlane.flower.mod import LaneMod
-    from fedlane.flower.strategy import LaneStrategy
-    from fedlane.flower.switch import CommandSwitch, LaneSwitch, NoSwitch, PolicyRoutingSwitch, Via
-    from fedlane.flower.weights import evaluate_arrays, first_arrays
+    from fedlane.flower.client.client import LaneClient, lane_app
+    from fedlane.flower.client.ledger_file import new_ledger
+    from fedlane.flower.client.mod import LaneMod
+    from fedlane.flower.client.switch import CommandSwitch, LaneSwitch, NoSwitch, PolicyRoutingSwitch, Via
+    from fedlane.flower.client.weights import evaluate_arrays, first_arrays
+    from fedlane.flower.server.strategy import LaneStrategy
 
 
 def __getattr__(name: str) -> Any:

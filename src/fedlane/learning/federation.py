@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedlane.learning.aggregate import Uploads, aggregate_
+from fedlane.learning.counter_rng import add_normals_, keys, largest_poisson_batch, normals
 from fedlane.learning.datasets import Dataset, Samples
-from fedlane.learning.draws import add_normals_, keys, largest_poisson_batch, normals
 from fedlane.learning.evaluate import evaluate
 from fedlane.learning.local import ClientData, Rows, Sampling, as_inputs, draw_samples, train_locally
 from fedlane.learning.models import Model

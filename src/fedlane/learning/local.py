@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fedlane.learning.draws import GAMMA, POISSON_STRIDE, poisson_positions, sample_positions
+from fedlane.learning.counter_rng import GAMMA, POISSON_STRIDE, poisson_positions, sample_positions
 from fedlane.learning.models import Batch, Model
 
 try:

@@ -4,8 +4,8 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from fedlane.network.air import Air
 from fedlane.network.compute import Compute
+from fedlane.network.interface import Air
 from fedlane.records import Delays, FloatArray, IntArray
 from fedlane.rng import generator
 

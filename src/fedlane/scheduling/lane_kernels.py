@@ -10,7 +10,7 @@ Q_i p_ij + (V N / G) sum_g P(g) F_ij(g), P the product of the others: a dot prod
 import numpy as np
 from numba import njit
 
-from fedlane.matching_kernels import solve
+from fedlane.matching.bottleneck import solve
 from fedlane.records import BoolArray, FloatArray, IntArray
 
 _NONE = 1e-3  # a CDF value below this counts as 0, so that products can be divided again

@@ -11,13 +11,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedlane.learning.counter_rng import add_normals_, keys
 from fedlane.learning.datasets import load_dataset
-from fedlane.learning.draws import add_normals_, keys
 from fedlane.learning.federation import sampling_of
 from fedlane.learning.local import ClientData, Rows, as_inputs, draw_samples, train_locally
 from fedlane.learning.models import Model, make_model
 from fedlane.privacy import calibrate
-from fedlane.privacy.audit import LEAST_TRIALS, AuditResult, SamplingResult, audit_sampling, audit_scores
+from fedlane.privacy.audit_statistics import LEAST_TRIALS, AuditResult, SamplingResult, audit_sampling, audit_scores
 from fedlane.privacy.paper import paper_noise
 from fedlane.records import BoolArray, FloatArray, MechanismSpec
 from fedlane.rng import generator

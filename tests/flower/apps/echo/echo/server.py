@@ -8,7 +8,7 @@ import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MessageType, RecordDict
 from flwr.serverapp import ServerApp
 
-from fedlane.flower.grid import exchange
+from fedlane.flower.server.grid import exchange
 
 app = ServerApp()
 NAPS = (0.0, 0.3, 0.6)

@@ -1,0 +1,77 @@
+"""The command line's `fedlane report` and `fedlane watch`: run folders as a page, saved or served."""
+
+import contextlib
+import os
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fedlane.cli.session import messages, screen
+from fedlane.validate import InputError
+
+NAME = "report.html"
+
+
+def report(
+    folder: Annotated[list[Path], typer.Argument(metavar="DIR...", help="Run folders, or what compare wrote.")],
+    out: Annotated[
+        Path | None, typer.Option("--out", metavar="FILE", help="The page (report.html in the first DIR).")
+    ] = None,
+    quiet: Annotated[bool, typer.Option("--quiet", help="Print only errors.")] = False,
+) -> None:
+    """Write one HTML page that shows runs round by round and side by side; it needs no network."""
+    from fedlane.report.page import build_page, write_page
+    from fedlane.report.page_data import page_data
+    from fedlane.report.run_files import run_folders
+
+    found = run_folders(folder)
+    path = out or folder[0] / NAME
+    if path.is_dir():
+        raise InputError(f"page {path} is a folder: name a file")
+    with messages.status("Building the page"):
+        page = build_page(page_data(found))
+        write_page(page, path)
+    if not quiet:
+        size = path.stat().st_size / 1e6
+        runs = "1 run" if len(found) == 1 else f"{len(found)} runs"
+        screen.print(f"Wrote {path} ({runs}, {size:.1f} MB)", highlight=False, markup=False, soft_wrap=True)
+
+
+def watch(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="A run folder, or what compare writes.")],
+    host: Annotated[str, typer.Option("--host", metavar="H", help="Address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option("--port", metavar="N", help="Port; 0 takes a free one.")] = 8050,
+    open_: Annotated[bool, typer.Option("--open/--no-open", help="Open the page in a browser.")] = True,
+    quiet: Annotated[bool, typer.Option("--quiet", help="Print only the address and errors.")] = False,
+) -> None:
+    """Serve the report page of a run and follow it while it goes on.
+
+    Only this machine can reach it; with another --host, only those who have the token in the printed address.
+    """
+    if not folder.is_dir():
+        raise InputError(f"run folder {folder} does not exist: start the run first, or check the path")
+    if not 0 <= port <= 65535:
+        raise InputError(f"--port must be 0 to 65535, got {port}")
+    try:
+        from fedlane.report.watch import Watch, listen, serve
+    except ModuleNotFoundError as error:
+        raise InputError(f"fedlane watch needs {error.name}: pip install 'fedlane[watch]'") from error
+    with contextlib.suppress(KeyboardInterrupt), listen(host, port) as socket:
+        watched = Watch.on(folder, host, socket)
+        screen.print(watched.url, highlight=False, markup=False, soft_wrap=True)
+        if not quiet:
+            screen.print(f"Following {folder}; Ctrl-C ends it.", highlight=False, markup=False, soft_wrap=True)
+        if open_ and _has_display():
+            import webbrowser
+
+            webbrowser.open(watched.url)
+        serve(watched, socket)
+
+
+def _has_display() -> bool:
+    """Whether a browser would have a window: without one, a text browser would take the terminal."""
+    if not screen.is_terminal:
+        return False
+    return sys.platform != "linux" or bool(os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"))

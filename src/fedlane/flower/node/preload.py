@@ -1,0 +1,11 @@
+"""What a private client with a PyTorch model needs, for `fedlane-supernode --preload fedlane.flower.node.preload`."""
+
+import contextlib
+import importlib
+
+import fedlane.flower.client.training
+import fedlane.flower.client.weights
+import fedlane.privacy.ledger  # noqa: F401
+
+with contextlib.suppress(ImportError):
+    importlib.import_module("torch._dynamo")  # which torch.func imports when it is first used: seconds

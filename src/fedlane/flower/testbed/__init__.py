@@ -1,0 +1,1 @@
+"""`fedlane testbed`: a real federation on one machine, over links whose rates are shaped by the kernel."""
