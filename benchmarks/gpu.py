@@ -18,7 +18,7 @@ import torch
 
 from fedlane.learning.architectures import Convolution, architecture
 from fedlane.learning.datasets import Dataset, Samples, dataset_info
-from fedlane.learning.federation import Federation
+from fedlane.learning.federation import FederationBatch
 from fedlane.learning.models import make_model
 from fedlane.learning.partition import Partition, label_counts
 from fedlane.records import MechanismSpec
@@ -85,7 +85,7 @@ def measure(model: str, replicas: int, rounds: int, evaluate_every: int, device:
     counts = np.stack(
         [label_counts(Partition("dominant", 0.8, 0.0), data.info.class_totals, CLIENTS, s) for s in range(replicas)]
     )
-    federation = Federation(
+    federation = FederationBatch(
         make_model(model, data.info.input_shape, 10),
         data,
         counts,

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from fedlane.learning.datasets import load_dataset
-from fedlane.learning.federation import Federation
+from fedlane.learning.federation import FederationBatch
 from fedlane.learning.models import make_model
 from fedlane.learning.partition import Partition, label_counts
 from fedlane.records import MechanismSpec
@@ -28,13 +28,13 @@ def played(
     rounds: int = 5,
     exact: bool = False,
     sampling: str = "fixed",
-) -> Federation:
+) -> FederationBatch:
     """Federations after some rounds of a schedule that depends on the seed alone."""
     data = load_dataset("fashion-mnist-mini")
     counts = np.stack(
         [label_counts(Partition("dominant", 0.8, 0.3), data.info.class_totals, CLIENTS, s) for s in seeds]
     )
-    federation = Federation(
+    federation = FederationBatch(
         make_model(model, data.info.input_shape, 10),
         data,
         counts,

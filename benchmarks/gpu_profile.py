@@ -10,14 +10,14 @@ import numpy as np
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-from fedlane.learning.federation import Federation
+from fedlane.learning.federation import FederationBatch
 
 if __name__ == "__main__":
     replicas = int(sys.argv[2])
-    play = Federation.play
+    play = FederationBatch.play
     state = {"round": 0}
 
-    def watched(self: Federation, round: int, client: np.ndarray, punctual: np.ndarray) -> None:
+    def watched(self: FederationBatch, round: int, client: np.ndarray, punctual: np.ndarray) -> None:
         if state["round"] == gpu.WARM_UP + 2:
             with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as seen:
                 play(self, round, client, punctual)
@@ -27,5 +27,5 @@ if __name__ == "__main__":
             play(self, round, client, punctual)
         state["round"] += 1
 
-    Federation.play = watched  # type: ignore[method-assign]
+    FederationBatch.play = watched  # type: ignore[method-assign]
     gpu.measure(sys.argv[1], replicas, 5, 50, "cuda")

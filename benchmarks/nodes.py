@@ -14,7 +14,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from fedlane.flower.testbed.processes import Federation
+from fedlane.flower.testbed.processes import FlowerCluster
 from fedlane.simulation import Run
 
 EXAMPLE = Path(__file__).parents[1] / "examples" / "flower-app"
@@ -93,7 +93,7 @@ def main() -> int:
 def play(folder: Path, app: Path, rounds: int, stock: bool, preload: list[str]) -> list[float]:
     """The delays of all rounds but the first, in which everybody fetches the app."""
     folder.mkdir()
-    with Federation(folder, port=free_port()) as federation:
+    with FlowerCluster(folder, port=free_port()) as federation:
         superlink = federation.start_superlink()
         keys = [federation.new_node(f"node-{number}") for number in range(NODES)]
         federation.register(*keys)

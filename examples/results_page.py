@@ -8,14 +8,14 @@ import sys
 from pathlib import Path
 
 from fedlane.experiments.claims import judge
-from fedlane.experiments.reproduce import DELAY_SEEDS, FIGURES, LEARNING_SEEDS, Plan
+from fedlane.experiments.reproduce import DELAY_SEEDS, FIGURES, LEARNING_SEEDS, ReproductionPlan
 from fedlane.experiments.results_page import page
-from fedlane.experiments.store import Store
+from fedlane.experiments.store import ResultStore
 from fedlane.experiments.theorems import theorem_table
 
 
 def main(note: Path, folder: Path = Path("runs/reproduce"), docs: Path = Path("docs")) -> None:
-    plan, store = Plan(FIGURES, DELAY_SEEDS, LEARNING_SEEDS), Store(folder)
+    plan, store = ReproductionPlan(FIGURES, DELAY_SEEDS, LEARNING_SEEDS), ResultStore(folder)
     pictures = docs / "results"
     pictures.mkdir(exist_ok=True)
     for name in FIGURES:

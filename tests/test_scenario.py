@@ -37,7 +37,7 @@ def test_section_vi_constants():
 def test_the_two_presets_are_one_network_scaled_by_two_fifths():
     from fedlane.simulation.setup import prepare
 
-    small, large = (prepare(Scenario.load(name), [0]).air for name in ("paper-cifar10", "paper-fmnist"))
+    small, large = (prepare(Scenario.load(name), [0]).network for name in ("paper-cifar10", "paper-fmnist"))
     assignment = np.array([[0, 1, 2, 3] + [-1] * 6])
     ratio = small.delays(0, assignment).total_s / large.delays(0, assignment).total_s
     np.testing.assert_allclose(ratio[0, :4], 0.4, rtol=1e-9)

@@ -10,8 +10,8 @@ import pytest
 from fedlane import Scenario, simulate
 from fedlane.experiments import reproduce as paper
 from fedlane.experiments import store as cells_module
-from fedlane.experiments.reproduce import FIGURES, Figure, Plan, chosen, export_pieces, import_pieces
-from fedlane.experiments.store import SETTINGS, Cell, Store, batches
+from fedlane.experiments.reproduce import FIGURES, PaperFigure, ReproductionPlan, chosen, export_pieces, import_pieces
+from fedlane.experiments.store import SETTINGS, Experiment, ResultStore, batches
 from fedlane.learning import replay
 from fedlane.learning.datasets import Samples
 from fedlane.learning.replay import Schedule, learn
@@ -19,16 +19,16 @@ from fedlane.validate import InputError
 
 ROUNDS = 12
 LANE, RANDOM, QUIET = (
-    Cell("fashion-mnist", "lane"),
-    Cell("fashion-mnist", "random"),
-    Cell("fashion-mnist", "mamab-om:V=10", "epsilon-0.8"),
+    Experiment("fashion-mnist", "lane"),
+    Experiment("fashion-mnist", "random"),
+    Experiment("fashion-mnist", "mamab-om:V=10", "epsilon-0.8"),
 )
 full_data = pytest.mark.xdist_group("full-fashion-mnist")
 
 
 @pytest.fixture
 def store(tmp_path):
-    return Store(tmp_path / "store", rounds=ROUNDS)
+    return ResultStore(tmp_path / "store", rounds=ROUNDS)
 
 
 def fresh(cell, seed, rounds=ROUNDS, learning=False):
@@ -52,8 +52,8 @@ def learned_runs(store, wanted):
 
 
 def plan_of(*cells, seeds=2):
-    figure = Figure(tuple(cells), tuple(cells))
-    return Plan({"some": figure}, seeds, seeds, tuple(dict.fromkeys(cell.task for cell in cells)))
+    figure = PaperFigure(tuple(cells), tuple(cells))
+    return ReproductionPlan({"some": figure}, seeds, seeds, tuple(dict.fromkeys(cell.task for cell in cells)))
 
 
 class TestSchedules:
@@ -62,9 +62,9 @@ class TestSchedules:
         [
             LANE,
             QUIET,
-            Cell("fashion-mnist", "mamab-gmba:V=1", "nonuniform", "literal"),
-            Cell("cifar10", "round-robin", "deadline-0.5"),
-            Cell("fashion-mnist", "random", "channels-6"),
+            Experiment("fashion-mnist", "mamab-gmba:V=1", "nonuniform", "literal"),
+            Experiment("cifar10", "round-robin", "deadline-0.5"),
+            Experiment("fashion-mnist", "random", "channels-6"),
         ],
         ids=lambda cell: cell.name,
     )
@@ -113,7 +113,7 @@ class TestSchedules:
 
     def test_rounds_and_cells_do_not_share_files(self, store):
         store.schedule(LANE, [0])
-        assert Store(store.folder, rounds=ROUNDS + 1).missing("schedule", LANE, [0]) == [0]
+        assert ResultStore(store.folder, rounds=ROUNDS + 1).missing("schedule", LANE, [0]) == [0]
         assert store.missing("schedule", RANDOM, [0]) == [0]
 
     @pytest.mark.parametrize("damage", ["empty", "text", "half", "other"])
@@ -147,9 +147,15 @@ class TestSchedules:
 
 class TestBatches:
     def test_groups_share_learning_settings_and_keep_to_the_limit(self):
-        kinds = [LANE, RANDOM, QUIET, Cell("fashion-mnist", "lane", "private"), Cell("fashion-mnist", "lane", "tau-1")]
-        kinds += [Cell("fashion-mnist", "lane", "channels-2"), Cell("fashion-mnist", "lane", "clients-6")]
-        kinds += [Cell("cifar10", "lane")]
+        kinds = [
+            LANE,
+            RANDOM,
+            QUIET,
+            Experiment("fashion-mnist", "lane", "private"),
+            Experiment("fashion-mnist", "lane", "tau-1"),
+        ]
+        kinds += [Experiment("fashion-mnist", "lane", "channels-2"), Experiment("fashion-mnist", "lane", "clients-6")]
+        kinds += [Experiment("cifar10", "lane")]
         wanted = [(cell, seed) for seed in range(5) for cell in kinds]
         groups = batches(wanted, 6)
         assert sorted(map(repr, wanted)) == sorted(repr(pair) for group in groups for pair in group)
@@ -207,7 +213,7 @@ def small_test_set(cifar10, monkeypatch):
 @pytest.mark.xdist_group("cifar10")  # unpacked once
 @pytest.mark.parametrize(("policy", "setting"), [("random", "tau-1"), ("mamab-om:V=100", "private")])
 def test_a_cell_of_cifar10_learns_what_a_fresh_run_does(tmp_path, small_test_set, policy, setting):
-    store, cell = Store(tmp_path, rounds=2), Cell("cifar10", policy, setting)
+    store, cell = ResultStore(tmp_path, rounds=2), Experiment("cifar10", policy, setting)
     learned_runs(store, [(cell, 1)])
     run, learned = fresh(cell, 1, rounds=2, learning=True), store.result(cell, 1).learned
     np.testing.assert_allclose(learned.accuracy, [[run.summary["final_accuracy"]["mean"]]], atol=0.002)
@@ -218,7 +224,7 @@ def test_a_cell_of_cifar10_learns_what_a_fresh_run_does(tmp_path, small_test_set
 def pieces(tmp_path_factory, fashion_mnist):
     """A store with schedules alone, and its two pieces, learned."""
     folder = tmp_path_factory.mktemp("pieces")
-    store, plan = Store(folder / "store", rounds=ROUNDS), plan_of(LANE, RANDOM)
+    store, plan = ResultStore(folder / "store", rounds=ROUNDS), plan_of(LANE, RANDOM)
     paper.compute_schedules(plan, store, lambda name: None)
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(paper.AT_ONCE, "fashion-mnist", 3)
@@ -234,7 +240,7 @@ def pieces(tmp_path_factory, fashion_mnist):
 def copied(pieces, tmp_path):
     """Pieces and store that a test may spoil."""
     shutil.copytree(pieces, tmp_path / "copy")
-    return Store(tmp_path / "copy" / "store", rounds=ROUNDS), tmp_path / "copy" / "pieces"
+    return ResultStore(tmp_path / "copy" / "store", rounds=ROUNDS), tmp_path / "copy" / "pieces"
 
 
 @full_data
@@ -265,7 +271,7 @@ class TestPieces:
         with pytest.raises(InputError, match=r"curves-01\.npz does not fit piece-01\.json"):
             import_pieces(store, folder)
         with pytest.raises(InputError, match=r"does not fit"):
-            import_pieces(Store(store.folder, rounds=ROUNDS + 1), folder)
+            import_pieces(ResultStore(store.folder, rounds=ROUNDS + 1), folder)
         assert len(plan_of(LANE, RANDOM).to_learn(store)) == 1
 
     def test_curves_without_their_list_are_refused(self, copied):
@@ -307,11 +313,11 @@ class TestFigures:
     def test_settings_say_what_they_change(self):
         base = Scenario.load("paper-fmnist")
         for name in SETTINGS:
-            scenario = Cell("fashion-mnist", "lane", name).scenario()
+            scenario = Experiment("fashion-mnist", "lane", name).scenario()
             assert (scenario == base) == (name == "base"), name
-        half = Cell("fashion-mnist", "lane", "deadline-0.5").scenario()
+        half = Experiment("fashion-mnist", "lane", "deadline-0.5").scenario()
         assert half.network.deadline_s == base.network.deadline_s / 2
-        literal = Cell("fashion-mnist", "lane", reading="literal").scenario()
+        literal = Experiment("fashion-mnist", "lane", reading="literal").scenario()
         assert literal.policies["mamab-om"]["exploration"] == 1.0
 
     def test_a_mistyped_figure_is_told_the_nearest(self):
@@ -321,9 +327,9 @@ class TestFigures:
         assert list(chosen(["fig-delay", "fig-v"])) == ["fig-v", "fig-delay"]
 
     def test_a_plan_takes_many_seeds_where_they_are_cheap(self):
-        plan = Plan(FIGURES, 100, 10)
+        plan = ReproductionPlan(FIGURES, 100, 10)
         assert plan.seeds(LANE) == range(100)
-        assert plan.seeds(Cell("fashion-mnist", "lane", "clients-40")) == range(10)
+        assert plan.seeds(Experiment("fashion-mnist", "lane", "clients-40")) == range(10)
         assert len(plan.scheduled()) == len(set(plan.scheduled()))
-        only = Plan(FIGURES, 100, 10, ("cifar10",))
+        only = ReproductionPlan(FIGURES, 100, 10, ("cifar10",))
         assert {cell.task for cell in (*only.scheduled(), *only.learned())} == {"cifar10"}

@@ -9,16 +9,16 @@ import pytest
 
 from fedlane.experiments.claims import CLAIMS, Verdict, judge, table
 from fedlane.experiments.claims.evidence import Case
-from fedlane.experiments.reproduce import FIGURES, Plan
-from fedlane.experiments.store import Cell, Store, _save
+from fedlane.experiments.reproduce import FIGURES, ReproductionPlan
+from fedlane.experiments.store import Experiment, ResultStore, _save
 from fedlane.records import FloatArray
 
 ROUNDS, SEEDS, CLIENTS, CHANNELS = 40, 3, 10, 4
-PLAN = Plan(FIGURES, SEEDS, SEEDS)
+PLAN = ReproductionPlan(FIGURES, SEEDS, SEEDS)
 KINDS = {"random": 4.0, "round-robin": 3.8, "lane": 1.0, "genie": 0.9}
 
 
-def speed(cell: Cell) -> float:
+def speed(cell: Experiment) -> float:
     """The mean round time of a cell: falls with V, OM below GMBA, both below every baseline."""
     if cell.policy.startswith("mamab"):
         v = float(cell.policy.split("V=")[1].split(",")[0])
@@ -26,15 +26,17 @@ def speed(cell: Cell) -> float:
     return KINDS.get(cell.policy, 3.5)
 
 
-def skill(cell: Cell) -> float:
+def skill(cell: Experiment) -> float:
     """The final accuracy: falls with V a little, above every baseline's; privacy costs a fifth."""
     private = 0.2 if cell.setting in ("private", "epsilon-0.8") else 0.0
     return 0.5 + 0.1 * speed(cell) / 2.5 * cell.policy.startswith("mamab") - private
 
 
 def fill(
-    store: Store, delay: Callable[[Cell], float] = speed, accuracy: Callable[[Cell], float] | None = skill
-) -> Store:
+    store: ResultStore,
+    delay: Callable[[Experiment], float] = speed,
+    accuracy: Callable[[Experiment], float] | None = skill,
+) -> ResultStore:
     """A whole store: constant delays and curves that saturate at the given levels, with a little noise a seed."""
     cells = [cell for cell in PLAN.scheduled() if not cell.setting.startswith(("clients-", "channels-"))]
     learned = set(PLAN.learned()) if accuracy is not None else set()
@@ -58,14 +60,16 @@ def fill(
     return store
 
 
-def keep(store: Store, cell: Cell, seed: int, tested: np.ndarray, clock_s: FloatArray, curve: FloatArray) -> None:
+def keep(
+    store: ResultStore, cell: Experiment, seed: int, tested: np.ndarray, clock_s: FloatArray, curve: FloatArray
+) -> None:
     arrays = {"round": tested, "clock_s": clock_s[None], "accuracy": curve[None], "loss": 1 - curve[None]}
     _save(store._path("learned", cell, seed), arrays)
 
 
 @pytest.fixture(scope="module")
 def verdicts(tmp_path_factory: pytest.TempPathFactory) -> list[Verdict]:
-    return judge(PLAN, fill(Store(tmp_path_factory.mktemp("store"), ROUNDS)))
+    return judge(PLAN, fill(ResultStore(tmp_path_factory.mktemp("store"), ROUNDS)))
 
 
 def test_all_claims_are_judged_in_order(verdicts: list[Verdict]) -> None:
@@ -99,7 +103,9 @@ def test_effects_are_the_built_in_ones(verdicts: list[Verdict]) -> None:
 
 def test_reversed_worlds_turn_the_verdicts(tmp_path: Path) -> None:
     """Slower and less accurate with more V, and the baselines better in both."""
-    found = judge(PLAN, fill(Store(tmp_path, ROUNDS), lambda cell: 4.5 - speed(cell), lambda cell: 0.9 - skill(cell)))
+    found = judge(
+        PLAN, fill(ResultStore(tmp_path, ROUNDS), lambda cell: 4.5 - speed(cell), lambda cell: 0.9 - skill(cell))
+    )
     for number in (1, 4, 6, 7, 8, 10, 11, 13, 14, 15, 16, 17, 22, 24, 26, 27, 29):
         assert found[number - 1].verdict == "does not hold", found[number - 1]
 
@@ -107,12 +113,12 @@ def test_reversed_worlds_turn_the_verdicts(tmp_path: Path) -> None:
 def test_readings_are_named(tmp_path: Path) -> None:
     """With the literal bonus V has no effect; and only V = 100 beats the baselines."""
 
-    def delay(cell: Cell) -> float:
+    def delay(cell: Experiment) -> float:
         if cell.reading == "literal":
             return 3.0
         return speed(cell) if "V=100" in cell.policy or not cell.policy.startswith("mamab") else 2 + speed(cell)
 
-    found = judge(PLAN, fill(Store(tmp_path, ROUNDS), delay, None))
+    found = judge(PLAN, fill(ResultStore(tmp_path, ROUNDS), delay, None))
     assert found[3].verdict == "holds under reading 11", found[3]
     assert found[25].verdict == "holds under reading 14", found[25]
     assert found[0].verdict == "not computed"
@@ -120,15 +126,15 @@ def test_readings_are_named(tmp_path: Path) -> None:
 
 
 def test_missing_data_is_not_computed(tmp_path: Path) -> None:
-    found = judge(PLAN, Store(tmp_path, ROUNDS))
+    found = judge(PLAN, ResultStore(tmp_path, ROUNDS))
     assert [verdict.number for verdict in found] == list(range(1, 35))
     assert {verdict.verdict for verdict in found} == {"not computed"}
     assert all(verdict.effect is None and verdict.detail for verdict in found)
 
 
 def test_one_missing_seed_is_enough(tmp_path: Path) -> None:
-    store = fill(Store(tmp_path, ROUNDS))
-    store._path("learned", Cell("fashion-mnist", "random"), 1).unlink()
+    store = fill(ResultStore(tmp_path, ROUNDS))
+    store._path("learned", Experiment("fashion-mnist", "random"), 1).unlink()
     found = judge(PLAN, store)
     assert found[0].verdict == "not computed"
     assert "1 of 3 seeds" in found[0].detail

@@ -12,13 +12,13 @@ from fedlane.experiments.regret_and_timing import (
     promised_regret,
     regret_panels,
 )
-from fedlane.experiments.reproduce import Plan, chosen, compute_schedules
-from fedlane.experiments.store import Cell, Result, Store
+from fedlane.experiments.reproduce import ReproductionPlan, chosen, compute_schedules
+from fedlane.experiments.store import Experiment, Result, ResultStore
 from fedlane.report.paper_figures import draw
 from fedlane.simulation.setup import prepare
 from fedlane.theory import Bound
 
-SMALL = Cell("fashion-mnist", "lane", "clients-6")
+SMALL = Experiment("fashion-mnist", "lane", "clients-6")
 
 
 def a_result(client, clients, queue=0.0):
@@ -36,15 +36,15 @@ def a_result(client, clients, queue=0.0):
 class TestMeanRewards:
     def test_against_rounds_of_the_network_one_by_one(self):
         """Each pair in 4000 rounds of the run's own weather, the reward as a policy sees it."""
-        air = prepare(SMALL.scenario(), [7]).air
-        rounds, clients, channels = 4000, air.clients, air.channels
+        network = prepare(SMALL.scenario(), [7]).network
+        rounds, clients, channels = 4000, network.clients, network.channels
         rewards = np.empty((rounds, clients, channels))
         for t in range(rounds):
             for channel in range(channels):
-                delay_s = air.delays(t, np.full((1, clients), channel)).total_s[0]
+                delay_s = network.delays(t, np.full((1, clients), channel)).total_s[0]
                 for client in range(clients):
-                    punctual = delay_s[client] <= air.deadline_s
-                    rewards[t, client, channel] = 1.0 - delay_s[client] / air.deadline_s if punctual else 0.0
+                    punctual = delay_s[client] <= network.deadline_s
+                    rewards[t, client, channel] = 1.0 - delay_s[client] / network.deadline_s if punctual else 0.0
         found = mean_rewards(SMALL, 7)
         error = rewards.std(axis=0) * np.sqrt(1 / rounds + 1 / 10_000)  # mean_rewards has 10,000 draws of its own
         assert found.shape == (clients, channels) == (6, 4)
@@ -54,14 +54,14 @@ class TestMeanRewards:
 
     def test_all_policies_of_a_setting_share_it_and_none_can_change_it(self):
         one = mean_rewards(SMALL, 7)
-        assert mean_rewards(Cell("fashion-mnist", "random", "clients-6"), 7) is one
+        assert mean_rewards(Experiment("fashion-mnist", "random", "clients-6"), 7) is one
         assert not np.array_equal(mean_rewards(SMALL, 8), one)
-        assert mean_rewards(Cell("fashion-mnist", "lane"), 7).shape == (10, 4)
+        assert mean_rewards(Experiment("fashion-mnist", "lane"), 7).shape == (10, 4)
         with pytest.raises(ValueError, match="read-only"):
             one[0, 0] = 1.0
 
     def test_a_longer_deadline_rewards_more(self):
-        base, longer = (mean_rewards(Cell("fashion-mnist", "lane", s), 3) for s in ("base", "deadline-2"))
+        base, longer = (mean_rewards(Experiment("fashion-mnist", "lane", s), 3) for s in ("base", "deadline-2"))
         assert np.all(longer >= base - 0.02)
         assert longer.mean() > base.mean() + 0.05
 
@@ -96,7 +96,7 @@ class TestRegret:
         np.testing.assert_allclose(np.diff(regret, prepend=0.0), [0.0, 0.4, 0.2, 0.7, -0.2])
 
     def test_panels_hold_every_policy_and_say_that_the_bound_is_vacuous(self, tmp_path, monkeypatch):
-        store, plan = Store(tmp_path, rounds=12), Plan(chosen(["fig-regret"]), 3, 1)
+        store, plan = ResultStore(tmp_path, rounds=12), ReproductionPlan(chosen(["fig-regret"]), 3, 1)
         compute_schedules(plan, store, lambda name: None)
         own, others = panels = regret_panels(plan, store)
         assert [*own.lines] == [f"{kind} V={v}" for kind in ("OM", "GMBA") for v in (1, 10, 100)]
@@ -104,7 +104,7 @@ class TestRegret:
         assert len(others.lines) == 6
         assert " ".join(own.title.split()).startswith("The paper's policies Theorem 4's bound is vacuous in 18 of 18")
         assert "does not exceed the largest queue" in " ".join(own.title.split())
-        cell = Cell("fashion-mnist", "lane")
+        cell = Experiment("fashion-mnist", "lane")
         for seed in range(3):
             mu, client = mean_rewards(cell, seed), store.result(cell, seed).client
             worst = [min(mu[i, j] for j, i in enumerate(row) if i >= 0) for row in client]
@@ -116,7 +116,7 @@ class TestRegret:
         own, _ = regret_panels(plan, store)
         assert own.title == "The paper's policies"
         np.testing.assert_array_equal(own.lines["Theorem 4, OM V=10"].values, [np.arange(1.0, 13)] * 3)
-        assert regret_panels(Plan(chosen(["fig-regret"]), 3, 1, ("cifar10",)), store) == []
+        assert regret_panels(ReproductionPlan(chosen(["fig-regret"]), 3, 1, ("cifar10",)), store) == []
 
     def test_a_promise_takes_v_and_the_largest_queue_from_the_run(self, monkeypatch):
         asked = []
@@ -126,7 +126,7 @@ class TestRegret:
             return Bound(1.0, "why")
 
         monkeypatch.setattr(measured, "regret_bound", bound)
-        cell = Cell("fashion-mnist", "mamab-gmba:V=10", "clients-6")
+        cell = Experiment("fashion-mnist", "mamab-gmba:V=10", "clients-6")
         promise = promised_regret(cell, 0, a_result([[0, 1, 2, 3]] * 3, 6, queue=2.5))
         assert promise.vacuous == "why"
         assert promise.room == measured.gaps(mean_rewards(cell, 0)).smallest - 2.5

@@ -1,9 +1,9 @@
 """The results page: every figure and every claim, from what was computed."""
 
 from fedlane.experiments.claims import CLAIMS, judge
-from fedlane.experiments.reproduce import FIGURES, Plan
+from fedlane.experiments.reproduce import FIGURES, ReproductionPlan
 from fedlane.experiments.results_page import CAPTIONS, page, write_page
-from fedlane.experiments.store import Store
+from fedlane.experiments.store import ResultStore
 
 
 def test_every_figure_has_a_caption():
@@ -12,8 +12,8 @@ def test_every_figure_has_a_caption():
 
 def test_the_page_shows_figures_and_all_claims(tmp_path):
     """An empty store: every claim is there and says that it was not computed, but for those that need no cell."""
-    plan = Plan(FIGURES, 2, 2)
-    verdicts = judge(plan, Store(tmp_path))
+    plan = ReproductionPlan(FIGURES, 2, 2)
+    verdicts = judge(plan, ResultStore(tmp_path))
     text = page(plan, ["fig-v", "fig-delay"], verdicts, "| 5 | a bound |", "pictures", note="Somewhere.")
     assert "![fig-v](pictures/fig-v.png)" in text
     assert CAPTIONS["fig-delay"] in text

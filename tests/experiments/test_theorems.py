@@ -16,8 +16,8 @@ from fedlane.experiments.loss_gaps import (
     promised,
     task_of,
 )
-from fedlane.experiments.reproduce import FIGURES, Plan
-from fedlane.experiments.store import Cell, Store
+from fedlane.experiments.reproduce import FIGURES, ReproductionPlan
+from fedlane.experiments.store import Experiment, ResultStore
 from fedlane.experiments.theorems import compute_convergence, convergence_panels, theorem_table, to_measure
 from fedlane.learning import replay
 from fedlane.learning.datasets import load_dataset
@@ -82,7 +82,7 @@ def test_the_constructed_setting_keeps_both_promises_and_they_say_something():
 
 
 ROUNDS = 4
-SMALL = Cell("fashion-mnist", "random", "softmax-slow")
+SMALL = Experiment("fashion-mnist", "random", "softmax-slow")
 
 
 @pytest.fixture
@@ -90,9 +90,9 @@ def store(tmp_path, monkeypatch):
     """Fashion-MNIST's subset stands in for the whole set: what is learned from is the same kind of thing."""
     monkeypatch.setattr(replay, "load_dataset", lambda name: load_dataset("fashion-mnist-mini"))
     monkeypatch.setattr(replay.LearningTask, "federation", _of_the_subset(replay.LearningTask.federation))
-    made = Store(tmp_path, rounds=ROUNDS)
+    made = ResultStore(tmp_path, rounds=ROUNDS)
     made.schedule(SMALL, [0])
-    made.schedule(Cell("fashion-mnist", "random", "softmax"), [0])
+    made.schedule(Experiment("fashion-mnist", "random", "softmax"), [0])
     return made
 
 
@@ -121,7 +121,7 @@ class TestMeasured:
         least = optimum(store, "fashion-mnist").loss
         assert 0 < least < found.loss[1]
         assert found.smoothness == optimum(store, "fashion-mnist").smoothness
-        plan = Plan({"fig-convergence": FIGURES["fig-convergence"]}, 1, 1, ("fashion-mnist",))
+        plan = ReproductionPlan({"fig-convergence": FIGURES["fig-convergence"]}, 1, 1, ("fashion-mnist",))
         assert (SMALL, 0) not in to_measure(plan, store)
         assert len(to_measure(plan, store)) == 8
 
@@ -133,13 +133,13 @@ class TestMeasured:
         slow = promised(task_of(store, SMALL, 0), present, found, least)
         assert "exceeds the gap before any learning" in slow.vacuous
         assert slow.value > found.loss[0] - least
-        fast = promised(task_of(store, Cell("fashion-mnist", "random", "softmax"), 0), present, found, least)
+        fast = promised(task_of(store, Experiment("fashion-mnist", "random", "softmax"), 0), present, found, least)
         assert "0 < eta lambda_max < 1" in fast.vacuous
         assert fast == Bound(np.inf, fast.vacuous)
 
 
 def test_the_figure_and_the_table(tmp_path, store):
-    plan = Plan({"fig-convergence": FIGURES["fig-convergence"]}, 2, 1, ("fashion-mnist",))
+    plan = ReproductionPlan({"fig-convergence": FIGURES["fig-convergence"]}, 2, 1, ("fashion-mnist",))
     for cell in plan.scheduled():
         store.schedule(cell, plan.seeds(cell))
     done = []

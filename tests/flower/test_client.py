@@ -15,7 +15,7 @@ from flwr.clientapp import ClientApp
 
 import fedlane.flower.client.training
 from fedlane.flower import LaneClient, LaneMod, lane_app, new_ledger
-from fedlane.flower.client.reply import told
+from fedlane.flower.client.reply import public_reason
 from fedlane.flower.client.switch import CommandSwitch
 from fedlane.flower.client.weights import first_arrays
 from fedlane.flower.protocol import KEY, Hello, Introduction, Order, Report
@@ -111,11 +111,11 @@ def test_nothing_that_depends_on_data_leaves_beside_the_update(tmp_path, ledger)
     reply = ask(a_client(tmp_path), order())
     assert set(reply.content) == {"arrays", "metrics", KEY}
     assert set(reply.content["metrics"]) == {"num-examples"}
-    told = reply.content["metrics"]["num-examples"]
+    claimed_size = reply.content["metrics"]["num-examples"]
     histogram = read_accounts(ledger)[1]["data"].histogram
-    assert told == pytest.approx(sum(histogram), abs=0.11)
-    assert told != 300
-    assert abs(told - 300) < 6 * 10 * 3**0.5
+    assert claimed_size == pytest.approx(sum(histogram), abs=0.11)
+    assert claimed_size != 300
+    assert abs(claimed_size - 300) < 6 * 10 * 3**0.5
 
 
 def test_a_reason_names_no_folder():
@@ -123,8 +123,8 @@ def test_a_reason_names_no_folder():
         ("ledger /home/anna/a.ledger is damaged", "ledger a.ledger is damaged"),
         ("'~/x/y' is", "'y' is"),
     ):
-        assert told(InputError(text)) == out
-    assert told(InputError("b / |D| is 3/4")) == "b / |D| is 3/4"
+        assert public_reason(InputError(text)) == out
+    assert public_reason(InputError("b / |D| is 3/4")) == "b / |D| is 3/4"
 
 
 def test_past_its_budget_a_client_refuses_and_says_so(tmp_path, ledger):
@@ -301,8 +301,13 @@ def test_an_introduction_releases_the_histogram_once(tmp_path):
 
 def test_a_client_without_privacy_needs_no_ledger(tmp_path):
     client = a_client(tmp_path, epsilon=None, ledger=None)
-    told = Introduction.read(ask(client, message("query", **{KEY: Hello("f").record()})).content)
-    assert (told.size, told.label_counts, told.epsilon, told.max_uploads) == (300, COUNTS, 0, 0)
+    introduction = Introduction.read(ask(client, message("query", **{KEY: Hello("f").record()})).content)
+    assert (introduction.size, introduction.label_counts, introduction.epsilon, introduction.max_uploads) == (
+        300,
+        COUNTS,
+        0,
+        0,
+    )
     reply = ask(client, order())
     assert (report_of(reply).status, report_of(reply).max_uploads) == ("trained", 0)
     assert reply.content["metrics"]["num-examples"] == 300
@@ -387,8 +392,13 @@ def test_a_mod_wraps_a_plain_training_function():
             raise ValueError("a secret")
         return Message(RecordDict({"metrics": MetricRecord({"num-examples": 40})}), reply_to=message)
 
-    told = Introduction.read(app(message("query", **{KEY: Hello("f").record()}), context()).content)
-    assert (told.name, told.size, told.label_counts, told.epsilon) == ("anna", 40, (30, 10), 0)
+    introduction = Introduction.read(app(message("query", **{KEY: Hello("f").record()}), context()).content)
+    assert (introduction.name, introduction.size, introduction.label_counts, introduction.epsilon) == (
+        "anna",
+        40,
+        (30, 10),
+        0,
+    )
     reply = app(order(lane=2), context())
     report = report_of(reply)
     assert (report.status, report.lane, seen) == ("trained", 2, [2])

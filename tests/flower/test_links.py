@@ -130,7 +130,7 @@ def test_what_a_killed_owner_left_is_removed_at_the_next_start(cell, tmp_path):
     owner = subprocess.Popen([sys.executable, "-c", OWNER, str(tmp_path)], stdout=subprocess.PIPE, text=True)
     name, sleeper = owner.stdout.readline().split()
     owner.stdout.close()
-    left = links.Cell(name, 2)
+    left = links.RadioCell(name, 2)
     try:
         assert [int(sleeper)] == left.processes()
         assert name not in links.sweep()
@@ -175,7 +175,7 @@ def test_nonsense_is_refused(cell):
     with pytest.raises(InputError, match="rate of client 1 in Mbit/s must be greater than 0"):
         cell.tune({1: 0.0})
     with pytest.raises(links.LinkError, match="tc failed"):
-        links.Cell("fl-nowhere", 1).tune({0: 1.0})
+        links.RadioCell("fl-nowhere", 1).tune({0: 1.0})
     if os.geteuid() == 0:
         assert links.missing() is None
 

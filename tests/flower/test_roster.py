@@ -8,7 +8,7 @@ import pytest
 
 from fedlane.flower.protocol import Introduction, Report
 from fedlane.flower.server.roster import Roster, RosterError
-from fedlane.flower.server.scheduler import Measured, Scheduler, laid_into
+from fedlane.flower.server.scheduler import MeasuredDelay, Scheduler, laid_into
 from fedlane.scheduling.registry import make_policy, policies
 from fedlane.theory import quotas, theta
 from fedlane.validate import InputError
@@ -117,7 +117,7 @@ def played(policy, lanes=2, rounds=60, clients=3, start=None, until=20, delay_s=
         available = np.ones(clients, np.bool_)
         chosen = scheduler.select(available)
         measured = {
-            int(c): Measured(int(chosen[c]), delay_s(c, chosen[c]) if delay_s else 2.0 + c + chosen[c], 0.5)
+            int(c): MeasuredDelay(int(chosen[c]), delay_s(c, chosen[c]) if delay_s else 2.0 + c + chosen[c], 0.5)
             for c in np.flatnonzero(chosen >= 0)
         }
         scheduler.learn(measured, available)
@@ -167,7 +167,7 @@ def test_mamab_tries_newcomers_first_once_it_no_longer_explores_at_random():
 def test_what_was_measured_is_what_is_learned():
     scheduler = Scheduler(make_policy("lane"), lanes=3, deadline_s=10.0, rounds=5, seed=0)
     scheduler.set_quotas(np.full((1, 4), 0.5))
-    measured = {0: Measured(2, 4.0, 1.0), 1: Measured(0, None), 3: Measured(1, 2.0, 99.0)}
+    measured = {0: MeasuredDelay(2, 4.0, 1.0), 1: MeasuredDelay(0, None), 3: MeasuredDelay(1, 2.0, 99.0)}
     feedback = scheduler.learn(measured, np.ones(4, np.bool_))
     np.testing.assert_array_equal(feedback.assignment, [[2, 0, -1, 1]])
     np.testing.assert_allclose(feedback.delays.download_s[0, [0, 3]], [1.5, 0.0])

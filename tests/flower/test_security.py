@@ -12,7 +12,7 @@ from cryptography import x509
 from conftest import missing
 from fedlane.flower.testbed import links
 from fedlane.flower.testbed.certificates import make_node_files, make_server_files
-from fedlane.flower.testbed.processes import CONNECTION, Federation, ProcessError
+from fedlane.flower.testbed.processes import CONNECTION, FlowerCluster, ProcessError
 from fedlane.flower.testbed.proxy import NODE_CALLS, nginx_config
 from fedlane.validate import InputError
 
@@ -45,7 +45,7 @@ def federation(cell, tmp_path_factory):
     if shutil.which("nginx") is None:
         missing("nginx is not installed")
     folder = tmp_path_factory.mktemp("federation")
-    with Federation(
+    with FlowerCluster(
         folder, port=PORT, address=links.SERVER_ADDRESS, namespace=cell.base, node_port=NODE_PORT
     ) as running:
         running.start_superlink()
@@ -150,9 +150,9 @@ def test_nodes_reach_the_fleet_and_nothing_else(federation, cell):
 
 def test_the_operators_commands_do_not_work_from_a_node(federation, cell, tmp_path):
     """Flower's own command line with the authority's certificate, as a node's owner would try it."""
-    attacker = Federation.__new__(Federation)
+    attacker = FlowerCluster.__new__(FlowerCluster)
     home = tmp_path / "flwr"
-    Federation._configure(federation.node_address, federation.files.authority, home)
+    FlowerCluster._configure(federation.node_address, federation.files.authority, home)
     attacker.namespace = cell.client(1)
     attacker._environment = {**federation._environment, "FLWR_HOME": str(home)}
     key = make_node_files(tmp_path, "attacker")

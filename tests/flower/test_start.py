@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from fedlane.cli import app as command
 from fedlane.flower import LaneStrategy
 from fedlane.flower.protocol import KEY, Introduction, Order, Report
-from fedlane.flower.server.state_files import Store
+from fedlane.flower.server.state_files import StateStore
 from fedlane.scenario import Scenario
 from fedlane.simulation import simulate
 from fedlane.simulation.results import Run
@@ -166,7 +166,7 @@ def test_a_base_station_that_cannot_switch_loses_the_round_only(tmp_path, caplog
     assert run.rounds["punctual"].to_pylist() == [2, 0, 2]
     assert run.rounds["delay_s"].to_pylist()[1] == 2.0
     assert [row["punctual"] for row in run.assignments.to_pylist() if row["round"] == 1] == [False, False]
-    assert Store(tmp_path).charged() == {"a": 2, "b": 2}  # nothing was sent, so nothing is charged
+    assert StateStore(tmp_path).charged() == {"a": 2, "b": 2}  # nothing was sent, so nothing is charged
     assert result.arrays["w"].numpy()[0] == 2
 
 
@@ -208,7 +208,7 @@ def test_an_order_that_was_lost_is_charged_but_not_held_against_the_client(tmp_p
 def test_orders_of_a_round_that_a_crash_cut_off_are_counted(tmp_path):
     grid = Here(Node("a"))
     strategy(tmp_path).start(grid, ARRAYS, num_rounds=2)
-    Store(tmp_path).charge(2, {"a": 0})  # sent, and the server died
+    StateStore(tmp_path).charge(2, {"a": 0})  # sent, and the server died
     strategy(tmp_path).start(grid, ARRAYS, num_rounds=3)
     assert Run.load(tmp_path).clients["uploads"].to_pylist() == [4]
 

@@ -11,7 +11,7 @@ from flwr.supercore.task_identity import TaskIdentity
 
 from fedlane.flower import LaneStrategy
 from fedlane.flower.server.aggregation import Aggregation, to_arrays
-from fedlane.flower.server.state_files import CHECKPOINT, JOURNAL, Saved, Store
+from fedlane.flower.server.state_files import CHECKPOINT, JOURNAL, Saved, StateStore
 from fedlane.validate import InputError
 
 MODEL = {"w": np.arange(4, dtype=np.float32), "n": np.array([3], np.int64)}
@@ -25,7 +25,7 @@ def _identity(monkeypatch):
 
 
 def test_the_checkpoint_is_read_back(tmp_path):
-    store = Store(tmp_path / "new" / "state")
+    store = StateStore(tmp_path / "new" / "state")
     assert store.load() is None
     store.save(Saved({"a": [1, "ü"], "b": None}, {"model.0.weight": MODEL["w"], "model.n": MODEL["n"], "x": np.eye(2)}))
     saved = store.load()
@@ -36,7 +36,7 @@ def test_the_checkpoint_is_read_back(tmp_path):
 
 @pytest.mark.parametrize("damage", [b"", b"PK rubbish", None])
 def test_a_damaged_checkpoint_is_refused(tmp_path, damage):
-    store = Store(tmp_path)
+    store = StateStore(tmp_path)
     store.save(Saved({}, {"x": np.zeros(100)}))
     whole = (tmp_path / CHECKPOINT).read_bytes()
     (tmp_path / CHECKPOINT).write_bytes(whole[:-40] if damage is None else damage)
@@ -47,11 +47,11 @@ def test_a_damaged_checkpoint_is_refused(tmp_path, damage):
 def test_objects_are_never_unpickled(tmp_path):
     np.savez(tmp_path / CHECKPOINT, _values=np.array([{"version": 1}], object))
     with pytest.raises(InputError, match="damaged"):
-        Store(tmp_path).load()
+        StateStore(tmp_path).load()
 
 
 def test_the_journal_counts_what_was_ordered(tmp_path):
-    store = Store(tmp_path)
+    store = StateStore(tmp_path)
     assert store.charged() == {}
     store.charge(0, {"a": 0, "b": 1})
     store.charge(1, {"a": 1})
@@ -68,7 +68,7 @@ def test_the_journal_counts_what_was_ordered(tmp_path):
 @pytest.mark.parametrize("name", ["orders.jsonl", ".federation.npz"])
 def test_a_full_disk_is_one_line(tmp_path, name):
     (tmp_path / name).symlink_to("/dev/full")
-    store = Store(tmp_path)
+    store = StateStore(tmp_path)
     with pytest.raises(InputError, match=f"{name.lstrip('.')} cannot be written: No space left on device"):
         store.charge(0, {"a": 0}) if name == "orders.jsonl" else store.save(Saved({}, {"w": np.zeros(9)}))
 
@@ -83,10 +83,10 @@ def test_two_servers_do_not_share_a_folder(tmp_path, monkeypatch):
         [sys.executable, "-c", code, str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
     assert other.stdout.readline() == "held\n"
-    with pytest.raises(InputError, match="in use"), Store(tmp_path).locked():
+    with pytest.raises(InputError, match="in use"), StateStore(tmp_path).locked():
         pass
     other.communicate("", timeout=20)
-    with Store(tmp_path).locked():
+    with StateStore(tmp_path).locked():
         pass
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from superlink import Federation, Relay, wait_for
 
-from fedlane.flower.server.state_files import Store
+from fedlane.flower.server.state_files import StateStore
 from fedlane.simulation.results import Run
 
 pytestmark = pytest.mark.xdist_group("flower")
@@ -26,7 +26,7 @@ def log(folder):
 
 
 def members(folder):
-    return {one["introduction"]["name"]: one for one in Store(folder / "state").load().values["roster"]}
+    return {one["introduction"]["name"]: one for one in StateStore(folder / "state").load().values["roster"]}
 
 
 def test_faults(tmp_path):
@@ -95,7 +95,7 @@ def test_killed_and_resumed(tmp_path):
     config = {"clients": 2, "lanes": 1, "rounds": 5, "deadline": 20.0, "folder": str(tmp_path)}
 
     def played():
-        saved = Store(tmp_path / "state").load()
+        saved = StateStore(tmp_path / "state").load()
         return 0 if saved is None else len(saved.part("scheduler")["epsilon"])
 
     def made():

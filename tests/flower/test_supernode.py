@@ -15,7 +15,7 @@ import flwr
 import pytest
 
 from fedlane.flower import _adapted
-from fedlane.flower.node.prefork import COMMAND, open_nursery
+from fedlane.flower.node.prefork import COMMAND, prefork_server
 
 BIN = Path(sys.executable).parent
 pytestmark = pytest.mark.xdist_group("flower")
@@ -88,7 +88,7 @@ def test_each_app_is_a_new_process(modules):
     """Its own files, arguments and signals, and random numbers that no other has."""
     (modules / "probe.py").write_text(PROBE)
     before = os.environ["PATH"]
-    with open_nursery(0.25, ["probe"]):
+    with prefork_server(0.25, ["probe"]):
         folder, nursery = wait_for_the_nursery()
         said = [call("--help", marker="PROBE {", word=f"word {number}")[1] for number in range(2)]
     assert os.environ["PATH"] == before
@@ -118,7 +118,7 @@ def test_without_a_nursery_flowers_own_command_is_run(modules, capfd, why):
     )
     (modules / "broken.py").write_text("import no_such_module\n")
     (modules / "probe.py").write_text(PROBE)
-    with open_nursery(0.25, ["probe", *([why] if why in ("threads", "broken") else [])]):
+    with prefork_server(0.25, ["probe", *([why] if why in ("threads", "broken") else [])]):
         folder = Path(os.environ["PATH"].split(os.pathsep)[0]).parent
         if why in ("dead", "stopped"):
             _, nursery = wait_for_the_nursery()
@@ -167,14 +167,14 @@ def test_where_no_nursery_can_be_flower_does_it(modules, monkeypatch, caplog):
     deep = modules / ("x" * 90)
     deep.mkdir()
     monkeypatch.setattr("tempfile.tempdir", str(deep))
-    with open_nursery(0.25):
+    with prefork_server(0.25):
         assert os.environ["PATH"].startswith(str(BIN))
     assert "too long for a socket" in caplog.text
     assert not list(deep.iterdir())
     (modules / COMMAND).write_text("#!/bin/sh\n")
     (modules / COMMAND).chmod(0o700)
     monkeypatch.setenv("PATH", f"{modules}{os.pathsep}{os.environ['PATH']}")
-    with open_nursery(0.25):
+    with prefork_server(0.25):
         assert os.environ["PATH"].startswith(str(modules))
     assert "beside this Python" in caplog.text
 

@@ -93,7 +93,7 @@ def test_a_lane_goes_dead_and_comes_back(tmp_path):
     rounds, dead, deadline_s = 15, range(3, 13), 4.0
     rates = np.full((rounds, 3, 2), 20.0)
     rates[dead.start : dead.stop, :, 1] = 0.05  # 60 kB would take 10 s
-    setting = testbed.Setting(3, 2, rounds, deadline_s, 60_000, 0, rates)
+    setting = testbed.TestbedSpec(3, 2, rounds, deadline_s, 60_000, 0, rates)
     with testbed.Testbed(setting, tmp_path) as bed:
         run = bed.play("lane").run
     rows = run.assignments.to_pylist()

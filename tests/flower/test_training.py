@@ -6,7 +6,7 @@ import torch
 from flwr.app import ArrayRecord
 
 from fedlane.flower.client.ledger_file import new_ledger, open_ledger
-from fedlane.flower.client.training import Books, Pupil, Recipe, open_books
+from fedlane.flower.client.training import LocalTrainer, PrivacyAccount, TrainingTerms, open_privacy_account
 from fedlane.flower.client.weights import as_arrays, as_flat, as_stored, build_model, evaluate_arrays, first_arrays
 from fedlane.learning.datasets import load_dataset
 from fedlane.records import MechanismSpec
@@ -43,11 +43,11 @@ def records(size=300, planes=1, side=4):
 
 def pupil(model, sent, data=None):
     inputs, labels = as_stored(*(data or records()), 3)
-    return Pupil.of(model, {name: array.numpy() for name, array in sent.items()}, inputs, labels, 3)
+    return LocalTrainer.of(model, {name: array.numpy() for name, array in sent.items()}, inputs, labels, 3)
 
 
 def books_of(spec):
-    return Books(None, "data", spec, None, ())
+    return PrivacyAccount(None, "data", spec, None, ())
 
 
 def tiny_noise(sampled=1.0, size=300):
@@ -70,7 +70,7 @@ def test_an_upload_s_noise_is_z_c_eta_over_b_in_every_step(tmp_path):
     sent = first_arrays("softmax", (1, side, side), 3)
     model = build_model("softmax", (1, side, side), 3)
     with open_ledger(path, "a") as ledger:
-        books = open_books(ledger, "data", Recipe(**RECIPE), np.array([100, 100, 100]))
+        books = open_privacy_account(ledger, "data", TrainingTerms(**RECIPE), np.array([100, 100, 100]))
         moves = []
         for _ in range(2):
             update = pupil(model, sent, data).trained_privately(books, 0.1)
@@ -155,9 +155,9 @@ def test_plain_training_learns():
     images, labels = data.train.images.transpose(0, 3, 1, 2), data.train.labels
     model, sent = build_model("mlp", (1, 28, 28), 10), first_arrays("mlp", (1, 28, 28), 10)
     inputs, targets = as_stored(images, labels, 10)
-    recipe = Recipe(**{**RECIPE, "epsilon": None, "local_iterations": 300})
+    recipe = TrainingTerms(**{**RECIPE, "epsilon": None, "local_iterations": 300})
     named = {name: array.numpy() for name, array in sent.items()}
-    update = Pupil.of(model, named, inputs, targets, 10).trained_plainly(recipe)
+    update = LocalTrainer.of(model, named, inputs, targets, 10).trained_plainly(recipe)
     test = data.test.images.transpose(0, 3, 1, 2), data.test.labels
     assert evaluate_arrays("mlp", sent, *test, 10)["accuracy"] < 0.3
     assert evaluate_arrays("mlp", update, *test, 10)["accuracy"] > 0.65

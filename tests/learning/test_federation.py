@@ -12,7 +12,7 @@ import slow
 
 from fedlane.learning.aggregate import Uploads, aggregate_
 from fedlane.learning.datasets import load_dataset
-from fedlane.learning.federation import Federation
+from fedlane.learning.federation import FederationBatch
 from fedlane.learning.local import draw_samples
 from fedlane.learning.models import make_model
 from fedlane.learning.partition import Partition, label_counts
@@ -45,7 +45,7 @@ def federation(
     counts = np.stack(
         [label_counts(Partition("dominant", 0.8, imbalance), data.info.class_totals, CLIENTS, seed) for seed in seeds]
     )
-    return Federation(
+    return FederationBatch(
         make_model(model, data.info.input_shape, 10),
         data,
         counts,
@@ -307,7 +307,7 @@ def test_a_mechanism_for_other_data_is_refused(data):
         counts = np.zeros((*wrong.shape, 10), int)
         counts[..., 0] = wrong
         with pytest.raises(ValueError, match="the mechanism"):
-            Federation(learner.model, data, counts, (0,), learner.mechanism, RATE)
+            FederationBatch(learner.model, data, counts, (0,), learner.mechanism, RATE)
 
 
 def test_memory_grows_by_indices_only(data):

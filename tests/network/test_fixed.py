@@ -52,7 +52,7 @@ def test_a_scenario_with_rates_is_simulated_on_them():
     again = Scenario._from_toml(scenario.to_toml(), "again")
     assert again.network == scenario.network
     assert again.compute == scenario.compute
-    assert isinstance(prepare(scenario, [0]).air, FixedLinks)
+    assert isinstance(prepare(scenario, [0]).network, FixedLinks)
     table = simulate(scenario, policy="lane", learning=False).assignments.to_pydict()
     rates = np.array(NETWORK["rates_mbps"])[table["client"], table["channel"]]
     np.testing.assert_allclose(table["delay_s"], 16.0 / rates + 1.0 + np.array([0.25, 0.75])[table["client"]])

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from fedlane.network import AirInterface, Compute, Radio, Topology, path_gain_db, place, rate_bps
+from fedlane.network import Compute, Radio, RadioNetwork, Topology, path_gain_db, place, rate_bps
 
 RADIO = Radio(
     bandwidth_up_hz=15e3,
@@ -30,14 +30,14 @@ def radio(**changes):
 
 def interface(seeds=(0,), clients=3, channels=2, radio=RADIO, sizes=6000.0):
     work = Compute.of(np.full((len(seeds), clients), sizes), np.full(clients, 3.0), 5, (10e3, 10e3), (30e3, 100e3))
-    return AirInterface(seeds, place(seeds, clients, channels, 2000.0), radio, work, DEADLINE_S)
+    return RadioNetwork(seeds, place(seeds, clients, channels, 2000.0), radio, work, DEADLINE_S)
 
 
 def at_distance(km, radio):
     """One client and one channel, ``km`` apart."""
     topology = Topology(np.zeros((1, 1, 2)), np.array([[[km * 1000.0, 0.0]]]))
     work = Compute.of(np.full((1, 1), 6000.0), np.full(1, 3.0), 5, (10e3, 10e3), (30e3, 100e3))
-    return AirInterface((0,), topology, radio, work, DEADLINE_S)
+    return RadioNetwork((0,), topology, radio, work, DEADLINE_S)
 
 
 def test_hand_worked_link():
@@ -84,19 +84,19 @@ def test_compute_time_is_cycles_over_a_uniform_frequency():
 
 
 def test_parts_add_up_and_the_unassigned_have_none():
-    air = interface(clients=3)
-    delays = air.delays(5, np.array([[1, -1, 0]]))
+    network = interface(clients=3)
+    delays = network.delays(5, np.array([[1, -1, 0]]))
     np.testing.assert_array_equal(np.isnan(delays.total_s), [[False, True, False]])
     np.testing.assert_allclose(delays.total_s, delays.download_s + delays.compute_s + delays.upload_s)
     assert np.nanmin(delays.total_s) > 0
 
 
 def test_channel_state_is_what_the_round_will_bring():
-    air = interface(seeds=(3, 4), clients=4, channels=3)
-    state = air.channel_state(70)
+    network = interface(seeds=(3, 4), clients=4, channels=3)
+    state = network.channel_state(70)
     assignment = np.array([[2, 0, -1, 1], [-1, 1, 2, 0]])
     expected = np.take_along_axis(state, np.maximum(assignment, 0)[..., None], 2)[..., 0]
-    np.testing.assert_allclose(air.delays(70, assignment).total_s, np.where(assignment >= 0, expected, np.nan))
+    np.testing.assert_allclose(network.delays(70, assignment).total_s, np.where(assignment >= 0, expected, np.nan))
 
 
 def test_delays_do_not_depend_on_neighbours_or_on_the_order_of_rounds():
@@ -110,23 +110,23 @@ def test_delays_do_not_depend_on_neighbours_or_on_the_order_of_rounds():
 
 def test_interference_scales_and_draws_have_their_distributions():
     """s_ij uniform in dB on [-5, 10]; |N(0, 1)| has mean sqrt(2 / pi)."""
-    air = interface(clients=60, channels=60)
-    for scale in (air.scale_up, air.scale_down):
+    network = interface(clients=60, channels=60)
+    for scale in (network.scale_up, network.scale_down):
         db = 10 * np.log10(scale)
         assert -5 <= db.min() < -4.9
         assert 9.9 < db.max() <= 10
         assert db.mean() == pytest.approx(2.5, abs=5 * 15 / np.sqrt(12 * db.size))
-    draws, _ = air._block_of(0)
+    draws, _ = network._block_of(0)
     for part in (draws.up, draws.down):
         assert part.mean() == pytest.approx(np.sqrt(2 / np.pi), abs=5 * np.sqrt((1 - 2 / np.pi) / part.size))
 
 
 def test_rayleigh_fading_is_unit_mean_and_shared_by_both_directions():
-    air = at_distance(0.5, radio(rayleigh=True, interference_db=SILENT))
-    snr = float(air.snr_up[0, 0, 0])
+    network = at_distance(0.5, radio(rayleigh=True, interference_db=SILENT))
+    snr = float(network.snr_up[0, 0, 0])
     power = []
     for t in range(2000):
-        delays = air.delays(t, np.array([[0]]))
+        delays = network.delays(t, np.array([[0]]))
         assert delays.upload_s[0, 0] == pytest.approx(delays.download_s[0, 0], rel=1e-12)
         power.append((2 ** (5000 / (15e3 * delays.upload_s[0, 0])) - 1) / snr)
     assert np.mean(power) == pytest.approx(1.0, abs=5 / np.sqrt(2000))
@@ -135,11 +135,11 @@ def test_rayleigh_fading_is_unit_mean_and_shared_by_both_directions():
 
 def test_true_distributions_match_independent_rounds():
     """The sampled CDF against fresh rounds of the network itself, within 5 standard errors of both."""
-    air = interface(clients=4, channels=3)
-    truth = air.distributions(32)
+    network = interface(clients=4, channels=3)
+    truth = network.distributions(32)
     assert truth.standard_error == pytest.approx(0.005)
     rounds = 4000
-    delay = np.stack([air.channel_state(t)[0] for t in range(rounds)])
+    delay = np.stack([network.channel_state(t)[0] for t in range(rounds)])
     error = np.hypot(truth.standard_error, 0.5 / np.sqrt(rounds))
     assert np.abs((delay <= DEADLINE_S).mean(0) - truth.success[0]).max() < 5 * error
     capped = np.minimum(delay, DEADLINE_S).mean(0) / DEADLINE_S
@@ -147,5 +147,5 @@ def test_true_distributions_match_independent_rounds():
     grid = (np.arange(32) + 0.5) * DEADLINE_S / 32
     at_centre = (delay[..., None] <= grid).mean(0)
     assert np.abs(at_centre - truth.cdf[0]).max() < 5 * error + 0.05  # a cell's mean against its centre
-    success = air.success_probability(4000)
+    success = network.success_probability(4000)
     assert np.abs(success - truth.success).max() < 5 * np.hypot(truth.standard_error, 0.5 / np.sqrt(4000))

@@ -6,7 +6,7 @@ import pytest
 from fedlane.privacy import Terms, account, calibrate, epsilon_curve, make_mechanism, released_histogram, spent
 from fedlane.privacy.accountant import EVERY
 from fedlane.privacy.gaussian import gaussian_epsilon
-from fedlane.privacy.paper import composed_gaussian, formula_6, leak
+from fedlane.privacy.paper import composed_gaussian, formula_6, leakage_lower_bound
 from fedlane.validate import InputError
 
 
@@ -46,7 +46,7 @@ def test_a_calibrated_budget_is_used_up_by_the_last_upload_and_not_before():
 
 def test_spent_says_all_three_figures():
     paper = spent(terms(mechanism="paper", upload_noise=0.5, step_noise=0.0, epsilon=0.8, delta=1e-3), 40)
-    assert paper.epsilon == leak(0.5, 0.02, 3, 1e-3, 40)
+    assert paper.epsilon == leakage_lower_bound(0.5, 0.02, 3, 1e-3, 40)
     assert paper.epsilon_paper == float(formula_6(0.8, 1e-3, 40))
     assert paper.epsilon_composed == composed_gaussian(0.8, 1e-3, 40)
     rigorous = spent(terms(), 40)
@@ -60,7 +60,7 @@ def test_the_paper_s_curve_stays_a_lower_bound():
     mine = terms(mechanism="paper", upload_noise=0.5, step_noise=0.0, epsilon=0.8, delta=1e-3)
     curve = epsilon_curve(mine, 300)
     for uploads in (0, 1, 4, 17, 111, 300):
-        exact = leak(0.5, 0.02, 3, 1e-3, uploads)
+        exact = leakage_lower_bound(0.5, 0.02, 3, 1e-3, uploads)
         assert 0.85 * exact <= curve[uploads] <= exact
 
 

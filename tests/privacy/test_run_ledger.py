@@ -26,7 +26,7 @@ ROUNDS = np.random.default_rng(0).random((5, 2, 3)) < 0.5
 
 def charged(folder, rounds, **changes):
     ledger = RunLedger(spec(**changes), "images", [3, 8])
-    ledger.keep_in(folder)
+    ledger.attach_file(folder)
     for round in rounds:
         ledger.charge(round, ROUNDS[round])
     return ledger
@@ -58,7 +58,7 @@ def test_another_run_s_ledger_and_another_replay_are_refused(tmp_path):
     other = RunLedger(spec(), "images", [3, 8])
     other.charge(0, ~ROUNDS[0])
     with pytest.raises(InputError, match="holds other uploads"):
-        other.keep_in(tmp_path)
+        other.attach_file(tmp_path)
     with pytest.raises(InputError, match="round 1 was charged to other clients before"):
         ledger.charge(1, ~ROUNDS[1])
     with pytest.raises(ValueError, match="round 4 cannot be charged before round 3"):

@@ -22,7 +22,7 @@ from rich.console import Console
 
 from fedlane import Scenario, Simulation
 from fedlane.cli.display import Display, live_view
-from fedlane.report.live import Assigned, Finished, LiveView, Spent, live_line, live_panel, sparkline
+from fedlane.report.live import Assigned, Finished, LiveView, PrivacySpent, live_line, live_panel, sparkline
 
 FEDLANE = str(Path(sys.executable).parent / "fedlane")
 
@@ -45,7 +45,7 @@ def view(clients=10, channels=4, **changes):
         available=np.ones(clients, np.bool_),
         delay_s=np.full(50, 2.0),
         accuracy=np.array([0.1, 0.4, 0.713]),
-        spent=Spent("rigorous", 5.214, 8.0, 23),
+        spent=PrivacySpent("rigorous", 5.214, 8.0, 23),
         rounds_per_s=10.0,
     )
     return replace(record, **changes)
@@ -92,7 +92,7 @@ def test_the_panel_says_what_the_record_says(width):
     assert "seed 0 of 3 seeds" in averaged
     assert averaged.count("mean of 3 seeds") == 2
     assert "accuracy" not in "\n".join(shown(view(accuracy=np.empty(0), spent=None)))
-    assert "12.1 by its formula, 0.8 a round" in "\n".join(shown(view(spent=Spent("paper", 12.06, 0.8, 3))))
+    assert "12.1 by its formula, 0.8 a round" in "\n".join(shown(view(spent=PrivacySpent("paper", 12.06, 0.8, 3))))
     assert "finished    random  2,010 s on the air, 17.5% late" in "\n".join(
         shown(view(finished=(Finished("random", 2010.4, 0.175, None),)))
     )

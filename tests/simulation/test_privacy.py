@@ -9,7 +9,7 @@ from fedlane import Run, Scenario, simulate
 from fedlane.cli.display import Display
 from fedlane.cli.session import messages
 from fedlane.privacy import account
-from fedlane.privacy.paper import formula_6, leak, paper_noise
+from fedlane.privacy.paper import formula_6, leakage_lower_bound, paper_noise
 from fedlane.privacy.run_ledger import NAME, read_run_accounts
 from fedlane.report.terminal import notes
 from fedlane.simulation.run import Simulation
@@ -91,8 +91,8 @@ def test_the_paper_s_mechanism_shows_its_formula_and_what_it_leaks():
         clients["uploads"], clients["epsilon"], clients["epsilon_paper"], strict=True
     ):
         assert by_formula == pytest.approx(float(formula_6(25.0, 1e-3, uploads)))
-        assert by_formula < 0.8 * leak(noise, 64 / 6000, 5, 1e-3, uploads) < epsilon
-        assert epsilon <= leak(noise, 64 / 6000, 5, 1e-3, uploads)
+        assert by_formula < 0.8 * leakage_lower_bound(noise, 64 / 6000, 5, 1e-3, uploads) < epsilon
+        assert epsilon <= leakage_lower_bound(noise, 64 / 6000, 5, 1e-3, uploads)
     (warning,) = [note for note in notes(run.summary) if "leaks" in note]
     assert "the paper's formula says" in warning
     assert run.summary["privacy"]["epsilon_composed"] > run.summary["privacy"]["epsilon_paper"]
@@ -128,12 +128,12 @@ def test_a_run_resumed_after_a_crash_charges_nothing_twice(tmp_path):
     for _ in range(5):
         whole.step()
     folder.write(whole.result(), checkpoint=whole.checkpoint())
-    whole.ledger.keep_in(folder.path)
+    whole.ledger.attach_file(folder.path)
     for _ in range(4):
         whole.step()  # charged, then lost
     assert len((folder.path / NAME).read_text().splitlines()) == 10
     again = Simulation.resume(folder.path)
-    again.ledger.keep_in(folder.path)
+    again.ledger.attach_file(folder.path)
     while not again.finished:
         again.step()
     unbroken = simulate(scenario(rounds=12), "lane", seeds=[4], learning=False)
@@ -232,7 +232,7 @@ def test_a_ledger_that_was_changed_stops_the_resumed_run(tmp_path, change):
     for _ in range(5):
         whole.step()
     folder.write(whole.result(), checkpoint=whole.checkpoint())
-    whole.ledger.keep_in(folder.path)
+    whole.ledger.attach_file(folder.path)
     whole.step()
     file = folder.path / NAME
     changed = "".join(change(file.read_text().splitlines(keepends=True)))
@@ -252,5 +252,5 @@ def test_many_sizes_under_the_paper_s_mechanism_are_few_curves_and_stay_lower_bo
         zip(clients["replica"], clients["client"], clients["uploads"], clients["epsilon"], strict=True)
     )[:20]:
         at = replica, client
-        exact = leak(spec.upload_noise[at], spec.sample_rate[at], 2, 1e-5, uploads)
+        exact = leakage_lower_bound(spec.upload_noise[at], spec.sample_rate[at], 2, 1e-5, uploads)
         assert epsilon <= exact * (1 + 1e-9)

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from fedlane.theory import Setting, convex_bound, drift, model_divergence, nonconvex_bound
+from fedlane.theory import BoundInputs, convex_bound, drift, model_divergence, nonconvex_bound
 from fedlane.validate import InputError
 
 
@@ -21,7 +21,7 @@ def setting(**changes):
         "local_iterations": 3,
         "smoothness": 4.0,
     }
-    return Setting(**{**values, **changes})
+    return BoundInputs(**{**values, **changes})
 
 
 SKEW = np.array([0.75, 0.25])

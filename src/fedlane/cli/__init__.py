@@ -12,7 +12,7 @@ import typer
 from fedlane import __version__
 from fedlane.cli import privacy as cli_privacy
 from fedlane.cli.display import Display, finished_run
-from fedlane.cli.help import examples, explain_arguments, said_once
+from fedlane.cli.help import dedupe_suggestion, examples, explain_arguments
 from fedlane.cli.report import report, watch
 from fedlane.cli.reproduce import reproduce
 from fedlane.cli.session import (
@@ -292,7 +292,7 @@ def main() -> None:
         error.show()
         code = 2
     except click.ClickException as error:
-        code = _fail(said_once(error.format_message()))
+        code = _fail(dedupe_suggestion(error.format_message()))
     except (InputError, PolicyError) as error:
         code = _fail(str(error))
     except InterruptedRunError as error:

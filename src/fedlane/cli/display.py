@@ -9,7 +9,7 @@ import numpy as np
 from rich.console import Console
 from rich.live import Live
 
-from fedlane.report.live import Assigned, Finished, LiveView, Spent, live_line, live_panel
+from fedlane.report.live import Assigned, Finished, LiveView, PrivacySpent, live_line, live_panel
 
 if TYPE_CHECKING:  # imported where they are used: `fedlane --help` answers at once
     from fedlane.simulation.run import Simulation
@@ -120,13 +120,13 @@ def live_view(simulation: "Simulation", rounds_per_s: float, finished: Sequence[
     )
 
 
-def _spent(simulation: "Simulation") -> Spent | None:
+def _spent(simulation: "Simulation") -> PrivacySpent | None:
     spending, uploads = simulation.spending, simulation.uploads
     if spending is None:
         return None
     spec = spending.spec
     epsilon = spending.epsilon_paper(uploads) if spec.name == "paper" else spending.epsilon(uploads)
-    return Spent(
+    return PrivacySpent(
         mechanism=spec.name,
         epsilon=float(epsilon.max()),
         agreed=float(spec.epsilon.max()),

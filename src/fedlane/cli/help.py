@@ -29,6 +29,6 @@ def explain_arguments(command: click.Command) -> None:
                 parameter.help = note.help
 
 
-def said_once(message: str) -> str:
+def dedupe_suggestion(message: str) -> str:
     """Without the suggestion that both click and typer add."""
     return re.sub(r"( Did you mean [^?]*\?)\1", r"\1", message)

@@ -105,7 +105,7 @@ def paper_rows(
     epsilon: float, delta: float, size: int, batch: int, uploads: int, iterations: int
 ) -> list[dict[str, Any]]:
     """What the paper's figures are worth, one below the other."""
-    from fedlane.privacy.paper import composed_gaussian, formula_6, leak, paper_noise
+    from fedlane.privacy.paper import composed_gaussian, formula_6, leakage_lower_bound, paper_noise
 
     batch = min(batch, size)
     noise, rate = float(paper_noise(epsilon, delta, size, batch, iterations)), batch / size
@@ -119,12 +119,12 @@ def paper_rows(
         {
             "figure": "what the paper's noise leaks, at least",
             "uploads": 1,
-            "epsilon": leak(noise, rate, iterations, delta),
+            "epsilon": leakage_lower_bound(noise, rate, iterations, delta),
         },
         {
             "figure": "what the paper's noise leaks, at least",
             "uploads": uploads,
-            "epsilon": leak(noise, rate, iterations, delta, uploads),
+            "epsilon": leakage_lower_bound(noise, rate, iterations, delta, uploads),
         },
     ]
 

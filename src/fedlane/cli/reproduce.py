@@ -20,8 +20,8 @@ from fedlane.cli.session import messages, screen
 from fedlane.validate import InputError, at_least, unknown
 
 if TYPE_CHECKING:  # imported where they are used: `fedlane --help` answers at once
-    from fedlane.experiments.reproduce import Plan
-    from fedlane.experiments.store import Store
+    from fedlane.experiments.reproduce import ReproductionPlan
+    from fedlane.experiments.store import ResultStore
 
 
 def reproduce(
@@ -47,8 +47,15 @@ def reproduce(
     quiet: Annotated[bool, typer.Option("--quiet", help="Print only errors.")] = False,
 ) -> None:
     """Draw the paper's figures on real data, with intervals; what is computed once is kept."""
-    from fedlane.experiments.reproduce import DELAY_SEEDS, LEARNING_SEEDS, Plan, chosen, export_pieces, import_pieces
-    from fedlane.experiments.store import TASKS, Store
+    from fedlane.experiments.reproduce import (
+        DELAY_SEEDS,
+        LEARNING_SEEDS,
+        ReproductionPlan,
+        chosen,
+        export_pieces,
+        import_pieces,
+    )
+    from fedlane.experiments.store import TASKS, ResultStore
 
     if task is not None and task not in TASKS:
         raise unknown("task", task, TASKS)
@@ -58,7 +65,7 @@ def reproduce(
     tasks = tuple(TASKS) if task is None else (task,)
     learning, delays = seeds or (3 if quick else LEARNING_SEEDS), delay_seeds or (10 if quick else DELAY_SEEDS)
     if not quick:
-        plan, store = Plan(figures, delays, learning, tasks), Store(out)
+        plan, store = ReproductionPlan(figures, delays, learning, tasks), ResultStore(out)
         if import_ is not None:
             count = import_pieces(store, import_)
             screen.print(f"Took in {count} pieces", highlight=False)
@@ -74,9 +81,9 @@ def reproduce(
         return
     if export is not None or import_ is not None:
         raise InputError("--quick is computed here: it takes no --export or --import")
-    rough = Plan(figures, delays, learning, tuple(t for t in tasks if t == "fashion-mnist"))
+    rough = ReproductionPlan(figures, delays, learning, tuple(t for t in tasks if t == "fashion-mnist"))
     if rough.tasks:
-        store = Store(out / "quick", rounds=100)
+        store = ResultStore(out / "quick", rounds=100)
         _compute(rough, store, device, quiet)
         _draw(rough, store, quiet)
     if "cifar10" in tasks:
@@ -91,7 +98,7 @@ class _Rate(ProgressColumn):
         return Text("" if speed is None else f"{speed:,.3g}/s")
 
 
-def _compute(plan: "Plan", store: "Store", device: str, quiet: bool, *, learn: bool = True) -> None:
+def _compute(plan: "ReproductionPlan", store: "ResultStore", device: str, quiet: bool, *, learn: bool = True) -> None:
     """Schedules, then learning, with bars of cells and replicas."""
     from fedlane.experiments.reproduce import compute_schedules
     from fedlane.experiments.theorems import compute_convergence, to_measure
@@ -117,7 +124,7 @@ def _compute(plan: "Plan", store: "Store", device: str, quiet: bool, *, learn: b
             compute_convergence(plan, store, lambda name: progress.advance(bar))
 
 
-def _draw(plan: "Plan", store: "Store", quiet: bool) -> None:
+def _draw(plan: "ReproductionPlan", store: "ResultStore", quiet: bool) -> None:
     from fedlane.experiments.claims import judge
     from fedlane.experiments.figures import Drawer
     from fedlane.experiments.reproduce import FIGURES
@@ -144,10 +151,10 @@ def _draw(plan: "Plan", store: "Store", quiet: bool) -> None:
 
 def _smoke(folder: Path, device: str, quiet: bool) -> None:
     """Ten rounds of CIFAR-10: that it runs here."""
-    from fedlane.experiments.store import Cell, Store
+    from fedlane.experiments.store import Experiment, ResultStore
 
-    store = Store(folder, rounds=10)
-    cell = Cell("cifar10", "lane")
+    store = ResultStore(folder, rounds=10)
+    cell = Experiment("cifar10", "lane")
     store.schedule(cell, range(1))
     if store.missing("learned", cell, range(1)):
         store.learn([(cell, 0)], device)

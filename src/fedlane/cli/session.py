@@ -62,7 +62,7 @@ def play(
             with display.preparing(name):
                 simulation = make()
                 if simulation.ledger is not None and simulation.round:  # resumed: what is there is checked first
-                    simulation.ledger.keep_in(target.path)
+                    simulation.ledger.attach_file(target.path)
                 tracking.start(simulation)
             display.begin(simulation)
             written, started = time.monotonic(), simulation.round
@@ -101,7 +101,7 @@ def _save(simulation: "Simulation", target: "RunFolder", *, interrupted: bool = 
     result = simulation.result()
     target.write(result, checkpoint=None if simulation.finished else simulation.checkpoint(), interrupted=interrupted)
     if simulation.ledger is not None:
-        simulation.ledger.keep_in(target.path)
+        simulation.ledger.attach_file(target.path)
     return result
 
 

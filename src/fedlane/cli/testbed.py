@@ -13,7 +13,7 @@ from fedlane.validate import InputError
 
 if TYPE_CHECKING:
     from fedlane.flower.testbed.calibration import Calibration
-    from fedlane.flower.testbed.testbed import Played, Setting
+    from fedlane.flower.testbed.testbed import Played, TestbedSpec
 
 CLIENTS, LANES, ROUNDS, DEADLINE_S, RATES = 6, 3, 40, 30.0, "1:20"
 
@@ -134,10 +134,10 @@ def _setting(
     payload: int,
     seed: int,
     stock_nodes: bool,
-) -> "Setting":
+) -> "TestbedSpec":
     """What was asked for, each value once."""
     from fedlane.flower.testbed import rates as source
-    from fedlane.flower.testbed.testbed import Setting
+    from fedlane.flower.testbed.testbed import TestbedSpec
     from fedlane.scenario import Scenario
 
     if sum(given is not None for given in (scenario, rates, trace)) > 1:
@@ -161,10 +161,10 @@ def _setting(
     else:
         table = source.drawn(users, width, *source.parse_range(rates or RATES), seed)
     limit = deadline if deadline is not None else base.network.deadline_s if base else DEADLINE_S
-    return Setting(users, width, length, limit, payload, seed, table, stock_nodes)
+    return TestbedSpec(users, width, length, limit, payload, seed, table, stock_nodes)
 
 
-def _predicted_s(scenario: Path, policy: str, setting: "Setting", known: "Calibration | None") -> float | None:
+def _predicted_s(scenario: Path, policy: str, setting: "TestbedSpec", known: "Calibration | None") -> float | None:
     """What simulation says the rounds take in all, the time between them included; None without a calibration."""
     if known is None:
         return None

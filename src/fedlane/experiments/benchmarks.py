@@ -29,7 +29,7 @@ from fedlane.validate import InputError
 
 
 @dataclass(frozen=True)
-class Figure:
+class BenchmarkRow:
     """One measured figure, as text for a table."""
 
     what: str
@@ -39,7 +39,7 @@ class Figure:
     bound: str
 
 
-def matching() -> list[Figure]:
+def matching() -> list[BenchmarkRow]:
     """`max_min_matching` against SciPy's `linear_sum_assignment` on the same matrix."""
     rng = np.random.default_rng(0)
     max_min_matching(rng.random((2, 10, 4)))  # compile
@@ -54,7 +54,7 @@ def matching() -> list[Figure]:
                 5, partial(max_min_matching, matrix), partial(linear_sum_assignment, matrix, maximize=True)
             )
             figures.append(
-                Figure(
+                BenchmarkRow(
                     what=f"max_min_matching, {clients:,} x {channels:,}, {name}",
                     measured=f"{ours * 1e3:.2f} ms",
                     reference=f"SciPy linear_sum_assignment {scipy * 1e3:.2f} ms",
@@ -67,7 +67,7 @@ def matching() -> list[Figure]:
         3, lambda: max_min_matching(batch), lambda: [linear_sum_assignment(m, maximize=True) for m in batch]
     )
     figures.append(
-        Figure(
+        BenchmarkRow(
             what="max_min_matching, a batch of 10,000 of 10 x 4, each",
             measured=f"{ours * 1e2:.2f} us",
             reference=f"SciPy linear_sum_assignment in a loop {scipy * 1e2:.2f} us",
@@ -78,7 +78,7 @@ def matching() -> list[Figure]:
     return figures
 
 
-def schedule() -> list[Figure]:
+def schedule() -> list[BenchmarkRow]:
     """Whole schedules: many replicas at once against one at a time; and the time of single decisions."""
     paper = Scenario.load("paper-fmnist")
     figures = []
@@ -87,7 +87,7 @@ def schedule() -> list[Figure]:
         together = _run(paper, policy, range(200))
         alone = np.mean([_run(paper, policy, [seed]) for seed in range(5)])
         figures.append(
-            Figure(
+            BenchmarkRow(
                 what=f"{policy}, paper-fmnist, 200 replicas x 500 rounds, setup and delays included",
                 measured=f"{together:.2f} s",
                 reference=f"one replica at a time {200 * alone:.1f} s",
@@ -97,7 +97,7 @@ def schedule() -> list[Figure]:
         )
     small, large = decision_s(100, 10), decision_s(1000, 100)
     figures.append(
-        Figure(
+        BenchmarkRow(
             what="lane, one decision at 1,000 clients x 100 channels, every pair known (slowest of 20)",
             measured=f"{large * 1e3:.1f} ms",
             reference=f"100 x 10: {small * 1e3:.2f} ms",
@@ -121,7 +121,7 @@ def decision_s(clients: int, channels: int) -> float:
         }
     )
     simulation = Simulation(scenario, "lane", [0])
-    truth = simulation.setup.air.distributions(CELLS)
+    truth = simulation.setup.network.distributions(CELLS)
     pairs = clients * channels
     state = {
         **simulation.policy.init(simulation.setup.problem),
@@ -144,12 +144,12 @@ def decision_s(clients: int, channels: int) -> float:
     return max(times[1:])
 
 
-def learning() -> list[Figure]:
+def learning() -> list[BenchmarkRow]:
     """Learning on this machine's CPU, one thread: the paper's MLP task, beside the core's own matrix speed."""
     with _one_thread():
         per_round, ideal = min(round_s() for _ in range(3)), ideal_round_s()
     return [
-        Figure(
+        BenchmarkRow(
             what="one federation, paper-fmnist's MLP, mechanism paper, one thread: a round",
             measured=f"{per_round * 1e3:.2f} ms ({1 / per_round:,.0f} rounds/s)",
             reference=f"its {MLP_ROUND_FLOP / 1e6:.0f} MFLOP at the core's matrix speed {ideal * 1e3:.2f} ms",
@@ -203,7 +203,7 @@ def round_s(rounds: int = 150) -> float:
     return float(np.median(times[10:]))
 
 
-def peers() -> list[Figure]:
+def peers() -> list[BenchmarkRow]:
     """FedLane against pfl and Flower's simulation engine on the paper's MLP task, taking turns on this machine.
 
     FedLane clips every sample; the others do not. All are held to one core. Each peer runs in an environment of its
@@ -232,7 +232,7 @@ def peers() -> list[Figure]:
     with _one_thread():
         ideal = ideal_round_s()
     return [machine] + [
-        Figure(
+        BenchmarkRow(
             what=f"a round of the paper's MLP task against {name}",
             measured=f"{best * 1e3:.2f} ms ({ideal / best:.0%} of the core's matrix speed)",
             reference=f"{seconds * 1e3:.2f} ms ({ideal / seconds:.0%})",

@@ -5,10 +5,10 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from fedlane.experiments.regret_and_timing import complexity_panels, regret_panels
-from fedlane.experiments.reproduce import BASELINES, BUDGETS, PAPER, SENSITIVITY, Plan
-from fedlane.experiments.store import Cell, Store
+from fedlane.experiments.reproduce import BASELINES, BUDGETS, PAPER, SENSITIVITY, ReproductionPlan
+from fedlane.experiments.store import Experiment, ResultStore
 from fedlane.learning.replay import Curves
-from fedlane.privacy.paper import Leak, composed_gaussian, formula_6
+from fedlane.privacy.paper import PaperLeakage, composed_gaussian, formula_6
 from fedlane.records import FloatArray
 from fedlane.report.paper_figures import Line, Panel
 from fedlane.simulation.setup import prepare
@@ -39,34 +39,38 @@ def label(policy: str) -> str:
 class Drawer:
     """Panels from what a store holds for a plan."""
 
-    def __init__(self, plan: Plan, store: Store) -> None:
+    def __init__(self, plan: ReproductionPlan, store: ResultStore) -> None:
         self.plan, self.store = plan, store
 
-    def over_seeds(self, cell: Cell, of: Callable[[Cell, int], FloatArray], learned: bool = False) -> FloatArray:
+    def over_seeds(
+        self, cell: Experiment, of: Callable[[Experiment, int], FloatArray], learned: bool = False
+    ) -> FloatArray:
         """(S, ...): a figure of each seed that is there."""
         seeds = range(self.plan.learning_seeds) if learned else self.plan.seeds(cell)
         return np.stack([of(cell, seed) for seed in seeds])
 
-    def delay(self, cell: Cell, seed: int) -> FloatArray:
+    def delay(self, cell: Experiment, seed: int) -> FloatArray:
         """(T,): accumulated delay."""
         return np.cumsum(self.store.result(cell, seed).delay_s)
 
-    def curves(self, cell: Cell, seed: int) -> Curves:
+    def curves(self, cell: Experiment, seed: int) -> Curves:
         """What one seed learned."""
         learned = self.store.result(cell, seed).learned
         assert learned is not None
         return learned
 
-    def accuracy(self, cell: Cell, seed: int) -> FloatArray:
+    def accuracy(self, cell: Experiment, seed: int) -> FloatArray:
         """(K,): accuracy where it was tested."""
         return self.curves(cell, seed).accuracy[0]
 
-    def _line(self, cell: Cell, of: Callable[[Cell, int], FloatArray], x: FloatArray, learned: bool = False) -> Line:
+    def _line(
+        self, cell: Experiment, of: Callable[[Experiment, int], FloatArray], x: FloatArray, learned: bool = False
+    ) -> Line:
         colour, dash = LOOKS.get(cell.policy, (5, 0))
         return Line(x, self.over_seeds(cell, of, learned), colour, dash)
 
     def accuracy_panel(self, task: str, policies: Sequence[str], setting: str, reading: str = "calibrated") -> Panel:
-        cells = [Cell(task, policy, setting, _reading(policy, reading)) for policy in policies]
+        cells = [Experiment(task, policy, setting, _reading(policy, reading)) for policy in policies]
         lines = {}
         for cell in cells:
             tested = self.curves(cell, 0).round + 1
@@ -76,7 +80,7 @@ class Drawer:
     def delay_panel(self, task: str, policies: Sequence[str], setting: str, reading: str = "calibrated") -> Panel:
         x = np.arange(1, self.store.rounds + 1, dtype=np.float64)
         lines = {
-            label(policy): self._line(Cell(task, policy, setting, _reading(policy, reading)), self.delay, x)
+            label(policy): self._line(Experiment(task, policy, setting, _reading(policy, reading)), self.delay, x)
             for policy in policies
         }
         return Panel(_title(task, reading), "round", "accumulated delay (s)", lines)
@@ -113,12 +117,12 @@ class Drawer:
         """Aggregation rounds within a total time budget."""
         panels = []
         for task in self.plan.tasks:
-            whole = self.over_seeds(Cell(task, "random"), self.delay)[:, -1].mean()
+            whole = self.over_seeds(Experiment(task, "random"), self.delay)[:, -1].mean()
             budgets = np.round(np.array(BUDGETS) * whole, -1)
             lines = {}
             for policy in (*PAPER, "random", "lane"):
                 colour, dash = LOOKS[policy]
-                delays = self.over_seeds(Cell(task, policy), self.delay)
+                delays = self.over_seeds(Experiment(task, policy), self.delay)
                 counts = np.stack([np.searchsorted(row, budgets, side="right") for row in delays]).astype(np.float64)
                 lines[label(policy)] = Line(budgets, counts, colour, dash)
             panels.append(Panel(TASK_NAMES[task], "time budget (s)", "aggregation rounds", lines))
@@ -131,7 +135,7 @@ class Drawer:
             for setting, title in (("base", "equal epsilon"), ("nonuniform", "non-uniform epsilon")):
                 lines, quotas = {}, {}
                 for policy in (*PAPER[:3], "lane"):
-                    cell = Cell(task, policy, setting)
+                    cell = Experiment(task, policy, setting)
                     colour, dash = LOOKS[policy]
                     shares = self.over_seeds(cell, lambda c, s: self.store.result(c, s).share("assigned"))
                     lines[label(policy)] = Line(np.arange(1.0, shares.shape[1] + 1), shares, colour, dash)
@@ -183,28 +187,28 @@ class Drawer:
             for what, of in (("test accuracy", self._final), ("accumulated delay (s)", self._total)):
                 lines = {}
                 for policy in ("lane", "mamab-om:V=100", "random"):
-                    cells = [Cell("fashion-mnist", policy, setting) for setting in settings]
+                    cells = [Experiment("fashion-mnist", policy, setting) for setting in settings]
                     values = np.stack([self.over_seeds(cell, of, learned=True) for cell in cells], axis=1)
                     lines[label(policy)] = Line(np.array(points), values, *LOOKS[policy])
                 panels.append(Panel("", names[axis], what, lines))
         return panels
 
-    def _final(self, cell: Cell, seed: int) -> FloatArray:
+    def _final(self, cell: Experiment, seed: int) -> FloatArray:
         return self.accuracy(cell, seed)[-1]
 
-    def _total(self, cell: Cell, seed: int) -> FloatArray:
+    def _total(self, cell: Experiment, seed: int) -> FloatArray:
         return self.delay(cell, seed)[-1]
 
 
 def leakage_panel(task: str, rounds: int) -> Panel:
     """A client's leakage against its uploads at epsilon 0.8 and b = 10: formula (6), and the tight figures."""
-    scenario = Cell(task, "random", "private").scenario()
+    scenario = Experiment(task, "random", "private").scenario()
     setup = prepare(scenario, [0])
     epsilon, delta = float(scenario.epsilon[0]), float(scenario.per_client(scenario.privacy.delta)[0])
     spec = setup.mechanism
     noise, rate = float(spec.upload_noise[0, 0]), float(spec.sample_rate[0, 0])
     uploads = np.unique(np.geomspace(1, rounds, 9).round()).astype(np.int64)
-    noised = Leak(noise, rate, spec.local_iterations)
+    noised = PaperLeakage(noise, rate, spec.local_iterations)
     lines = {
         "formula (6)": formula_6(epsilon, delta, uploads),
         "Gaussian rounds, composed tightly": [composed_gaussian(epsilon, delta, int(count)) for count in uploads],

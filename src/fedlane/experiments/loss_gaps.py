@@ -13,16 +13,16 @@ import torch
 from scipy.optimize import minimize
 from torch import Tensor
 
-from fedlane.experiments.store import Cell, Store
+from fedlane.experiments.store import Experiment, ResultStore
 from fedlane.learning.datasets import Dataset, DatasetInfo, Samples
 from fedlane.learning.evaluate import evaluate
-from fedlane.learning.federation import Federation
+from fedlane.learning.federation import FederationBatch
 from fedlane.learning.local import as_inputs
 from fedlane.learning.models import Batch, Model, make_model
 from fedlane.learning.replay import LearningTask
 from fedlane.records import BoolArray, FloatArray, IntArray, MechanismSpec
 from fedlane.rng import generator
-from fedlane.theory import Bound, Setting, convex_bound, nonconvex_bound
+from fedlane.theory import Bound, BoundInputs, convex_bound, nonconvex_bound
 from fedlane.validate import InputError
 
 KIND = "convergence"
@@ -37,7 +37,7 @@ CONSTRUCTED_ROUNDS = 1000
 
 
 @dataclass(frozen=True)
-class Measured:
+class MeasuredLosses:
     """One run's losses over all training records, at K rounds of which the first is before any learning."""
 
     round: FloatArray
@@ -57,13 +57,13 @@ class Measured:
         return float(np.trapezoid(self.square, self.round) / (self.round[-1] - self.round[0]))
 
 
-def measured(store: Store, cell: Cell, seed: int) -> Measured:
+def measured(store: ResultStore, cell: Experiment, seed: int) -> MeasuredLosses:
     """What `measure` kept of a run."""
     kept = store.read(KIND, cell, seed)
-    return Measured(**{**kept, "smoothness": float(kept["smoothness"])})  # type: ignore[arg-type]
+    return MeasuredLosses(**{**kept, "smoothness": float(kept["smoothness"])})  # type: ignore[arg-type]
 
 
-def measure(store: Store, wanted: Sequence[tuple[Cell, int]]) -> None:
+def measure(store: ResultStore, wanted: Sequence[tuple[Experiment, int]]) -> None:
     """Play the runs of one model and step side by side, look at their losses, and keep them."""
     schedule = store.to_learn(wanted)
     best = optimum(store, wanted[0][0].task) if schedule.task.model == "softmax" else None
@@ -73,8 +73,8 @@ def measure(store: Store, wanted: Sequence[tuple[Cell, int]]) -> None:
 
 
 def _looks(
-    federation: Federation, best: "Optimum | None", every: int, client: IntArray, punctual: BoolArray
-) -> list[Measured]:
+    federation: FederationBatch, best: "Optimum | None", every: int, client: IntArray, punctual: BoolArray
+) -> list[MeasuredLosses]:
     """Play a schedule (R, T, N), and look at the losses now and then."""
     model, data, rounds = federation.model, federation.data, client.shape[1]
     labels = data.targets.argmax(dim=1)
@@ -101,7 +101,7 @@ def _looks(
     columns = (np.stack(values, axis=1) for values in (loss, square, distance))
     most = np.stack(curvature).max(axis=0)
     rows = zip(*columns, most, strict=True)
-    return [Measured(np.array(tested), loss, square, distance, float(s)) for loss, square, distance, s in rows]
+    return [MeasuredLosses(np.array(tested), loss, square, distance, float(s)) for loss, square, distance, s in rows]
 
 
 def gradient(model: Model, weights: Tensor, images: Tensor, targets: Tensor) -> Tensor:
@@ -155,9 +155,9 @@ class Optimum:
     """lambda_max: the largest of the classes' losses'."""
 
 
-def optimum(store: Store, task: str) -> Optimum:
+def optimum(store: ResultStore, task: str) -> Optimum:
     """softmax's optimum on a task's training records; computed once and kept."""
-    cell = Cell(task, "random", "softmax")
+    cell = Experiment(task, "random", "softmax")
     if store.missing("optimum", cell, [0]):
         federation = task_of(store, cell, 0).federation("cpu")
         found = best_softmax(federation.data.images, federation.data.targets)
@@ -196,16 +196,16 @@ def best_softmax(images: Tensor, targets: Tensor, iterations: int = MOST_ITERATI
     return Optimum(weights, float(found.fun), smoothness)
 
 
-def task_of(store: Store, cell: Cell, seed: int) -> LearningTask:
+def task_of(store: ResultStore, cell: Experiment, seed: int) -> LearningTask:
     """What one run learns."""
     return store.to_learn([(cell, seed)]).task
 
 
-def setting_of(task: LearningTask, smoothness: float) -> Setting:
+def setting_of(task: LearningTask, smoothness: float) -> BoundInputs:
     """What the bounds need to know of a run of one replica. A step that is too large for them is an `InputError`."""
     counts = task.label_counts[0].astype(np.float64)
     spec = task.mechanism
-    return Setting(
+    return BoundInputs(
         sizes=counts.sum(axis=1),
         label_shares=counts / counts.sum(axis=1, keepdims=True),
         batch_size=spec.batch_size[0].astype(np.float64),
@@ -226,7 +226,7 @@ def participation(punctual: BoolArray, client: IntArray, clients: int) -> BoolAr
     return present
 
 
-def promised(task: LearningTask, present: BoolArray, found: Measured, best: float | None) -> Bound:
+def promised(task: LearningTask, present: BoolArray, found: MeasuredLosses, best: float | None) -> Bound:
     """Theorem 5 where the optimum's loss is known, else Theorem 6 with F(w*) >= 0; or why it does not apply."""
     try:
         setting = setting_of(task, found.smoothness)
@@ -269,7 +269,7 @@ def constructed(rounds: int = CONSTRUCTED_ROUNDS) -> Constructed:
     clip_norm = 10.0  # longer than any gradient
     spec = MechanismSpec.simple(counts.sum(axis=2), batch_size=each, local_iterations=1, clip_norm=clip_norm)
     model = make_model("softmax", info.input_shape, info.classes)
-    federation = Federation(model, Dataset(info, samples, samples), counts, [0], spec, 0.1)
+    federation = FederationBatch(model, Dataset(info, samples, samples), counts, [0], spec, 0.1)
     best = best_softmax(federation.data.images, federation.data.targets, 500)
     federation.learning_rate = 0.5 / best.smoothness
     client = np.tile(np.arange(clients), (1, rounds, 1))

@@ -8,8 +8,8 @@ from functools import lru_cache
 
 import numpy as np
 
-from fedlane.experiments.reproduce import FIGURES, Plan
-from fedlane.experiments.store import Cell, Result, Store
+from fedlane.experiments.reproduce import FIGURES, ReproductionPlan
+from fedlane.experiments.store import Experiment, Result, ResultStore
 from fedlane.matching import greedy_matching, max_min_matching
 from fedlane.records import FloatArray, IntArray
 from fedlane.report.paper_figures import Line, Panel
@@ -27,7 +27,7 @@ _TITLE_WIDTH = 58
 _AT_ONCE, _INSTANCES, _REPETITIONS = 32, 5, 7
 
 
-def mean_rewards(cell: Cell, seed: int) -> FloatArray:
+def mean_rewards(cell: Experiment, seed: int) -> FloatArray:
     """E[max{1 - d_ij / d_max, 0}] of every pair, (U, N), sampled: 10,000 draws a pair, read-only.
 
     It depends on the network alone, so that all policies of a setting share it.
@@ -37,9 +37,9 @@ def mean_rewards(cell: Cell, seed: int) -> FloatArray:
 
 @lru_cache(maxsize=1024)
 def _mean_rewards(task: str, setting: str, reading: str, seed: int) -> FloatArray:
-    air = prepare(Cell(task, "random", setting, reading).scenario(), [seed]).air
+    network = prepare(Experiment(task, "random", setting, reading).scenario(), [seed]).network
     # The mean over [0, d_max] of P(d <= x) is the mean reward: a single cell is enough.
-    rewards = air.distributions(1).cdf[0, :, :, 0]
+    rewards = network.distributions(1).cdf[0, :, :, 0]
     rewards.setflags(write=False)
     return rewards
 
@@ -52,7 +52,7 @@ def assignment_of(result: Result) -> IntArray:
     return assignment
 
 
-def regret_panels(plan: Plan, store: Store) -> list[Panel]:
+def regret_panels(plan: ReproductionPlan, store: ResultStore) -> list[Panel]:
     """Cumulative pseudo-regret (reading 15) against rounds: the paper's policies, and the others beside the best.
 
     Theorem 4's bound is drawn for each of the paper's policies where it says something for every seed; where it does
@@ -100,7 +100,7 @@ class Promise:
     """Why it says nothing after the last round; None where it does."""
 
 
-def promised_regret(cell: Cell, seed: int, result: Result) -> Promise:
+def promised_regret(cell: Experiment, seed: int, result: Result) -> Promise:
     """Theorem 4 for one run of a policy of the paper, with the run's own Delta_min, Delta_max and largest queue."""
     scenario, found = cell.scenario(), gaps(mean_rewards(cell, seed))
     trade_off = float(resolved_parameters(make_policy(cell.policy, scenario.policies))["V"])

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
-from fedlane.experiments.store import READING_FAILS, Cell, Store, batches
+from fedlane.experiments.store import READING_FAILS, Experiment, ResultStore, batches
 from fedlane.learning.replay import Curves
 from fedlane.validate import InputError, unknown
 
@@ -43,20 +43,20 @@ AT_ONCE = {"fashion-mnist": 120, "cifar10": 60}
 
 def _cells(
     policies: Iterable[str], tasks: Iterable[str], setting: str = "base", reading: str = "calibrated"
-) -> list[Cell]:
-    return [Cell(task, policy, setting, reading) for task in tasks for policy in policies]
+) -> list[Experiment]:
+    return [Experiment(task, policy, setting, reading) for task in tasks for policy in policies]
 
 
 @dataclass(frozen=True)
-class Figure:
+class PaperFigure:
     """What a figure needs: cells whose schedule counts, and among them those that learn."""
 
-    scheduled: tuple[Cell, ...]
-    learned: tuple[Cell, ...] = ()
+    scheduled: tuple[Experiment, ...]
+    learned: tuple[Experiment, ...] = ()
 
 
-def _figure(scheduled: Sequence[Cell], learned: Sequence[Cell] = ()) -> Figure:
-    return Figure(tuple(dict.fromkeys([*scheduled, *learned])), tuple(learned))
+def _figure(scheduled: Sequence[Experiment], learned: Sequence[Experiment] = ()) -> PaperFigure:
+    return PaperFigure(tuple(dict.fromkeys([*scheduled, *learned])), tuple(learned))
 
 
 _V = _cells((*PAPER, "random", "lane"), BOTH)
@@ -64,7 +64,7 @@ _LITERAL = _cells(PAPER, BOTH, reading="literal")
 _PRIVATE = [*_cells((*PAPER, "random", "lane"), BOTH, "private"), *_cells(PAPER, BOTH, "private", "literal")]
 _ALL = _cells((*PAPER, *BASELINES, "lane", "genie"), BOTH)
 _EQUAL_BATCH = _cells(("mamab-om:V=100", "random"), BOTH, "epsilon-0.8")
-FIGURES: dict[str, Figure] = {
+FIGURES: dict[str, PaperFigure] = {
     "fig-v": _figure([], [*_V, *_LITERAL]),
     "fig-private": _figure([], [*_PRIVATE, *_EQUAL_BATCH]),
     "fig-rounds": _figure(_V),
@@ -99,7 +99,7 @@ FIGURES: dict[str, Figure] = {
 }
 
 
-def chosen(names: Sequence[str]) -> dict[str, Figure]:
+def chosen(names: Sequence[str]) -> dict[str, PaperFigure]:
     """The figures by name, all of them if none is named."""
     for name in names:
         if name not in FIGURES:
@@ -108,31 +108,31 @@ def chosen(names: Sequence[str]) -> dict[str, Figure]:
 
 
 @dataclass(frozen=True)
-class Plan:
+class ReproductionPlan:
     """Which seeds of which cells are wanted."""
 
-    figures: dict[str, Figure]
+    figures: dict[str, PaperFigure]
     delay_seeds: int
     learning_seeds: int
     tasks: tuple[str, ...] = BOTH
 
-    def scheduled(self) -> list[Cell]:
+    def scheduled(self) -> list[Experiment]:
         cells = [cell for figure in self.figures.values() for cell in figure.scheduled]
         return [cell for cell in dict.fromkeys(cells) if cell.task in self.tasks]
 
-    def learned(self) -> list[Cell]:
+    def learned(self) -> list[Experiment]:
         cells = [cell for figure in self.figures.values() for cell in figure.learned]
         return [cell for cell in dict.fromkeys(cells) if cell.task in self.tasks]
 
-    def seeds(self, cell: Cell) -> range:
+    def seeds(self, cell: Experiment) -> range:
         """A schedule's seeds: many where they are cheap, and never fewer than learn."""
         costly = cell.setting.startswith(("clients-", "channels-"))
         return range(self.learning_seeds if costly else max(self.delay_seeds, self.learning_seeds))
 
-    def to_schedule(self, store: Store) -> list[Cell]:
+    def to_schedule(self, store: ResultStore) -> list[Experiment]:
         return [cell for cell in self.scheduled() if store.missing("schedule", cell, self.seeds(cell))]
 
-    def to_learn(self, store: Store) -> list[list[tuple[Cell, int]]]:
+    def to_learn(self, store: ResultStore) -> list[list[tuple[Experiment, int]]]:
         """What is still to be learned, in pieces."""
         pieces = []
         for task in self.tasks:
@@ -146,14 +146,14 @@ class Plan:
         return pieces
 
 
-def compute_schedules(plan: Plan, store: Store, progress: Callable[[str], None]) -> None:
+def compute_schedules(plan: ReproductionPlan, store: ResultStore, progress: Callable[[str], None]) -> None:
     """All schedules that are missing; ``progress`` is told of each cell that is done."""
     for cell in plan.to_schedule(store):
         store.schedule(cell, plan.seeds(cell))
         progress(cell.name)
 
 
-def export_pieces(plan: Plan, store: Store, folder: Path) -> int:
+def export_pieces(plan: ReproductionPlan, store: ResultStore, folder: Path) -> int:
     """Write what is to be learned as schedule files, and whose they are; returns how many."""
     folder.mkdir(parents=True, exist_ok=True)
     if any(folder.glob("curves-*.npz")):
@@ -166,7 +166,7 @@ def export_pieces(plan: Plan, store: Store, folder: Path) -> int:
     return len(pieces)
 
 
-def import_pieces(store: Store, folder: Path) -> int:
+def import_pieces(store: ResultStore, folder: Path) -> int:
     """Take in the curves that were learned elsewhere; returns how many pieces there were."""
     files = sorted(folder.glob("curves-*.npz"))
     if not files:
@@ -175,7 +175,9 @@ def import_pieces(store: Store, folder: Path) -> int:
         listed = folder / file.name.replace("curves", "piece").replace(".npz", ".json")
         try:
             rows = json.loads(listed.read_text())
-            wanted = [(Cell(**{k: v for k, v in row.items() if k != "seed"}), int(row["seed"])) for row in rows["rows"]]
+            wanted = [
+                (Experiment(**{k: v for k, v in row.items() if k != "seed"}), int(row["seed"])) for row in rows["rows"]
+            ]
             rounds = int(rows["rounds"])
             with file.open("rb") as content, np.load(content, allow_pickle=False) as stored:
                 arrays = {name: stored[name] for name in ("round", "clock_s", "accuracy", "loss")}

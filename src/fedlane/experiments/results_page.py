@@ -6,7 +6,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 from fedlane.experiments.claims import Verdict, table
-from fedlane.experiments.reproduce import Plan
+from fedlane.experiments.reproduce import ReproductionPlan
 
 CAPTIONS = {
     "fig-v": "Test accuracy and accumulated delay of OM and GMBA at V = 1, 10, 100, Random and `lane` (epsilon 25).",
@@ -26,7 +26,12 @@ CAPTIONS = {
 
 
 def page(
-    plan: Plan, drawn: Sequence[str], verdicts: Sequence[Verdict], theorems: str, images: str, note: str = ""
+    plan: ReproductionPlan,
+    drawn: Sequence[str],
+    verdicts: Sequence[Verdict],
+    theorems: str,
+    images: str,
+    note: str = "",
 ) -> str:
     """The page's Markdown. ``images``: where the pictures lie, as seen from the page."""
     counts: dict[str, int] = {}
@@ -61,7 +66,12 @@ def page(
 
 
 def write_page(
-    folder: Path, plan: Plan, drawn: Sequence[str], verdicts: Sequence[Verdict], theorems: str, note: str = ""
+    folder: Path,
+    plan: ReproductionPlan,
+    drawn: Sequence[str],
+    verdicts: Sequence[Verdict],
+    theorems: str,
+    note: str = "",
 ) -> Path:
     """Write results.md beside the folder of figures."""
     path = folder / "results.md"

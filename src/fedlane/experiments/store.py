@@ -48,7 +48,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
 
 
 @dataclass(frozen=True)
-class Cell:
+class Experiment:
     """One experiment: a task under a policy in a setting, by one reading of the paper."""
 
     task: str
@@ -96,27 +96,27 @@ class Result:
         return np.bincount(counted, minlength=len(self.quota)) / len(self.delay_s)
 
 
-class Store:
+class ResultStore:
     """Results on disk, one file for each (cell, seed) and kind: schedules, and what was learned from them."""
 
     def __init__(self, folder: Path, rounds: int = 500) -> None:
         self.folder, self.rounds = folder, rounds
 
-    def _path(self, kind: str, cell: Cell, seed: int) -> Path:
+    def _path(self, kind: str, cell: Experiment, seed: int) -> Path:
         return self.folder / f"{kind}-{self.rounds}" / cell.name / f"seed-{seed}.npz"
 
-    def missing(self, kind: str, cell: Cell, seeds: Iterable[int]) -> list[int]:
+    def missing(self, kind: str, cell: Experiment, seeds: Iterable[int]) -> list[int]:
         """The seeds that are still to be computed."""
         return [seed for seed in seeds if not self._path(kind, cell, seed).is_file()]
 
-    def read(self, kind: str, cell: Cell, seed: int) -> dict[str, NDArray[Any]]:
+    def read(self, kind: str, cell: Experiment, seed: int) -> dict[str, NDArray[Any]]:
         """What was written of a kind."""
         return _load(self._path(kind, cell, seed))
 
-    def write(self, kind: str, cell: Cell, seed: int, arrays: dict[str, NDArray[Any]]) -> None:
+    def write(self, kind: str, cell: Experiment, seed: int, arrays: dict[str, NDArray[Any]]) -> None:
         _save(self._path(kind, cell, seed), arrays)
 
-    def schedule(self, cell: Cell, seeds: Sequence[int]) -> None:
+    def schedule(self, cell: Experiment, seeds: Sequence[int]) -> None:
         """Compute the schedules of a cell that are missing, all seeds at once."""
         todo = self.missing("schedule", cell, seeds)
         if not todo:
@@ -136,7 +136,7 @@ class Store:
             }
             _save(self._path("schedule", cell, seed), arrays)
 
-    def result(self, cell: Cell, seed: int) -> Result:
+    def result(self, cell: Experiment, seed: int) -> Result:
         """One seed of a cell, with what was learned if it is there."""
         kept = _load(self._path("schedule", cell, seed))
         path = self._path("learned", cell, seed)
@@ -146,7 +146,7 @@ class Store:
         except TypeError as error:
             raise InputError(f"{cell.name}, seed {seed}: its files are not FedLane's ({error})") from error
 
-    def to_learn(self, wanted: Sequence[tuple[Cell, int]]) -> Schedule:
+    def to_learn(self, wanted: Sequence[tuple[Experiment, int]]) -> Schedule:
         """The schedules of many (cell, seed) as one, a replica each; all of one task, batch size and tau."""
         results = [self.result(cell, seed) for cell, seed in wanted]
         tasks = [_learning_task(cell, seed, self.rounds) for cell, seed in wanted]
@@ -157,7 +157,7 @@ class Store:
             np.stack([result.delay_s for result in results]),
         )
 
-    def keep(self, wanted: Sequence[tuple[Cell, int]], curves: Curves) -> None:
+    def keep(self, wanted: Sequence[tuple[Experiment, int]], curves: Curves) -> None:
         """Save what was learned, a replica of the curves for each (cell, seed)."""
         for r, (cell, seed) in enumerate(wanted):
             arrays = {
@@ -170,7 +170,7 @@ class Store:
 
     def learn(
         self,
-        wanted: Sequence[tuple[Cell, int]],
+        wanted: Sequence[tuple[Experiment, int]],
         device: str = "cpu",
         progress: Callable[[int, float], None] | None = None,
     ) -> None:
@@ -178,9 +178,9 @@ class Store:
         self.keep(wanted, learn(self.to_learn(wanted), device, progress))
 
 
-def batches(wanted: Iterable[tuple[Cell, int]], most: int) -> list[list[tuple[Cell, int]]]:
+def batches(wanted: Iterable[tuple[Experiment, int]], most: int) -> list[list[tuple[Experiment, int]]]:
     """(cell, seed) in groups that can be learned as replicas of one federation, each of at most ``most``."""
-    groups: dict[tuple[object, ...], list[tuple[Cell, int]]] = {}
+    groups: dict[tuple[object, ...], list[tuple[Experiment, int]]] = {}
     for cell, seed in wanted:
         scenario = cell.scenario()
         kind = (cell.task, scenario.learning, scenario.network.clients, scenario.network.channels)
@@ -188,7 +188,7 @@ def batches(wanted: Iterable[tuple[Cell, int]], most: int) -> list[list[tuple[Ce
     return [group[first : first + most] for group in groups.values() for first in range(0, len(group), most)]
 
 
-def _learning_task(cell: Cell, seed: int, rounds: int) -> LearningTask:
+def _learning_task(cell: Experiment, seed: int, rounds: int) -> LearningTask:
     return learning_task(prepare(cell.scenario(rounds), [seed]))
 
 

@@ -8,7 +8,7 @@ import numpy as np
 from fedlane.experiments.figures import LOOKS, label
 from fedlane.experiments.loss_gaps import (
     KIND,
-    Measured,
+    MeasuredLosses,
     constructed,
     measure,
     measured,
@@ -18,8 +18,8 @@ from fedlane.experiments.loss_gaps import (
     task_of,
 )
 from fedlane.experiments.regret_and_timing import REGRET_SEEDS, assignment_of, mean_rewards, promised_regret
-from fedlane.experiments.reproduce import FIGURES, PAPER, Plan
-from fedlane.experiments.store import Cell, Store, batches
+from fedlane.experiments.reproduce import FIGURES, PAPER, ReproductionPlan
+from fedlane.experiments.store import Experiment, ResultStore, batches
 from fedlane.records import FloatArray
 from fedlane.report.figures import band
 from fedlane.report.paper_figures import Line, Panel
@@ -32,30 +32,30 @@ SHOWN = (PAPER[0], PAPER[2], PAPER[5])
 _TITLE_WIDTH = 50
 
 
-def _cells(plan: Plan, setting: str) -> list[Cell]:
+def _cells(plan: ReproductionPlan, setting: str) -> list[Experiment]:
     cells = FIGURES["fig-convergence"].scheduled
     return [cell for cell in cells if cell.setting == setting and cell.task in plan.tasks]
 
 
-def _seeds(plan: Plan, cell: Cell) -> range:
+def _seeds(plan: ReproductionPlan, cell: Experiment) -> range:
     """Ten for softmax, fewer for the MLP, whose gradients over all records take longer."""
     return range(plan.learning_seeds if cell.setting != "base" else min(MLP_SEEDS, plan.learning_seeds))
 
 
-def _wanted(plan: Plan) -> Iterator[tuple[Cell, int]]:
+def _wanted(plan: ReproductionPlan) -> Iterator[tuple[Experiment, int]]:
     for setting in ("softmax", "softmax-slow", "base"):
         for cell in _cells(plan, setting):
             yield from ((cell, seed) for seed in _seeds(plan, cell))
 
 
-def to_measure(plan: Plan, store: Store) -> list[tuple[Cell, int]]:
+def to_measure(plan: ReproductionPlan, store: ResultStore) -> list[tuple[Experiment, int]]:
     """The runs whose losses over all training records are still to be measured."""
     if "fig-convergence" not in plan.figures:
         return []
     return [(cell, seed) for cell, seed in _wanted(plan) if store.missing(KIND, cell, [seed])]
 
 
-def compute_convergence(plan: Plan, store: Store, progress: Callable[[str], None]) -> None:
+def compute_convergence(plan: ReproductionPlan, store: ResultStore, progress: Callable[[str], None]) -> None:
     """Measure what is missing; ``progress`` is told of each run that is done."""
     for piece in batches(to_measure(plan, store), AT_ONCE):
         measure(store, piece)
@@ -63,7 +63,7 @@ def compute_convergence(plan: Plan, store: Store, progress: Callable[[str], None
             progress(cell.name)
 
 
-def convergence_panels(plan: Plan, store: Store) -> list[Panel]:
+def convergence_panels(plan: ReproductionPlan, store: ResultStore) -> list[Panel]:
     """Theorem 5 on softmax at the paper's step and at one that it allows, Theorem 6 on the MLP, both constructed."""
     if not _cells(plan, "base"):
         return []
@@ -84,18 +84,18 @@ def convergence_panels(plan: Plan, store: Store) -> list[Panel]:
     return [*panels, _constructed_panel()]
 
 
-def _least(store: Store, cell: Cell) -> float | None:
+def _least(store: ResultStore, cell: Experiment) -> float | None:
     """The optimum's loss, where it can be computed."""
     return optimum(store, cell.task).loss if cell.setting.startswith("softmax") else None
 
 
-def _promised(store: Store, cell: Cell, seed: int, found: Measured) -> Bound:
+def _promised(store: ResultStore, cell: Experiment, seed: int, found: MeasuredLosses) -> Bound:
     result, task = store.result(cell, seed), task_of(store, cell, seed)
     present = participation(result.punctual, result.client, len(result.quota))
     return promised(task, present, found, _least(store, cell))
 
 
-def _title(cell: Cell, bounds: Sequence[Bound]) -> str:
+def _title(cell: Experiment, bounds: Sequence[Bound]) -> str:
     learning = cell.scenario().learning
     theorem = 6 if cell.setting == "base" else 5
     head = f"{learning.model}, eta {learning.learning_rate:g}"
@@ -122,7 +122,7 @@ def _constructed_panel() -> Panel:
     return Panel("Constructed: equal labels, no noise, all there", "round", "measured and promised", lines, log=True)
 
 
-def theorem_table(plan: Plan, store: Store) -> str:
+def theorem_table(plan: ReproductionPlan, store: ResultStore) -> str:
     """The theorems' own quantities from the runs, what was measured, and what is promised, as Markdown."""
     rows: list[tuple[str, ...]] = [("theorem", "run", "its own figures", "measured", "promised"), ("---",) * 5]
     rows += [_regret_row(plan, store, policy) for policy in SHOWN if "fashion-mnist" in plan.tasks]
@@ -138,8 +138,8 @@ def theorem_table(plan: Plan, store: Store) -> str:
     return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in rows)
 
 
-def _regret_row(plan: Plan, store: Store, policy: str) -> tuple[str, ...]:
-    cell = Cell("fashion-mnist", policy)
+def _regret_row(plan: ReproductionPlan, store: ResultStore, policy: str) -> tuple[str, ...]:
+    cell = Experiment("fashion-mnist", policy)
     results = {seed: store.result(cell, seed) for seed in plan.seeds(cell)[:REGRET_SEEDS]}
     found = [gaps(mean_rewards(cell, seed)) for seed in results]
     regret = [pseudo_regret(mean_rewards(cell, s), assignment_of(r))[-1] for s, r in results.items()]
@@ -152,7 +152,7 @@ def _regret_row(plan: Plan, store: Store, policy: str) -> tuple[str, ...]:
     return "4", f"Fashion-MNIST, {label(policy)}", own, f"regret {_shown(regret)}", _verdict(bounds)
 
 
-def _convergence_row(plan: Plan, store: Store, cell: Cell) -> tuple[str, ...]:
+def _convergence_row(plan: ReproductionPlan, store: ResultStore, cell: Experiment) -> tuple[str, ...]:
     seeds = _seeds(plan, cell)
     found = [measured(store, cell, seed) for seed in seeds]
     bounds = [_promised(store, cell, seed, each) for seed, each in zip(seeds, found, strict=True)]

@@ -53,7 +53,7 @@ _fetching = _Fetching()
 
 
 @dataclass(frozen=True)
-class Claim:
+class ReplyClaim:
     """A reply whose header is there. Nobody else can have it."""
 
     reply_to: str
@@ -65,7 +65,7 @@ class Claim:
     """
 
 
-def claim(grid: Grid, message_ids: Sequence[str]) -> list[Claim]:
+def claim(grid: Grid, message_ids: Sequence[str]) -> list[ReplyClaim]:
     """The replies to these messages that are there, or have begun to arrive."""
     from flwr.proto import runtime_pb2
     from flwr.superlink.grid import http_grid
@@ -75,7 +75,8 @@ def claim(grid: Grid, message_ids: Sequence[str]) -> list[Claim]:
         adapted = _adapted(http_grid.HttpGrid.pull_messages, http_grid.__dict__.get("pull_objects"))
     if adapted is None:
         return [
-            Claim(m.metadata.reply_to_message_id, functools.partial(_same, m)) for m in grid.pull_messages(message_ids)
+            ReplyClaim(m.metadata.reply_to_message_id, functools.partial(_same, m))
+            for m in grid.pull_messages(message_ids)
         ]
     client: Any = grid._runtime_client  # type: ignore[attr-defined]
     answer = client.PullMessages(runtime_pb2.PullAppMessagesRequest(message_ids=message_ids))
@@ -83,7 +84,7 @@ def claim(grid: Grid, message_ids: Sequence[str]) -> list[Claim]:
     for header, tree in zip(answer.messages_list, answer.message_object_trees, strict=True):
         one = runtime_pb2.PullAppMessagesResponse(messages_list=[header], message_object_trees=[tree])
         seen = types.SimpleNamespace(_run=grid.run, node=grid.node, _runtime_client=_Claimed(client, one))  # type: ignore[attr-defined]
-        claims.append(Claim(header.metadata.reply_to_message_id, functools.partial(_only, adapted, seen)))
+        claims.append(ReplyClaim(header.metadata.reply_to_message_id, functools.partial(_only, adapted, seen)))
     return claims
 
 

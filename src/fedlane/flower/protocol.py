@@ -30,7 +30,7 @@ class ProtocolError(InputError):
 
 
 @dataclass(frozen=True)
-class _Said:
+class _WireRecord:
     """Base of what is said: plain values, checked by type when they are read."""
 
     def record(self) -> ConfigRecord:
@@ -69,7 +69,7 @@ def _fits(value: object, kind: object) -> bool:
 
 
 @dataclass(frozen=True)
-class Hello(_Said):
+class Hello(_WireRecord):
     """Server to client: who are you, and what have you agreed to?"""
 
     federation: str
@@ -77,7 +77,7 @@ class Hello(_Said):
 
 
 @dataclass(frozen=True)
-class Introduction(_Said):
+class Introduction(_WireRecord):
     """Client to server: what scheduling needs to know. Everything in it is public by the client's choice."""
 
     name: str
@@ -123,7 +123,7 @@ class Introduction(_Said):
 
 
 @dataclass(frozen=True)
-class Order(_Said):
+class Order(_WireRecord):
     """Server to client, with the model: train for this round, over this lane."""
 
     federation: str
@@ -144,7 +144,7 @@ class Order(_Said):
 
 
 @dataclass(frozen=True)
-class Report(_Said):
+class Report(_WireRecord):
     """Client to server, with the update if there is one."""
 
     client: str

@@ -9,7 +9,7 @@ from gymnasium.spaces import Box
 from numpy.typing import NDArray
 
 from fedlane.gym.memory import FEATURES
-from fedlane.gym.rounds import Episode, Outcome, Terms
+from fedlane.gym.rounds import Episode, EpisodeTerms, Outcome
 from fedlane.scenario import Scenario
 from fedlane.validate import InputError
 
@@ -38,7 +38,7 @@ class SchedulingEnv(gymnasium.Env[Observation, Action]):
         networks: Sequence[int] | None = None,
         render_mode: str | None = None,
     ) -> None:
-        self.terms = Terms.of(scenario, rounds, V, quota_slack)
+        self.terms = EpisodeTerms.of(scenario, rounds, V, quota_slack)
         self.networks = checked_networks(networks)
         self.render_mode = render_mode
         self.observation_space, self.action_space = spaces(self.terms)
@@ -80,7 +80,7 @@ class SchedulingEnv(gymnasium.Env[Observation, Action]):
         return "\n".join(lines)
 
 
-def spaces(terms: Terms) -> tuple[Any, Any]:
+def spaces(terms: EpisodeTerms) -> tuple[Any, Any]:
     """Of observations, (U, N, F) from 0 to 1, and of actions, (U, N) from -1 to 1."""
     return (
         Box(0.0, 1.0, (*terms.shape, len(FEATURES)), np.float32),

@@ -19,7 +19,7 @@ from fedlane.validate import InputError, at_least, positive
 
 
 @dataclass(frozen=True)
-class Terms:
+class EpisodeTerms:
     """What an episode is: a scenario, and how time is weighed against queues."""
 
     scenario: Scenario
@@ -27,7 +27,7 @@ class Terms:
     quota_slack: float
 
     @classmethod
-    def of(cls, scenario: Scenario | str, rounds: int | None, V: float, quota_slack: float) -> "Terms":
+    def of(cls, scenario: Scenario | str, rounds: int | None, V: float, quota_slack: float) -> "EpisodeTerms":
         """Checked, with ``rounds`` instead of the scenario's if given."""
         loaded = Scenario.load(scenario) if isinstance(scenario, str) else scenario
         positive("V", V)
@@ -59,11 +59,11 @@ class Outcome:
 class Episode:
     """R replicas from their first round to their last."""
 
-    def __init__(self, terms: Terms, seeds: Sequence[int]) -> None:
+    def __init__(self, terms: EpisodeTerms, seeds: Sequence[int]) -> None:
         at_least("seed", min(seeds), 0)
         self.terms, self.seeds = terms, tuple(seeds)
         setup = prepare(terms.scenario, seeds)
-        self.air, self.problem = setup.air, setup.problem
+        self.network, self.problem = setup.network, setup.problem
         self.max_uploads = setup.mechanism.max_uploads
         self.memory = empty_memory(self.problem, (1.0 - terms.quota_slack) * self.problem.quotas)
         self.uploads = np.zeros(self.problem.quotas.shape, np.int64)
@@ -91,7 +91,7 @@ class Episode:
         (drift plus penalty), divided by V N.
         """
         assignment = matched(scores, self.available)
-        delays = self.air.delays(self.round, assignment)
+        delays = self.network.delays(self.round, assignment)
         punctual = delays.total_s <= self.problem.deadline_s  # NaN, an unassigned client, is not punctual
         feedback = Feedback(self.round, assignment, delays, punctual)
         delay_s = round_delay_s(feedback, self.problem.deadline_s)

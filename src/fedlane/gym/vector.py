@@ -11,7 +11,7 @@ from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 
 from fedlane.gym.environment import Action, Observation, checked_action, checked_networks, drawn_network, spaces
-from fedlane.gym.rounds import Episode, Terms
+from fedlane.gym.rounds import Episode, EpisodeTerms
 from fedlane.scenario import Scenario
 from fedlane.validate import InputError, at_least
 
@@ -42,7 +42,7 @@ class SchedulingVectorEnv(VectorEnv[Observation, Action, NDArray[Any]]):
         render_mode: str | None = None,
     ) -> None:
         at_least("num_envs", num_envs, 1)
-        self.terms = Terms.of(scenario, rounds, V, quota_slack)
+        self.terms = EpisodeTerms.of(scenario, rounds, V, quota_slack)
         self.networks = checked_networks(networks)
         self.num_envs, self.render_mode = num_envs, render_mode
         self.single_observation_space, self.single_action_space = spaces(self.terms)

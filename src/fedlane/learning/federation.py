@@ -16,7 +16,7 @@ from fedlane.learning.aggregate import Uploads, aggregate_
 from fedlane.learning.counter_rng import add_normals_, keys, largest_poisson_batch, normals
 from fedlane.learning.datasets import Dataset, Samples
 from fedlane.learning.evaluate import evaluate
-from fedlane.learning.local import ClientData, Rows, Sampling, as_inputs, draw_samples, train_locally
+from fedlane.learning.local import ClientData, Sampling, TrainingBatch, as_inputs, draw_samples, train_locally
 from fedlane.learning.models import Model
 from fedlane.learning.partition import assign_samples
 from fedlane.records import BoolArray, FloatArray, IntArray, MechanismSpec
@@ -34,7 +34,7 @@ class Evaluation:
     loss: FloatArray
 
 
-class Federation:
+class FederationBatch:
     """R federations side by side. ``weights`` (R, d) are their global models."""
 
     def __init__(
@@ -117,7 +117,7 @@ class Federation:
         indices, mask = draw_samples(
             self.data, self.sampling, self.batch_key[replica], replica, client, counter, iterations
         )
-        rows = Rows(
+        rows = TrainingBatch(
             indices,
             mask,
             self.sampling.batch_size[replica, client],
@@ -166,10 +166,13 @@ class Federation:
         return self._at_once
 
 
+Federation = FederationBatch  # the old name
+
+
 class RoundGraph:
     """A round of all replicas as one CUDA graph: hundreds of small launches become one replay."""
 
-    def __init__(self, federation: Federation, channels: int) -> None:
+    def __init__(self, federation: FederationBatch, channels: int) -> None:
         self.federation, self.channels = federation, channels
         replicas, device = len(federation.weights), federation.device
         self._round = torch.zeros((), dtype=torch.int64, device=device)

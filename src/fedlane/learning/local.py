@@ -53,7 +53,7 @@ class Sampling:
 
 
 @dataclass(frozen=True)
-class Rows:
+class TrainingBatch:
     """What G rows train by: one number each, and what chance decided for them."""
 
     indices: Tensor
@@ -109,7 +109,7 @@ def draw_samples(
 
 
 def train_locally(
-    model: Model, weights: Tensor, data: ClientData, rows: Rows, learning_rate: float, clip_norm: float | None
+    model: Model, weights: Tensor, data: ClientData, rows: TrainingBatch, learning_rate: float, clip_norm: float | None
 ) -> None:
     """tau steps of w -= (eta / b) (sum_s clip(g_s) + N(0, (z C)^2)), in place on weights (G, d).
 

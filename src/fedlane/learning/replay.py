@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedlane.learning.datasets import dataset_info, load_dataset
-from fedlane.learning.federation import Federation
+from fedlane.learning.federation import FederationBatch
 from fedlane.learning.models import make_model
 from fedlane.records import BoolArray, FloatArray, IntArray, MechanismSpec
 from fedlane.validate import InputError, at_least
@@ -39,10 +39,10 @@ class LearningTask:
     seeds: IntArray
     """(R,)"""
 
-    def federation(self, device: str) -> Federation:
+    def federation(self, device: str) -> FederationBatch:
         """The federations, before their first round."""
         info = dataset_info(self.dataset)
-        return Federation(
+        return FederationBatch(
             make_model(self.model, info.input_shape, info.classes),
             load_dataset(self.dataset),
             self.label_counts,

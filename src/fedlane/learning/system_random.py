@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedlane.learning.local import Rows
+from fedlane.learning.local import TrainingBatch
 from fedlane.records import BoolArray, FloatArray, MechanismSpec
 from fedlane.validate import InputError
 
@@ -40,7 +40,7 @@ def system_normals(count: int) -> FloatArray:
     return np.asarray(four.sum(axis=0) / 2.0)
 
 
-def system_rows(spec: MechanismSpec, size: int) -> Rows:
+def system_rows(spec: MechanismSpec, size: int) -> TrainingBatch:
     """What one real client trains by for one upload: Poisson samples of its records 0 to size - 1, and noise.
 
     spec: its mechanism, of one replica and one client, from which its ledger's terms come too (`Terms.of`).
@@ -55,7 +55,7 @@ def system_rows(spec: MechanismSpec, size: int) -> Rows:
     for step, row in enumerate(coins):
         chosen = np.flatnonzero(row)
         indices[0, step, : len(chosen)], mask[0, step, : len(chosen)] = chosen, True
-    return Rows(
+    return TrainingBatch(
         indices=torch.from_numpy(indices),
         mask=torch.from_numpy(mask),
         batch_size=torch.from_numpy(spec.batch_size[0]),

@@ -5,12 +5,12 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from fedlane.network.compute import Compute
-from fedlane.network.interface import Air
+from fedlane.network.interface import Network
 from fedlane.records import Delays, FloatArray, IntArray
 from fedlane.rng import generator
 
 
-class FixedLinks(Air):
+class FixedLinks(Network):
     """Every pair's rate is given; what varies is the floor, uniform over its range, and the time to compute."""
 
     def __init__(

@@ -10,7 +10,7 @@ from fedlane.records import DelayDistributions, Delays, FloatArray, IntArray
 _SAMPLE_BUDGET = 4e7
 
 
-class Air(ABC):
+class Network(ABC):
     """Every replica's network."""
 
     def __init__(self, seeds: Sequence[int], clients: int, channels: int, deadline_s: float) -> None:

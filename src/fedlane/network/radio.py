@@ -11,7 +11,7 @@ import numpy as np
 
 from fedlane.network.channel import Radio, from_db, interference_scales, path_gain_db, rate_bps
 from fedlane.network.compute import Compute
-from fedlane.network.interface import Air
+from fedlane.network.interface import Network
 from fedlane.network.topology import Topology
 from fedlane.records import Delays, FloatArray, IntArray
 from fedlane.rng import generator
@@ -33,7 +33,7 @@ class _Draws:
     """(R, B, U): uniform numbers."""
 
 
-class AirInterface(Air):
+class RadioNetwork(Network):
     """Every replica's network: static gains and scales, and the delays of each round."""
 
     def __init__(

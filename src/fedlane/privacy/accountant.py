@@ -10,7 +10,7 @@ import numpy as np
 from fedlane.cache import remembered
 from fedlane.privacy.calibrate import account, loss_distribution, resolution
 from fedlane.privacy.gaussian import gaussian_epsilon
-from fedlane.privacy.paper import Leak, composed_gaussian, formula_6
+from fedlane.privacy.paper import PaperLeakage, composed_gaussian, formula_6
 from fedlane.records import FloatArray, IntArray, MechanismSpec
 from fedlane.validate import InputError
 
@@ -99,7 +99,7 @@ def spent(terms: Terms, uploads: int) -> Spent:
 def epsilon_after(terms: Terms, uploads: int) -> float:
     """Epsilon after some uploads (see `Spent.epsilon`), on its own."""
     if terms.mechanism == "paper":
-        return Leak(terms.upload_noise, terms.sample_rate, terms.local_iterations).epsilon(terms.delta, uploads)
+        return PaperLeakage(terms.upload_noise, terms.sample_rate, terms.local_iterations).epsilon(terms.delta, uploads)
     steps = uploads * terms.local_iterations
     return account(
         terms.step_noise,
@@ -180,7 +180,7 @@ def _losses(terms: Terms, counts: IntArray) -> FloatArray:
 
 def _leaks(terms: Terms, counts: IntArray) -> FloatArray:
     """Lower bounds of what the paper's mechanism leaks; more uploads leak no less."""
-    pair = Leak(terms.upload_noise, terms.sample_rate, terms.local_iterations)
+    pair = PaperLeakage(terms.upload_noise, terms.sample_rate, terms.local_iterations)
     if len(counts) <= 2:
         return np.array([pair.epsilon(terms.delta, int(count)) for count in counts])
     # Composing takes a tenth of a second: one count in twenty, or so, and the others take the next one down.

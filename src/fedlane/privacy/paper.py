@@ -37,16 +37,21 @@ def composed_gaussian(epsilon: float, delta: float, uploads: int) -> float:
     return gaussian_epsilon(math.sqrt(uploads) / gaussian_noise(epsilon, delta), delta)
 
 
-def leak(noise: float, sample_rate: float, local_iterations: int, delta: float, uploads: int = 1) -> float:
+def leakage_lower_bound(
+    noise: float, sample_rate: float, local_iterations: int, delta: float, uploads: int = 1
+) -> float:
     """An epsilon below which the paper's mechanism is certainly not (epsilon, delta)-DP after some uploads.
 
     noise: of an upload, in multiples of eta C / b (`paper_noise`). One upload is exact for the pair of data sets that
-    `Leak` describes; several are composed on a grid with every rounding downwards, so that it stays a lower bound.
+    `PaperLeakage` describes; several are composed on a grid with all rounding downwards, so it stays a lower bound.
     """
-    return Leak(noise, sample_rate, local_iterations).epsilon(delta, uploads)
+    return PaperLeakage(noise, sample_rate, local_iterations).epsilon(delta, uploads)
 
 
-class Leak:
+leak = leakage_lower_bound  # the old name
+
+
+class PaperLeakage:
     """The paper's upload on a pair of data sets: one record's gradient is C v, all others' are -C v.
 
     The record is in k ~ Binomial(tau, q) of an upload's steps. There it takes another's place, since b is fixed, and so

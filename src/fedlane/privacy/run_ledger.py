@@ -71,7 +71,7 @@ class RunLedger:
         """The whole ledger."""
         return "".join(self._lines)
 
-    def keep_in(self, folder: Path) -> None:
+    def attach_file(self, folder: Path) -> None:
         """Write every line to a folder's file from now on; go on with the file that is there, if it is this run's.
 
         What is there must be whole, and agree with what this ledger holds; the longer of the two goes on.

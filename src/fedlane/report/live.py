@@ -37,7 +37,7 @@ class Assigned:
 
 
 @dataclass(frozen=True)
-class Spent:
+class PrivacySpent:
     """What privacy has cost so far, over all clients and replicas."""
 
     mechanism: str
@@ -81,7 +81,7 @@ class LiveView:
     """(rounds so far,): mean over replicas."""
     accuracy: FloatArray
     """(tests so far,): mean over replicas; empty without learning."""
-    spent: Spent | None
+    spent: PrivacySpent | None
     rounds_per_s: float
     finished: tuple[Finished, ...] = ()
 

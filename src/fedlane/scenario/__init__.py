@@ -32,7 +32,7 @@ class _Section(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
 
-class Network(_Section):
+class NetworkSettings(_Section):
     """The air interface (paper, Sections II-A and VI)."""
 
     clients: Count = 10
@@ -56,7 +56,7 @@ class Network(_Section):
     """What the federation's software adds to every delay on such links; two values: uniform between them."""
 
     @model_validator(mode="after")
-    def _ordered(self) -> "Network":
+    def _ordered(self) -> "NetworkSettings":
         if self.interference_db[0] > self.interference_db[1]:
             raise ValueError(
                 f"interference_db must be [low, high] with low at most high, got {list(self.interference_db)}"
@@ -77,7 +77,7 @@ class Network(_Section):
         return self
 
 
-class Compute(_Section):
+class ComputeSettings(_Section):
     """Local computation (paper, Section II-B): frequency uniform between two lines offset + slope * i, i from 1."""
 
     frequency_low_hz: Line = (10e3, 10e3)
@@ -87,7 +87,7 @@ class Compute(_Section):
     """Measured time of local training, instead of cycles over frequency."""
 
 
-class Data(_Section):
+class DataSettings(_Section):
     """The data set and how it is spread over the clients (reading 17)."""
 
     dataset: Literal["fashion-mnist", "cifar10", "fashion-mnist-mini"] = "fashion-mnist"
@@ -96,7 +96,7 @@ class Data(_Section):
     imbalance: Annotated[float, Field(ge=0, lt=1, allow_inf_nan=False)] = 0.0
 
 
-class Learning(_Section):
+class LearningSettings(_Section):
     """Local training (reading 16)."""
 
     model: str = "mlp"
@@ -107,7 +107,7 @@ class Learning(_Section):
     evaluate_every: Count = 10
 
 
-class Privacy(_Section):
+class PrivacySettings(_Section):
     """What each client agreed to: epsilon per round (`paper`) or over the whole horizon (`rigorous`)."""
 
     mechanism: Literal["none", "paper", "rigorous"] = "paper"
@@ -119,7 +119,7 @@ class Privacy(_Section):
     least_noise: Positive = 0.5
 
     @model_validator(mode="after")
-    def _delta_below_one(self) -> "Privacy":
+    def _delta_below_one(self) -> "PrivacySettings":
         if np.max(self.delta) >= 1:
             raise ValueError(f"delta must be less than 1, got {np.max(self.delta):g}")
         return self
@@ -130,11 +130,11 @@ class Scenario(_Section):
 
     name: str = "scenario"
     rounds: Count = 500
-    network: Network = Network()
-    compute: Compute = Compute()
-    data: Data = Data()
-    learning: Learning = Learning()
-    privacy: Privacy = Privacy()
+    network: NetworkSettings = NetworkSettings()
+    compute: ComputeSettings = ComputeSettings()
+    data: DataSettings = DataSettings()
+    learning: LearningSettings = LearningSettings()
+    privacy: PrivacySettings = PrivacySettings()
     policies: dict[str, dict[str, str | bool | int | Finite]] = {}
 
     @model_validator(mode="after")

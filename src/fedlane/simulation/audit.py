@@ -14,7 +14,7 @@ from torch import Tensor
 from fedlane.learning.counter_rng import add_normals_, keys
 from fedlane.learning.datasets import load_dataset
 from fedlane.learning.federation import sampling_of
-from fedlane.learning.local import ClientData, Rows, as_inputs, draw_samples, train_locally
+from fedlane.learning.local import ClientData, TrainingBatch, as_inputs, draw_samples, train_locally
 from fedlane.learning.models import Model, make_model
 from fedlane.privacy import calibrate
 from fedlane.privacy.audit_statistics import LEAST_TRIALS, AuditResult, SamplingResult, audit_sampling, audit_scores
@@ -197,7 +197,7 @@ def _uploads(
     def add_noise(weights: Tensor, step: int, deviation: Tensor) -> object:
         return add_normals_(weights, noise_key, counter + step, deviation)
 
-    rows = Rows(
+    rows = TrainingBatch(
         indices,
         mask,
         sampling.batch_size[replica, client],
@@ -225,7 +225,7 @@ def _canary_move(plan: AuditPlan, silent: MechanismSpec, model: Model, data: Cli
     mask[0, 0, b] = False
     if silent.sampling == "fixed":
         mask[1, 0, 0] = False
-    rows = Rows(samples, mask, torch.tensor([b, b]), torch.zeros(2))
+    rows = TrainingBatch(samples, mask, torch.tensor([b, b]), torch.zeros(2))
     weights = first.repeat(2, 1)
     train_locally(model, weights, data, rows, plan.learning_rate, silent.clip_norm)
     return weights[1] - weights[0]

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from fedlane.network import Air
+from fedlane.network import Network
 from fedlane.records import BoolArray, Context, DelayDistributions, Feedback, FloatArray, State
 from fedlane.rng import RoundStreams
 from fedlane.scheduling.checks import check_assignment
@@ -13,7 +13,7 @@ def play_round(
     round: int,
     policy: Policy,
     state: State,
-    air: Air,
+    network: Network,
     streams: RoundStreams,
     available: BoolArray,
     distributions: DelayDistributions | None,
@@ -22,13 +22,13 @@ def play_round(
     context = Context(
         round=round,
         available=available,
-        channel_state=air.channel_state(round) if "channel_state" in policy.requires else None,
+        channel_state=network.channel_state(round) if "channel_state" in policy.requires else None,
         distributions=distributions,
     )
     assignment = policy.select(state, context, streams.at(round))
-    check_assignment(assignment, available, air.channels, f"policy {policy.name}, round {round}")
-    delays = air.delays(round, assignment)
-    punctual = delays.total_s <= air.deadline_s  # NaN, an unassigned client, is not punctual
+    check_assignment(assignment, available, network.channels, f"policy {policy.name}, round {round}")
+    delays = network.delays(round, assignment)
+    punctual = delays.total_s <= network.deadline_s  # NaN, an unassigned client, is not punctual
     feedback = Feedback(round=round, assignment=assignment, delays=delays, punctual=punctual)
     return policy.update(state, feedback), feedback
 

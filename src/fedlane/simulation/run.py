@@ -19,13 +19,13 @@ from fedlane.simulation.checkpoint import Checkpoint
 from fedlane.simulation.results import Run, summarise
 from fedlane.simulation.round import play_round
 from fedlane.simulation.setup import Setup, prepare
-from fedlane.simulation.spending import Spending
+from fedlane.simulation.spending import PrivacySpending
 from fedlane.simulation.trace import Trace, tables
 from fedlane.trackers import Tracker, Tracking
 from fedlane.validate import InputError, at_least
 
 if TYPE_CHECKING:  # PyTorch is loaded only by runs that learn
-    from fedlane.learning.federation import Federation
+    from fedlane.learning.federation import FederationBatch
     from fedlane.learning.replay import LearningTask, Schedule
 
 
@@ -63,7 +63,7 @@ class Simulation:
         self.feasible_scale = self.setup.feasible_scale(self.quota)
         self.distributions: DelayDistributions | None = None
         if "distributions" in policy.requires:
-            self.distributions = self.setup.air.distributions(CELLS)
+            self.distributions = self.setup.network.distributions(CELLS)
         self.trace = Trace.empty(problem.replicas, problem.rounds, problem.clients, problem.channels)
         self._state = policy.init(problem)
         self._streams = RoundStreams(seeds, "policy")
@@ -71,7 +71,7 @@ class Simulation:
         self._uploads = np.zeros(problem.quotas.shape, np.int64)
         mechanism = self.setup.mechanism
         private = mechanism.name != "none"
-        self.spending = Spending(mechanism) if private else None
+        self.spending = PrivacySpending(mechanism) if private else None
         self.ledger = RunLedger(mechanism, scenario.data.dataset, seeds) if private else None
         self._started = time.perf_counter()
         self.federation = learning_task(self.setup).federation(device) if learning else None
@@ -94,7 +94,7 @@ class Simulation:
         """Play one round in every replica."""
         available = self._uploads < self.setup.mechanism.max_uploads
         self._state, feedback = play_round(
-            self.round, self.policy, self._state, self.setup.air, self._streams, available, self.distributions
+            self.round, self.policy, self._state, self.setup.network, self._streams, available, self.distributions
         )
         assigned = feedback.assignment >= 0
         if self.ledger is not None:  # charged before anybody trains, and late uploads are charged too
@@ -105,7 +105,7 @@ class Simulation:
         if self.federation is not None:
             self._learn(self.federation, self.round - 1)
 
-    def _learn(self, federation: "Federation", t: int) -> None:
+    def _learn(self, federation: "FederationBatch", t: int) -> None:
         """The punctual clients of round ``t`` teach the model; now and then it is tested."""
         punctual = self.trace.total_s_at(t) <= self.setup.problem.deadline_s
         federation.play(t, self.trace.client[:, t], punctual)

@@ -1,6 +1,6 @@
 """From a scenario and seeds to all that a run needs.
 
-Partition -> mechanism -> label-histogram release -> theta -> quotas -> problem; and the air interface.
+Partition -> mechanism -> label-histogram release -> theta -> quotas -> problem; and the network.
 """
 
 from collections.abc import Sequence
@@ -11,7 +11,7 @@ import numpy as np
 from fedlane.learning.architectures import architecture, parameter_count
 from fedlane.learning.datasets import DatasetInfo, dataset_info
 from fedlane.learning.partition import Partition, label_counts
-from fedlane.network import Air, AirInterface, Compute, FixedLinks, Radio, Topology, place
+from fedlane.network import Compute, FixedLinks, Network, Radio, RadioNetwork, Topology, place
 from fedlane.privacy import make_mechanism, released_histogram
 from fedlane.records import FloatArray, IntArray, MechanismSpec, Problem
 from fedlane.rng import generator
@@ -33,14 +33,19 @@ class Setup:
     """(R, U, M)"""
     mechanism: MechanismSpec
     topology: Topology
-    air: Air
+    network: Network
     problem: Problem
+
+    @property
+    def air(self) -> Network:
+        """The old name of ``network``."""
+        return self.network
 
     def feasible_scale(self, quotas: FloatArray) -> FloatArray | None:
         """(R,): the multiple of ``quotas`` (R, U) that the best policy could serve; None on very large networks."""
         if self.problem.clients * self.problem.channels > FEASIBILITY_PAIRS:
             return None
-        success = self.air.success_probability(FEASIBILITY_SAMPLES)
+        success = self.network.success_probability(FEASIBILITY_SAMPLES)
         return np.array([feasible_scale(p, beta) for p, beta in zip(success, quotas, strict=True)])
 
 
@@ -90,7 +95,7 @@ def prepare(scenario: Scenario, seeds: Sequence[int]) -> Setup:
         label_counts=counts,
         mechanism=mechanism,
         topology=topology,
-        air=_air(scenario, seeds, topology, compute, payload_bits),
+        network=_network(scenario, seeds, topology, compute, payload_bits),
         problem=Problem(
             clients=network.clients,
             channels=network.channels,
@@ -115,7 +120,9 @@ def _compute(scenario: Scenario, sizes: FloatArray) -> Compute:
     )
 
 
-def _air(scenario: Scenario, seeds: Sequence[int], topology: Topology, compute: Compute, payload_bits: float) -> Air:
+def _network(
+    scenario: Scenario, seeds: Sequence[int], topology: Topology, compute: Compute, payload_bits: float
+) -> Network:
     """Links of known rates where the scenario has them, the radio elsewhere."""
     network = scenario.network
     if network.rates_mbps is not None:
@@ -141,7 +148,7 @@ def _air(scenario: Scenario, seeds: Sequence[int], topology: Topology, compute: 
         interference_db=network.interference_db,
         payload_bits=payload_bits,
     )
-    return AirInterface(seeds, topology, radio, compute, network.deadline_s)
+    return RadioNetwork(seeds, topology, radio, compute, network.deadline_s)
 
 
 def _label_shares(counts: IntArray, mechanism: MechanismSpec, seeds: Sequence[int]) -> FloatArray:

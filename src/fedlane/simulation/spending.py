@@ -30,7 +30,7 @@ def _fewer_kinds(spec: MechanismSpec) -> MechanismSpec:
     return replace(spec, upload_noise=noise, sample_rate=np.minimum(rate, spec.sample_rate))
 
 
-class Spending:
+class PrivacySpending:
     """Epsilons by upload counts, for every client of every replica; only for mechanisms that make a claim."""
 
     def __init__(self, spec: MechanismSpec) -> None:

@@ -11,7 +11,7 @@ from fedlane.network import Topology
 from fedlane.records import BoolArray, Feedback, FloatArray, IntArray, Problem
 from fedlane.scenario import Scenario
 from fedlane.simulation.round import round_delay_s
-from fedlane.simulation.spending import Spending
+from fedlane.simulation.spending import PrivacySpending
 
 
 @dataclass
@@ -120,7 +120,7 @@ class World(Protocol):
     def problem(self) -> Problem: ...
 
 
-def tables(trace: Trace, setup: World, quota: FloatArray, spending: Spending | None) -> dict[str, pa.Table]:
+def tables(trace: Trace, setup: World, quota: FloatArray, spending: PrivacySpending | None) -> dict[str, pa.Table]:
     """The run folder's tables by name, from the rounds played so far; ``quota`` (R, U) as the policy served it."""
     trace = trace.played()
     deadline_s = setup.problem.deadline_s
@@ -136,7 +136,7 @@ def tables(trace: Trace, setup: World, quota: FloatArray, spending: Spending | N
     def grid(*sizes: int) -> list[np.ndarray]:
         return [index.ravel().astype(np.int32) for index in np.indices(sizes)]
 
-    def spent(epsilon: "Callable[[Spending], FloatArray]", count: int) -> "pa.Array[Any]":
+    def spent(epsilon: "Callable[[PrivacySpending], FloatArray]", count: int) -> "pa.Array[Any]":
         return pa.nulls(count, pa.float64()) if spending is None else pa.array(epsilon(spending).ravel())
 
     r, t = grid(replicas, rounds)

@@ -1,13 +1,13 @@
 """The theory plane: what the paper promises, as functions."""
 
-from fedlane.theory.convergence import Setting, convex_bound, drift, model_divergence, nonconvex_bound
+from fedlane.theory.convergence import BoundInputs, convex_bound, drift, model_divergence, nonconvex_bound
 from fedlane.theory.divergence import theta
 from fedlane.theory.quotas import feasible_scale, quotas
 from fedlane.theory.regret import Bound, gaps, pseudo_regret, queue_stability, regret_bound
 
 __all__ = [
     "Bound",
-    "Setting",
+    "BoundInputs",
     "convex_bound",
     "drift",
     "feasible_scale",

@@ -15,7 +15,7 @@ from fedlane.validate import InputError
 
 
 @dataclass(frozen=True)
-class Setting:
+class BoundInputs:
     """What the bounds need to know of a federation of U clients with M classes, in the paper's letters."""
 
     sizes: FloatArray
@@ -59,7 +59,10 @@ class Setting:
         )
 
 
-def model_divergence(setting: Setting) -> FloatArray:
+Setting = BoundInputs  # the old name
+
+
+def model_divergence(setting: BoundInputs) -> FloatArray:
     """Theta_i of Theorem 1 with all its constants, (U,), in the units of the weights:
 
     sum_{j < tau} (1 + eta lambda)^j (eta C skew_i + noise_i).
@@ -68,7 +71,7 @@ def model_divergence(setting: Setting) -> FloatArray:
     return np.asarray(growth * (setting.learning_rate * setting.clip_norm * setting.skew + setting.noise()))
 
 
-def drift(setting: Setting, punctual: BoolArray) -> FloatArray:
+def drift(setting: BoundInputs, punctual: BoolArray) -> FloatArray:
     """Xi(tau) of every round, (T,), for who was punctual (T, U).
 
         eta C sum_i |p_i - p_i(t)| + (noise of the average + eta C sum_i p_i(t) skew_i) sum_{0<j<tau} (1 + eta lambda)^j
@@ -85,7 +88,7 @@ def drift(setting: Setting, punctual: BoolArray) -> FloatArray:
     return np.asarray(step * np.abs(setting.shares - now).sum(axis=1) + (noise + step * (now @ setting.skew)) * growth)
 
 
-def _scatter(setting: Setting, participation: float) -> float:
+def _scatter(setting: BoundInputs, participation: float) -> float:
     """lambda P (1 - P) sum_ij |D_i|^2 |D_j|^2 (Theta_i^2 + Theta_j^2) / (|D|^2 D_min^2), P the participation."""
     squares, theta = setting.sizes**2, model_divergence(setting) ** 2
     pairs = 2 * float(squares.sum()) * float(squares @ theta)
@@ -93,7 +96,7 @@ def _scatter(setting: Setting, participation: float) -> float:
     return setting.smoothness * participation * (1 - participation) * pairs / scale
 
 
-def convex_bound(setting: Setting, punctual: BoolArray, distance: float) -> Bound:
+def convex_bound(setting: BoundInputs, punctual: BoolArray, distance: float) -> Bound:
     """Theorem 5: the largest that F(w(T)) - F(w*) can be, for convex losses.
 
         1 / (T tau eta phi - (T rho Xi + max_t Xi_hat(t)) / eps_0^2)
@@ -121,7 +124,7 @@ def convex_bound(setting: Setting, punctual: BoolArray, distance: float) -> Boun
     return Bound(1 / denominator, None)
 
 
-def nonconvex_bound(setting: Setting, punctual: BoolArray, first_gap: float) -> Bound:
+def nonconvex_bound(setting: BoundInputs, punctual: BoolArray, first_gap: float) -> Bound:
     """Theorem 6: the largest that the mean over rounds of sum_j |grad F|^2 can be (the paper prints the vector).
 
         (F(w(0)) - F(w*)) / (T eta k) + lambda P (1 - P) ... / (eta k |B|^2) + lambda Xi / (eta k)

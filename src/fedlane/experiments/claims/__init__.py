@@ -43,8 +43,8 @@ from fedlane.experiments.claims.trade_off import (
     trade_off,
     worse_than,
 )
-from fedlane.experiments.reproduce import FEW, PAPER, Plan
-from fedlane.experiments.store import Store
+from fedlane.experiments.reproduce import FEW, PAPER, ReproductionPlan
+from fedlane.experiments.store import ResultStore
 
 
 @dataclass(frozen=True)
@@ -127,7 +127,7 @@ CLAIMS = (
 )
 
 
-def judge(plan: Plan, store: Store) -> list[Verdict]:
+def judge(plan: ReproductionPlan, store: ResultStore) -> list[Verdict]:
     """All claims in order, on what the store holds for the plan."""
     evidence = Evidence(plan, store)
     return [_judged(number, claim, evidence) for number, claim in enumerate(CLAIMS, start=1)]

@@ -20,7 +20,7 @@ from fedlane.experiments.claims.evidence import (
 )
 from fedlane.experiments.figures import label
 from fedlane.experiments.reproduce import BASELINES, PAPER
-from fedlane.experiments.store import Cell
+from fedlane.experiments.store import Experiment
 
 
 def accuracy_over_baselines(e: Evidence) -> Finding:
@@ -37,7 +37,7 @@ def keeps_improving(e: Evidence) -> Finding:
     cases = []
     for task, letter in e.tasks():
         for policy in PAPER:
-            found = e.rewards(Cell(task, policy))
+            found = e.rewards(Experiment(task, policy))
             quarters = np.stack([part.mean(axis=1) for part in np.array_split(found.regret, 4, axis=1)], axis=1)
             name = f"{letter} {label(policy)}"
             cases += [
@@ -51,7 +51,7 @@ def keeps_improving(e: Evidence) -> Finding:
 
 def ucb_below_random(e: Evidence) -> Finding:
     cases = [
-        less(f"{letter} {label(policy)}", e.total_s(Cell(task, policy)), e.total_s(Cell(task, "random")))
+        less(f"{letter} {label(policy)}", e.total_s(Experiment(task, policy)), e.total_s(Experiment(task, "random")))
         for task, letter in e.tasks()
         for policy in UCB
     ]
@@ -65,8 +65,8 @@ def interference(e: Evidence) -> Finding:
         for policy in PAPER[2::3]:
             for other in UCB:
                 own, same = (
-                    (e.total_s(Cell(task, other, setting)) - e.total_s(Cell(task, policy, setting)))
-                    / e.total_s(Cell(task, "random", setting)).mean()
+                    (e.total_s(Experiment(task, other, setting)) - e.total_s(Experiment(task, policy, setting)))
+                    / e.total_s(Experiment(task, "random", setting)).mean()
                     for setting in ("base", "same-interference")
                 )
                 cases.append(Case(f"{letter} {label(other)} to {label(policy)}", own - same))
@@ -82,7 +82,8 @@ def delay_over_baselines(first_half_too: bool) -> Callable[[Evidence], Finding]:
             for policy in PAPER:
                 for other in BASELINES:
                     mine, its = (
-                        e.schedules(cell).delay_s for cell in (Cell(task, policy, "base", reading), Cell(task, other))
+                        e.schedules(cell).delay_s
+                        for cell in (Experiment(task, policy, "base", reading), Experiment(task, other))
                     )
                     start = 0 if first_half_too else mine.shape[1] // 2
                     name = f"{letter} {label(policy)} below {label(other)}"
@@ -97,7 +98,7 @@ def better_pairs(e: Evidence) -> Finding:
     cases = [
         Case(
             f"{letter} {label(policy)} over {label(other)}",
-            e.rewards(Cell(task, policy)).chosen - e.rewards(Cell(task, other)).chosen,
+            e.rewards(Experiment(task, policy)).chosen - e.rewards(Experiment(task, other)).chosen,
             policy,
         )
         for task, letter in e.tasks()
@@ -115,7 +116,7 @@ def pareto(e: Evidence) -> Finding:
     cases: list[Case] = []
     dominated: list[Case] = []
     for task, letter in e.tasks():
-        cells = {policy: Cell(task, policy) for policy in (*PAPER, *BASELINES)}
+        cells = {policy: Experiment(task, policy) for policy in (*PAPER, *BASELINES)}
         target = 0.9 * min(e.accuracy(cell)[:, -1].mean() for cell in cells.values())
         for policy in PAPER:
             for other in BASELINES:

@@ -8,9 +8,9 @@ import numpy as np
 
 from fedlane.experiments.figures import label
 from fedlane.experiments.regret_and_timing import assignment_of, mean_rewards
-from fedlane.experiments.reproduce import BASELINES, BOTH, PAPER, Plan
-from fedlane.experiments.store import Cell, Store
-from fedlane.network import Air
+from fedlane.experiments.reproduce import BASELINES, BOTH, PAPER, ReproductionPlan
+from fedlane.experiments.store import Experiment, ResultStore
+from fedlane.network import Network
 from fedlane.records import FloatArray, IntArray
 from fedlane.simulation.results import interval
 from fedlane.simulation.setup import prepare
@@ -114,7 +114,7 @@ class Schedules:
 class Networks:
     """The true networks of some seeds of a task."""
 
-    air: Air
+    network: Network
     mu: FloatArray
     """(S, U, N): mean reward E[max(1 - d / d_max, 0)], so that d_max (1 - mu) is the mean of min(d, d_max)."""
 
@@ -134,12 +134,12 @@ class Rewards:
 class Evidence:
     """Lookups in a store for a plan; each is made once."""
 
-    def __init__(self, plan: Plan, store: Store) -> None:
+    def __init__(self, plan: ReproductionPlan, store: ResultStore) -> None:
         self.plan, self.store = plan, store
-        self._schedules: dict[Cell, Schedules] = {}
-        self._curves: dict[Cell, tuple[FloatArray, FloatArray]] = {}
+        self._schedules: dict[Experiment, Schedules] = {}
+        self._curves: dict[Experiment, tuple[FloatArray, FloatArray]] = {}
         self._networks: dict[str, Networks] = {}
-        self._rewards: dict[Cell, Rewards] = {}
+        self._rewards: dict[Experiment, Rewards] = {}
 
     def tasks(self, both: bool = True) -> Iterator[tuple[str, str]]:
         """The plan's tasks and their letters; Fashion-MNIST alone for the figures that show no other."""
@@ -148,7 +148,7 @@ class Evidence:
             raise NotComputedError("the plan leaves the task out")
         return ((task, ONLY[task]) for task in wanted)
 
-    def schedules(self, cell: Cell) -> Schedules:
+    def schedules(self, cell: Experiment) -> Schedules:
         if cell not in self._schedules:
             seeds = self.plan.seeds(cell)
             self._need("schedule", cell, seeds)
@@ -162,18 +162,18 @@ class Evidence:
             )
         return self._schedules[cell]
 
-    def total_s(self, cell: Cell) -> FloatArray:
+    def total_s(self, cell: Experiment) -> FloatArray:
         return self.schedules(cell).total_s
 
-    def accuracy(self, cell: Cell) -> FloatArray:
+    def accuracy(self, cell: Experiment) -> FloatArray:
         """(S, K): at the tested rounds, the first of which is before any learning to speak of."""
         return self._learned(cell)[0]
 
-    def clock_s(self, cell: Cell) -> FloatArray:
+    def clock_s(self, cell: Experiment) -> FloatArray:
         """(S, K): the time at which each round was tested."""
         return self._learned(cell)[1]
 
-    def _learned(self, cell: Cell) -> tuple[FloatArray, FloatArray]:
+    def _learned(self, cell: Experiment) -> tuple[FloatArray, FloatArray]:
         if cell not in self._curves:
             seeds = range(self.plan.learning_seeds)
             self._need("schedule", cell, seeds)
@@ -185,7 +185,7 @@ class Evidence:
             )
         return self._curves[cell]
 
-    def _need(self, kind: str, cell: Cell, seeds: range) -> None:
+    def _need(self, kind: str, cell: Experiment, seeds: range) -> None:
         missing = self.store.missing(kind, cell, seeds)
         if missing or not seeds:
             raise NotComputedError(f"{kind} of {cell.name}: {len(missing)} of {len(seeds)} seeds missing")
@@ -196,12 +196,12 @@ class Evidence:
     def networks(self, task: str) -> Networks:
         """The networks of the base setting, which all policies share."""
         if task not in self._networks:
-            base, seeds = Cell(task, "random"), self._network_seeds()
+            base, seeds = Experiment(task, "random"), self._network_seeds()
             mu = np.stack([mean_rewards(base, seed) for seed in seeds])
-            self._networks[task] = Networks(prepare(base.scenario(), seeds).air, mu)
+            self._networks[task] = Networks(prepare(base.scenario(), seeds).network, mu)
         return self._networks[task]
 
-    def rewards(self, cell: Cell) -> Rewards:
+    def rewards(self, cell: Experiment) -> Rewards:
         """Regret, choice and estimates of a policy in the base setting; its delays are played again."""
         if cell not in self._rewards:
             self._need("schedule", cell, self._network_seeds())
@@ -236,9 +236,9 @@ def _estimate_error(networks: Networks, assignment: IntArray) -> FloatArray:
     for t in range(rounds):
         replica, client = np.nonzero(assignment[:, t] >= 0)
         pair = replica, client, assignment[replica, t, client]
-        delay_s = networks.air.delays(t, assignment[:, t]).total_s[replica, client]
+        delay_s = networks.network.delays(t, assignment[:, t]).total_s[replica, client]
         count[pair] += 1
-        total[pair] += np.maximum(1.0 - delay_s / networks.air.deadline_s, 0.0)
+        total[pair] += np.maximum(1.0 - delay_s / networks.network.deadline_s, 0.0)
         if t + 1 in (rounds // 4, rounds // 2, rounds):
             errors.append(np.abs(total / np.maximum(count, 1) - networks.mu).mean(axis=(1, 2)))
     return np.stack(errors, axis=1)
@@ -249,7 +249,7 @@ def less(name: str, small: FloatArray, large: FloatArray, policy: str = "") -> C
     return Case(name, (large - small) / large.mean(), policy)
 
 
-def mean_accuracy(e: Evidence, cell: Cell) -> FloatArray:
+def mean_accuracy(e: Evidence, cell: Experiment) -> FloatArray:
     return e.accuracy(cell).mean(axis=1)
 
 
@@ -261,7 +261,8 @@ def accuracy_above(e: Evidence, both: bool, setting: str, others: Sequence[str],
     return [
         Case(
             f"{letter} {label(policy)} over {label(other)}",
-            mean_accuracy(e, Cell(task, policy, setting, reading)) - mean_accuracy(e, Cell(task, other, setting)),
+            mean_accuracy(e, Experiment(task, policy, setting, reading))
+            - mean_accuracy(e, Experiment(task, other, setting)),
             policy,
         )
         for task, letter in e.tasks(both)
@@ -272,7 +273,10 @@ def accuracy_above(e: Evidence, both: bool, setting: str, others: Sequence[str],
 
 def final_note(e: Evidence, both: bool, setting: str, others: Sequence[str]) -> str:
     cases = [
-        Case("", e.accuracy(Cell(task, policy, setting))[:, -1] - e.accuracy(Cell(task, other, setting))[:, -1])
+        Case(
+            "",
+            e.accuracy(Experiment(task, policy, setting))[:, -1] - e.accuracy(Experiment(task, other, setting))[:, -1],
+        )
         for task, _ in e.tasks(both)
         for policy in PAPER
         for other in others
@@ -286,8 +290,8 @@ def delay_falls_with_v(
     return [
         less(
             f"{letter} {label(kind)} V={high} below V={low}",
-            e.total_s(Cell(task, f"{kind}:V={high}", setting, reading)),
-            e.total_s(Cell(task, f"{kind}:V={low}", setting, reading)),
+            e.total_s(Experiment(task, f"{kind}:V={high}", setting, reading)),
+            e.total_s(Experiment(task, f"{kind}:V={low}", setting, reading)),
         )
         for task, letter in e.tasks(both)
         for kind in KINDS
@@ -303,7 +307,7 @@ def shortfall_rises(
     for task, letter in e.tasks(both):
         for kind in kinds:
             for low, high in STEPS:
-                small, large = (e.schedules(Cell(task, f"{kind}:V={v}", setting, reading)) for v in (low, high))
+                small, large = (e.schedules(Experiment(task, f"{kind}:V={v}", setting, reading)) for v in (low, high))
                 name = f"{letter} {setting} {label(kind)} V={low} to {high}"
                 cases.append(Case(f"{name}, shortfall", large.shortfall(of) - small.shortfall(of)))
                 cases.append(less(f"{name}, delay", large.total_s, small.total_s))

@@ -21,7 +21,7 @@ from fedlane.experiments.claims.evidence import (
 from fedlane.experiments.claims.trade_off import Excludes
 from fedlane.experiments.figures import label
 from fedlane.experiments.reproduce import BUDGETS, PAPER
-from fedlane.experiments.store import Cell
+from fedlane.experiments.store import Experiment
 
 
 def more_rounds(pairs: Sequence[tuple[str, str]]) -> Callable[[Evidence], Finding]:
@@ -33,9 +33,9 @@ def more_rounds(pairs: Sequence[tuple[str, str]]) -> Callable[[Evidence], Findin
     def gains(e: Evidence, reading: str) -> list[tuple[str, list[Case]]]:
         found = []
         for task, letter in e.tasks():
-            whole = e.total_s(Cell(task, "random")).mean()
+            whole = e.total_s(Experiment(task, "random")).mean()
             for better, worse in pairs:
-                one, other = (e.schedules(Cell(task, policy, "base", reading)) for policy in (better, worse))
+                one, other = (e.schedules(Experiment(task, policy, "base", reading)) for policy in (better, worse))
                 name, single = f"{letter} {label(better)} over {label(worse)}", []
                 for share in BUDGETS:
                     budget_s = float(np.round(share * whole, -1))
@@ -61,7 +61,7 @@ def quota_order(e: Evidence) -> Finding:
     """beta_10 - beta_1 lies above 0, and the smallest step of beta from client to client not below it."""
     cases = []
     for task, letter in e.tasks():
-        quota = e.schedules(Cell(task, PAPER[0], "nonuniform")).quota
+        quota = e.schedules(Experiment(task, PAPER[0], "nonuniform")).quota
         cases.append(Case(f"{letter} beta_10 - beta_1", quota[:, -1] - quota[:, 0]))
         cases.append(Case(f"{letter} smallest step", np.diff(quota, axis=1).min(axis=1), bound=-1e-12))
     return Finding(
@@ -78,7 +78,7 @@ def follows_quota(e: Evidence) -> Finding:
     cases = []
     for task, letter in e.tasks():
         for policy in PAPER[:3]:
-            here, equal = (e.schedules(Cell(task, policy, setting)) for setting in ("nonuniform", "base"))
+            here, equal = (e.schedules(Experiment(task, policy, setting)) for setting in ("nonuniform", "base"))
             found = correlation(here.assigned, here.quota)
             cases.append(Case(f"{letter} {label(policy)}", found))
             excess = found - correlation(equal.assigned, here.quota)
@@ -92,7 +92,7 @@ def depends_on_v(e: Evidence) -> Finding:
     cases = []
     for task, letter in e.tasks():
         for setting in ("base", "nonuniform"):
-            low, high = (e.schedules(Cell(task, PAPER[k], setting)).assigned.std(axis=1) for k in (0, 2))
+            low, high = (e.schedules(Experiment(task, PAPER[k], setting)).assigned.std(axis=1) for k in (0, 2))
             cases.append(Excludes(f"{letter} {setting} OM V=100 less V=1", high - low))
     return Finding(cases, note="two-sided criterion: the interval leaves 0 out")
 

@@ -16,7 +16,7 @@ from fedlane.experiments.claims.evidence import (
 )
 from fedlane.experiments.figures import label
 from fedlane.experiments.reproduce import FEW, PAPER
-from fedlane.experiments.store import Cell
+from fedlane.experiments.store import Experiment
 from fedlane.records import FloatArray
 from fedlane.scheduling.mamab import MamabGmba, MamabOm
 from fedlane.theory import regret_bound
@@ -27,7 +27,7 @@ def approaches(e: Evidence) -> Finding:
     cases = []
     for task, letter in e.tasks():
         for om, gmba in zip(PAPER[:3], PAPER[3:], strict=True):
-            lead = e.rewards(Cell(task, gmba)).regret - e.rewards(Cell(task, om)).regret
+            lead = e.rewards(Experiment(task, gmba)).regret - e.rewards(Experiment(task, om)).regret
             parts = np.array_split(lead, 4, axis=1)
             cases.append(Case(f"{letter} {label(om)}", parts[1].mean(axis=1) - parts[3].mean(axis=1)))
     return Finding(cases)
@@ -38,9 +38,9 @@ def loses_little(e: Evidence) -> Finding:
     cases = []
     for task, letter in e.tasks():
         for om, gmba in zip(PAPER[:3], PAPER[3:], strict=True):
-            base = e.total_s(Cell(task, om))
-            longer = (e.total_s(Cell(task, gmba)) - base) / base.mean()
-            lower = mean_accuracy(e, Cell(task, om)) - mean_accuracy(e, Cell(task, gmba))
+            base = e.total_s(Experiment(task, om))
+            longer = (e.total_s(Experiment(task, gmba)) - base) / base.mean()
+            lower = mean_accuracy(e, Experiment(task, om)) - mean_accuracy(e, Experiment(task, gmba))
             cases.append(Case(f"{letter} {label(gmba)} longer", longer, bound=LITTLE, below=True))
             cases.append(Case(f"{letter} {label(gmba)} less accurate", lower, bound=POINT, below=True))
     decisions = [less(f"decision time, {n} at once", *decision_times(n)) for n in (1, 100)]
@@ -59,7 +59,8 @@ def long_deadline(e: Evidence) -> Finding:
     cases = [
         Case(
             f"{letter} {label(policy)} over {setting}",
-            mean_accuracy(e, Cell(task, policy, "long-deadline")) - mean_accuracy(e, Cell(task, policy, setting)),
+            mean_accuracy(e, Experiment(task, policy, "long-deadline"))
+            - mean_accuracy(e, Experiment(task, policy, setting)),
         )
         for task, letter in e.tasks(both=False)
         for policy in FEW[1:]
@@ -72,7 +73,7 @@ def stable(e: Evidence) -> Finding:
     """From the third to the last quarter no client's mean queue rises by more than 0.01 a round (unserved: 0.4)."""
 
     def case(task: str, letter: str, policy: str) -> Case:
-        growth = e.schedules(Cell(task, policy)).growth
+        growth = e.schedules(Experiment(task, policy)).growth
         return Case(f"{letter} {label(policy)}", growth, bound=0.01, below=True)
 
     cases = [case(task, letter, policy) for task, letter in e.tasks() for policy in PAPER]
@@ -92,7 +93,7 @@ def log_regret(e: Evidence) -> Finding:
     cases, vacuous, seeds = [], 0, 0
     for task, letter in e.tasks():
         for policy in PAPER:
-            regret = np.cumsum(e.rewards(Cell(task, policy)).regret, axis=1)
+            regret = np.cumsum(e.rewards(Experiment(task, policy)).regret, axis=1)
             quarter, half, whole = (regret[:, regret.shape[1] // part - 1] for part in (4, 2, 1))
             excess = ((whole - half) - (half - quarter)) / (half - quarter).mean()
             cases.append(Case(f"{letter} {label(policy)}", excess, bound=0.25, below=True))

@@ -26,7 +26,7 @@ from fedlane.experiments.claims.evidence import (
 )
 from fedlane.experiments.figures import label
 from fedlane.experiments.reproduce import PAPER
-from fedlane.experiments.store import Cell
+from fedlane.experiments.store import Experiment
 from fedlane.privacy.paper import formula_6
 
 
@@ -44,7 +44,7 @@ def gap_shrinks(e: Evidence) -> Finding:
     cases = []
     for task, letter in e.tasks(both=False):
         for policy in PAPER:
-            gap = e.accuracy(Cell(task, policy)) - e.accuracy(Cell(task, "random"))
+            gap = e.accuracy(Experiment(task, policy)) - e.accuracy(Experiment(task, "random"))
             quarter = max(gap.shape[1] // 4, 1)
             shrunk = gap[:, :quarter].mean(axis=1) - gap[:, -quarter:].mean(axis=1)
             cases.append(Case(f"{letter} {label(policy)}", shrunk))
@@ -56,7 +56,7 @@ def saturates(e: Evidence) -> Finding:
     cases = []
     for task, letter in e.tasks(both=False):
         for policy in PAPER:
-            accuracy = e.accuracy(Cell(task, policy))
+            accuracy = e.accuracy(Experiment(task, policy))
             half = max(accuracy.shape[1] // 8, 1)
             gain = accuracy[:, -half:].mean(axis=1) - accuracy[:, -2 * half : -half].mean(axis=1)
             cases.append(Case(f"{letter} {label(policy)}", gain, bound=POINT, below=True))
@@ -85,7 +85,11 @@ def accuracy_with_v(e: Evidence, steps: Sequence[tuple[int, int]], sign: int, bo
     return [
         Case(
             f"{letter} {label(kind)} V={low} to {high}",
-            sign * (mean_accuracy(e, Cell(task, f"{kind}:V={high}")) - mean_accuracy(e, Cell(task, f"{kind}:V={low}"))),
+            sign
+            * (
+                mean_accuracy(e, Experiment(task, f"{kind}:V={high}"))
+                - mean_accuracy(e, Experiment(task, f"{kind}:V={low}"))
+            ),
             bound=bound,
             below=below,
         )
@@ -110,7 +114,7 @@ def rise_together(e: Evidence) -> Finding:
     cases = []
     for task, letter in e.tasks(both=False):
         for kind in KINDS:
-            cells = [Cell(task, f"{kind}:V={v}") for v in (1, 10, 100)]
+            cells = [Experiment(task, f"{kind}:V={v}") for v in (1, 10, 100)]
             accuracy = np.stack([mean_accuracy(e, cell) for cell in cells], axis=1)
             delay = np.stack([e.total_s(cell)[: len(accuracy)] for cell in cells], axis=1)
             cases.append(Case(f"{letter} {label(kind)}", correlation(accuracy, delay)))
@@ -122,7 +126,7 @@ def leakage(e: Evidence) -> Finding:
     cases, most = [], []
     for task, letter in e.tasks(both=False):
         for policy in PAPER:
-            cell = Cell(task, policy, "private")
+            cell = Experiment(task, policy, "private")
             scenario = cell.scenario()
             uploads = e.schedules(cell).assigned.max(axis=1) * e.store.rounds
             leaked = formula_6(scenario.epsilon[0], scenario.per_client(scenario.privacy.delta)[0], uploads)
@@ -160,7 +164,7 @@ def worse_than(setting: str, policies: Sequence[str]) -> Callable[[Evidence], Fi
         cases = [
             Case(
                 f"{letter} {label(policy)}",
-                mean_accuracy(e, Cell(task, policy)) - mean_accuracy(e, Cell(task, policy, setting)),
+                mean_accuracy(e, Experiment(task, policy)) - mean_accuracy(e, Experiment(task, policy, setting)),
             )
             for task, letter in e.tasks(both=False)
             for policy in policies

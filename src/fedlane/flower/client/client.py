@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
-from fedlane.flower.client.reply import Refusal, Spending, answer_hello, answer_order, client_name, unable
+from fedlane.flower.client.reply import BudgetReport, Refusal, answer_hello, answer_order, client_name, error_reply
 from fedlane.flower.client.switch import LaneSwitch, switch_node
 from fedlane.flower.protocol import Introduction, Order
 from fedlane.validate import InputError
@@ -22,7 +22,7 @@ from fedlane.validate import InputError
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from fedlane.flower.client.training import Books, Recipe
+    from fedlane.flower.client.training import PrivacyAccount, TrainingTerms
     from fedlane.flower.client.weights import ModelSource
     from fedlane.privacy.ledger import ClientLedger
     from fedlane.records import IntArray
@@ -101,9 +101,9 @@ class LaneClient:
         metrics = MetricRecord({**figures, "num-examples": len(labels)})
         return Message(RecordDict({"metrics": metrics}), reply_to=message)
 
-    def _work(self, order: Order, spending: Spending, content: RecordDict, context: Context) -> RecordDict:
+    def _work(self, order: Order, spending: BudgetReport, content: RecordDict, context: Context) -> RecordDict:
         """Train for an order. Everything that can fail is tried before the ledger is charged."""
-        from fedlane.flower.client.training import Pupil
+        from fedlane.flower.client.training import LocalTrainer
         from fedlane.flower.client.weights import build_model, original_shape
         from fedlane.privacy.ledger import LedgerError, LedgerInUseError
 
@@ -111,7 +111,7 @@ class LaneClient:
         inputs, labels, counts = self._records(context)
         model = build_model(self.model, original_shape(inputs), self.classes)
         sent = {name: array.numpy() for name, array in _arrays(content).items()}
-        pupil = Pupil.of(model, sent, inputs, labels, self.classes)
+        pupil = LocalTrainer.of(model, sent, inputs, labels, self.classes)
         if recipe.epsilon is None:
             return _update(pupil.trained_plainly(recipe), len(labels))
         try:
@@ -150,10 +150,10 @@ class LaneClient:
                 epsilon_spent=spent,
             )
 
-    def _recipe(self) -> "Recipe":
-        from fedlane.flower.client.training import Recipe
+    def _recipe(self) -> "TrainingTerms":
+        from fedlane.flower.client.training import TrainingTerms
 
-        return Recipe(
+        return TrainingTerms(
             learning_rate=self.learning_rate,
             batch_size=self.batch_size,
             local_iterations=self.local_iterations,
@@ -188,13 +188,13 @@ class LaneClient:
             new_ledger(path, name)
         return open_ledger(path, name)
 
-    def _books(self, ledger: "ClientLedger", recipe: "Recipe", counts: "IntArray") -> "Books":
-        from fedlane.flower.client.training import open_books
+    def _books(self, ledger: "ClientLedger", recipe: "TrainingTerms", counts: "IntArray") -> "PrivacyAccount":
+        from fedlane.flower.client.training import open_privacy_account
 
-        return open_books(ledger, self.dataset, recipe, counts)
+        return open_privacy_account(ledger, self.dataset, recipe, counts)
 
     @staticmethod
-    def _tell(spending: Spending, books: "Books", uploads: int) -> None:
+    def _tell(spending: BudgetReport, books: "PrivacyAccount", uploads: int) -> None:
         terms = books.account.terms
         spending.uploads, spending.max_uploads = uploads, terms.max_uploads
         spending.epsilon, spending.delta = books.epsilon(uploads), terms.delta
@@ -209,7 +209,7 @@ def lane_app(make: Callable[[Context], LaneClient]) -> ClientApp:
             try:
                 return answer(make(context), message, context)
             except Exception as error:  # Flower would tell the server the error's own words
-                return unable(message, error)
+                return error_reply(message, error)
 
         return answered
 

@@ -10,7 +10,7 @@ from functools import partial
 from flwr.app import Context, Message, MessageType, RecordDict
 from flwr.clientapp.typing import ClientAppCallable
 
-from fedlane.flower.client.reply import Spending, answer_hello, answer_order, client_name
+from fedlane.flower.client.reply import BudgetReport, answer_hello, answer_order, client_name
 from fedlane.flower.client.switch import LaneSwitch, switch_node
 from fedlane.flower.protocol import KEY, Introduction, Order
 from fedlane.validate import InputError
@@ -40,7 +40,7 @@ class LaneMod:
         if message.metadata.message_type.split(".")[0] != MessageType.TRAIN or KEY not in message.content:
             return call_next(message, context)
 
-        def work(order: Order, spending: Spending) -> RecordDict:
+        def work(order: Order, spending: BudgetReport) -> RecordDict:
             reply = call_next(message, context)
             if reply.has_error():
                 raise InputError(f"the training function answered with Flower's error {reply.error.code}")

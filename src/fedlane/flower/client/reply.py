@@ -27,7 +27,7 @@ class Refusal(InputError):
 
 
 @dataclass
-class Spending:
+class BudgetReport:
     """What a report tells of a client's budget; whoever works on an order keeps it up to date."""
 
     uploads: int = 0
@@ -55,24 +55,24 @@ def answer_order(
     iterations: int,
     federation: str | None,
     switch: LaneSwitch,
-    work: Callable[[Order, Spending], RecordDict],
+    work: Callable[[Order, BudgetReport], RecordDict],
 ) -> Message:
     """The reply to a TRAIN message: what ``work`` gives, with a report; or a report alone that says why not."""
     try:
         order = Order.read(message.content)
     except ProtocolError as error:
-        return unable(message, error)
+        return error_reply(message, error)
     begin = time.perf_counter()
-    spending, switch_s = Spending(), 0.0
+    spending, switch_s = BudgetReport(), 0.0
     content, status, reason = RecordDict(), TRAINED, ""
     try:
         _check(order, name, iterations, federation)
         switch_s = _switched(switch, order.lane)
         content = work(order, spending)
     except Refusal as error:
-        status, reason = REFUSED, told(error)
+        status, reason = REFUSED, public_reason(error)
     except Exception as error:
-        status, reason = FAILED, told(error)
+        status, reason = FAILED, public_reason(error)
         if not isinstance(error, InputError):
             log.exception("client %s, lane %d, round %d: failed", name, order.lane, order.round)
     if status != TRAINED:
@@ -101,16 +101,16 @@ def answer_hello(message: Message, federation: str | None, introduce: Callable[[
             raise InputError(f"this client is of federation {federation!r}, not {hello.federation!r}")
         return Message(RecordDict({KEY: introduce().record()}), reply_to=message)
     except Exception as error:
-        return unable(message, error)
+        return error_reply(message, error)
 
 
-def unable(message: Message, error: Exception) -> Message:
+def error_reply(message: Message, error: Exception) -> Message:
     """The reply to a message that cannot be answered."""
-    log.warning("no answer: %s", told(error), exc_info=None if isinstance(error, InputError) else error)
-    return Message(Error(PRECONDITION, told(error)), reply_to=message)
+    log.warning("no answer: %s", public_reason(error), exc_info=None if isinstance(error, InputError) else error)
+    return Message(Error(PRECONDITION, public_reason(error)), reply_to=message)
 
 
-def told(error: Exception) -> str:
+def public_reason(error: Exception) -> str:
     """What others may know of an error: one line of our own, without folders, or the kind of somebody else's."""
     if isinstance(error, InputError):
         return " ".join(_FOLDERS.sub("", word) for word in str(error).split())[:500]

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedlane.flower.client.weights import as_arrays, as_flat
-from fedlane.learning.local import ClientData, Rows, as_inputs, train_locally
+from fedlane.learning.local import ClientData, TrainingBatch, as_inputs, train_locally
 from fedlane.learning.models import Model
 from fedlane.learning.system_random import check_global_model, system_normals, system_rows
 from fedlane.privacy.accountant import Terms, epsilon_curve
@@ -22,7 +22,7 @@ from fedlane.validate import InputError, at_least, positive
 
 
 @dataclass(frozen=True, kw_only=True)
-class Recipe:
+class TrainingTerms:
     """How a client trains, and what it agreed to. Without an epsilon: plain training, no privacy."""
 
     learning_rate: float
@@ -48,7 +48,7 @@ class Recipe:
 
 
 @dataclass(frozen=True)
-class Books:
+class PrivacyAccount:
     """An open ledger's account of one data set, and the mechanism that goes with it."""
 
     ledger: ClientLedger
@@ -75,7 +75,9 @@ class Books:
         return float(epsilon_curve(terms, terms.max_uploads)[uploads])
 
 
-def open_books(ledger: ClientLedger, dataset: str, recipe: Recipe, label_counts: IntArray) -> Books:
+def open_privacy_account(
+    ledger: ClientLedger, dataset: str, recipe: TrainingTerms, label_counts: IntArray
+) -> PrivacyAccount:
     """The account of a data set, opened the first time: the noise is calibrated then, and the histogram released.
 
     Later the noise comes from the ledger, and all other terms must be the same as they were.
@@ -86,10 +88,10 @@ def open_books(ledger: ClientLedger, dataset: str, recipe: Recipe, label_counts:
     histogram = ledger.histogram(
         dataset, lambda: (label_counts + spec.histogram_noise * system_normals(len(label_counts))).tolist()
     )
-    return Books(ledger, dataset, spec, ledger.accounts[dataset], histogram)
+    return PrivacyAccount(ledger, dataset, spec, ledger.accounts[dataset], histogram)
 
 
-def _mechanism(recipe: Recipe, size: int, terms: Terms | None) -> MechanismSpec:
+def _mechanism(recipe: TrainingTerms, size: int, terms: Terms | None) -> MechanismSpec:
     """One client's mechanism. With the noise that its ledger holds already, nothing is calibrated."""
     assert recipe.epsilon is not None
     if terms is None:
@@ -124,7 +126,7 @@ def _mechanism(recipe: Recipe, size: int, terms: Terms | None) -> MechanismSpec:
 
 
 @dataclass(frozen=True)
-class Pupil:
+class LocalTrainer:
     """A client ready to train: the model it was sent, checked, and its records."""
 
     model: Model
@@ -137,7 +139,7 @@ class Pupil:
     @classmethod
     def of(
         cls, model: Model, sent: Mapping[str, NDArray[Any]], inputs: Tensor, labels: Tensor, classes: int
-    ) -> "Pupil":
+    ) -> "LocalTrainer":
         """Refuses a model that no honest server sends."""
         weights = as_flat(model, sent)
         check_global_model(weights)
@@ -152,7 +154,7 @@ class Pupil:
         )
         return cls(model, weights, sent, data)
 
-    def trained_privately(self, books: Books, learning_rate: float) -> ArrayRecord:
+    def trained_privately(self, books: PrivacyAccount, learning_rate: float) -> ArrayRecord:
         """The update: tau Poisson-sampled, clipped and noised steps, by the operating system's randomness.
 
         The upload must have been reserved in the ledger.
@@ -160,12 +162,12 @@ class Pupil:
         rows = system_rows(books.spec, len(self.data.targets))
         return self._trained(rows, learning_rate, books.spec.clip_norm)
 
-    def trained_plainly(self, recipe: Recipe) -> ArrayRecord:
+    def trained_plainly(self, recipe: TrainingTerms) -> ArrayRecord:
         """The update of plain SGD: tau steps on b distinct records each, no clipping, no noise."""
         size, rng = len(self.data.targets), np.random.default_rng()
         batch = min(recipe.batch_size, size)
         chosen = np.stack([rng.choice(size, batch, replace=False) for _ in range(recipe.local_iterations)])
-        rows = Rows(
+        rows = TrainingBatch(
             indices=torch.from_numpy(chosen)[None],
             mask=torch.empty(0),
             batch_size=torch.tensor([batch]),
@@ -173,7 +175,7 @@ class Pupil:
         )
         return self._trained(rows, recipe.learning_rate, None)
 
-    def _trained(self, rows: Rows, learning_rate: float, clip_norm: float | None) -> ArrayRecord:
+    def _trained(self, rows: TrainingBatch, learning_rate: float, clip_norm: float | None) -> ArrayRecord:
         weights = self.weights.clone()
         with torch.no_grad():
             train_locally(self.model, weights, self.data, rows, learning_rate, clip_norm)

@@ -30,9 +30,9 @@ from fedlane.flower._adapted import look_for_the_model_every
 logger = logging.getLogger("fedlane.flower")
 
 COMMAND = "flwr-clientapp"
-BORN = b"1"
+STARTED = b"1"
 _PIECE = 65536
-_HEARD_S = 5.0
+_REQUEST_TIMEOUT_S = 5.0
 _LONGEST = 100
 """Bytes of a socket's path; Linux has 108."""
 _HAND_OVER = """\
@@ -53,7 +53,7 @@ sys.exit(word != b"1")
 
 
 @contextlib.contextmanager
-def open_nursery(look_s: float, preload: Sequence[str] = ()) -> Iterator[None]:
+def prefork_server(look_s: float, preload: Sequence[str] = ()) -> Iterator[None]:
     """While this lasts, ClientApps of what this process starts are born in a nursery, with these modules imported.
 
     They look every ``look_s`` whether their model is there. Only this user can reach the nursery. Where there can be
@@ -96,7 +96,7 @@ def _start(real: Path, look_s: float, preload: Sequence[str]) -> tuple[Path, "su
 
 def _write_command(folder: Path, real: str) -> None:
     """Our command: hand over, or else run the real one."""
-    ours, door = folder / "bin" / COMMAND, _door(folder)
+    ours, door = folder / "bin" / COMMAND, _socket_path(folder)
     if len(os.fsencode(door)) > _LONGEST:
         raise OSError(f"the name of {door} is too long for a socket (TMPDIR)")
     ours.parent.mkdir()
@@ -105,7 +105,7 @@ def _write_command(folder: Path, real: str) -> None:
     ours.chmod(0o700)
 
 
-def _door(folder: Path) -> Path:
+def _socket_path(folder: Path) -> Path:
     return folder / "door"
 
 
@@ -126,9 +126,9 @@ def main() -> None:
         gc.collect()
         gc.freeze()  # what all children share is not written to
         with socket.socket(socket.AF_UNIX) as door:
-            door.bind(str(_door(Path(folder))))
+            door.bind(str(_socket_path(Path(folder))))
             door.listen(16)
-            born = _until_born(door)
+            born = _serve_until_child(door)
     except Exception as error:  # a module of somebody else's, or the door
         sys.exit(f"fedlane-supernode: apps start as Flower has it: {type(error).__name__}: {error}")
     finally:
@@ -149,7 +149,7 @@ def _can_be_copied() -> bool:
     return sum(1 for _ in Path("/proc/self/task").iterdir()) == 1
 
 
-def _until_born(door: socket.socket) -> list[str] | None:
+def _serve_until_child(door: socket.socket) -> list[str] | None:
     """Fork for every hand-over. In a child, returns its arguments; in the nursery None, at the end."""
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for a child
     while True:
@@ -157,18 +157,18 @@ def _until_born(door: socket.socket) -> list[str] | None:
         if sys.stdin in ready:
             return None
         with contextlib.suppress(OSError, ValueError), door.accept()[0] as line:
-            line.settimeout(_HEARD_S)
-            arguments, files = _heard(line)
+            line.settimeout(_REQUEST_TIMEOUT_S)
+            arguments, files = _receive_request(line)
             try:
                 if os.fork() == 0:
-                    _be_born(line, files)
+                    _become_child(line, files)
                     return arguments
             finally:
                 for file in files:
                     os.close(file)
 
 
-def _heard(line: socket.socket) -> tuple[list[str], list[int]]:
+def _receive_request(line: socket.socket) -> tuple[list[str], list[int]]:
     """A hand-over: arguments, and the three open files that came with the first bytes."""
     said, files, _, _ = socket.recv_fds(line, _PIECE, 3)
     try:
@@ -183,10 +183,10 @@ def _heard(line: socket.socket) -> tuple[list[str], list[int]]:
         raise
 
 
-def _be_born(line: socket.socket, files: Sequence[int]) -> None:
+def _become_child(line: socket.socket, files: Sequence[int]) -> None:
     """Say so, and be as a process that was just started: its own open files, signals and random numbers."""
     try:
-        line.sendall(BORN)  # fails where whoever handed over has given up, and runs the real command
+        line.sendall(STARTED)  # fails where whoever handed over has given up, and runs the real command
         for number, file in enumerate(files):
             os.dup2(file, number)
         for signal_number in (signal.SIGTERM, signal.SIGCHLD):

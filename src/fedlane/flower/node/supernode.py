@@ -45,7 +45,7 @@ def main() -> None:
     except ImportError as error:
         parser.exit(2, f"fedlane-supernode needs Flower: install fedlane[flower] ({error.name} is missing)\n")
     from fedlane.flower._adapted import look_every
-    from fedlane.flower.node.prefork import open_nursery
+    from fedlane.flower.node.prefork import prefork_server
 
     given, theirs = parser.parse_known_args()
     asks_help, asks_version = bool({"-h", "--help"} & set(theirs)), bool({"-V", "--version"} & set(theirs))
@@ -60,7 +60,7 @@ def main() -> None:
     os.environ.setdefault(_POLL, str(near_s))
     with contextlib.ExitStack() as stack:
         if not (asks_help or asks_version) and given.isolation != "process":  # then somebody else starts the apps
-            stack.enter_context(open_nursery(near_s, given.preload))
+            stack.enter_context(prefork_server(near_s, given.preload))
         flower_supernode()
 
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from flwr.app import Message
 from flwr.serverapp import Grid
 
-from fedlane.flower._adapted import Claim, claim
+from fedlane.flower._adapted import ReplyClaim, claim
 from fedlane.validate import positive
 
 logger = logging.getLogger("fedlane.flower")
@@ -145,7 +145,7 @@ def _ask(grid: Grid, waiting: dict[str, Post]) -> None:
         time.sleep(max(began + POLL_S - time.monotonic(), POLL_S / 5))
 
 
-def _fetch(one: Claim, post: Post) -> None:
+def _fetch(one: ReplyClaim, post: Post) -> None:
     try:
         reply, arrived_s = one.fetch(post.sent_s + post.ttl_s + LATE_S, post.most_bytes)
         post._settle(reply, arrived_s=arrived_s)

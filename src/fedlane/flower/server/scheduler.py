@@ -26,7 +26,7 @@ PAST = 1e-3
 
 
 @dataclass(frozen=True)
-class Measured:
+class MeasuredDelay:
     """What a round showed of one client: from sending to having its whole reply, on the server's clock."""
 
     lane: int
@@ -93,7 +93,7 @@ class Scheduler:
         )
         return np.asarray(assignment[0])
 
-    def learn(self, measured: Mapping[int, Measured], available: BoolArray) -> Feedback:
+    def learn(self, measured: Mapping[int, MeasuredDelay], available: BoolArray) -> Feedback:
         """Feed back what was measured of each assigned client and end the round.
 
         The network's time, what is neither compute nor switching, is split evenly into download and upload: two clocks

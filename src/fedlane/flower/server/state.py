@@ -11,7 +11,7 @@ from fedlane.flower.server.guard import Guard
 from fedlane.flower.server.roster import Member, Roster
 from fedlane.flower.server.run_folder import describe, make_run
 from fedlane.flower.server.scheduler import Scheduler
-from fedlane.flower.server.state_files import Saved, Store
+from fedlane.flower.server.state_files import Saved, StateStore
 from fedlane.scenario import Scenario
 from fedlane.simulation.results import RunFolder
 from fedlane.validate import InputError
@@ -19,12 +19,12 @@ from fedlane.validate import InputError
 logger = logging.getLogger("fedlane.flower")
 
 
-class Memory:
+class ServerState:
     """Scheduler, model, clients, norms and the aggregation's own arrays; `settings` must not change between runs."""
 
     def __init__(
         self,
-        store: Store,
+        store: StateStore,
         settings: Mapping[str, Any],
         roster: Roster,
         guard: Guard,

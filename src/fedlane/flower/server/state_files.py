@@ -41,7 +41,7 @@ class Saved:
         return {key[len(prefix) + 1 :]: array for key, array in self.arrays.items() if key.startswith(f"{prefix}.")}
 
 
-class Store:
+class StateStore:
     """A folder with the journal and the checkpoint of one federation."""
 
     def __init__(self, folder: str | Path) -> None:

@@ -25,9 +25,9 @@ from fedlane.flower.server.contacts import Contacts, Overdue, named, say
 from fedlane.flower.server.grid import Arrival, exchange
 from fedlane.flower.server.guard import Dropped, Guard
 from fedlane.flower.server.roster import Roster
-from fedlane.flower.server.scheduler import Measured, Scheduler
-from fedlane.flower.server.state import Memory
-from fedlane.flower.server.state_files import Store
+from fedlane.flower.server.scheduler import MeasuredDelay, Scheduler
+from fedlane.flower.server.state import ServerState
+from fedlane.flower.server.state_files import StateStore
 from fedlane.scenario import Scenario
 from fedlane.scheduling.policy import Policy, SinglePolicy, lift
 from fedlane.scheduling.registry import make_policy
@@ -92,12 +92,12 @@ class LaneStrategy(Strategy):
         self.lanes, self.deadline_s, self.federation, self.seed = lanes, float(deadline_s), federation, seed
         self.quotas, self.local_iterations, self.floor_s = quotas, local_iterations, floor_s
         self.evaluate_every, self.scenario, self.before_round = evaluate_every, scenario, before_round
-        self.store = Store(state_dir)
+        self.store = StateStore(state_dir)
         self.roster = Roster(capacity, trust_names=trust_names)
         self.aggregation = Aggregation(self.inner)
         self.guard = Guard(max_update_norm, self.aggregation.weight)
         self.contacts = Contacts(self.roster, self.guard, federation, min_clients)
-        self.memory: Memory | None = None
+        self.memory: ServerState | None = None
         self._orders: dict[int, Order] = {}
         self._available = np.zeros(0, np.bool_)
         self._failed: dict[int, int] = {}
@@ -220,12 +220,12 @@ class LaneStrategy(Strategy):
         """Judge what came, feed it back to the policy, and give the replies that may be aggregated."""
         memory = self._known()
         scheduler, model = memory.scheduler, to_model(memory.arrays)
-        measured = {client: Measured(lane, None) for client, lane in self._failed.items()}
+        measured = {client: MeasuredDelay(lane, None) for client, lane in self._failed.items()}
         good = []
         for arrival in arrivals:
             order, member = self._orders[arrival.node_id], self.roster.of_node(arrival.node_id)
             assert member is not None
-            measured[member.index] = Measured(order.lane, None)
+            measured[member.index] = MeasuredDelay(order.lane, None)
             try:
                 if not arrival.post.settled:
                     self.contacts.overdue[arrival.node_id] = Overdue(arrival.post, order)
@@ -238,7 +238,7 @@ class LaneStrategy(Strategy):
                 say(logging.WARNING, order.round, member, order.lane, f"dropped: {reason}")
                 memory.dropped[member.name] = memory.dropped.get(member.name, 0) + 1
                 continue
-            measured[member.index] = Measured(order.lane, arrival.delay_s, report.compute_s + report.switch_s)
+            measured[member.index] = MeasuredDelay(order.lane, arrival.delay_s, report.compute_s + report.switch_s)
             good.append(arrival.reply)
             say(logging.INFO, order.round, member, order.lane, f"punctual after {arrival.delay_s:.2f} s")
         scheduler.learn(measured, self._available)
@@ -272,18 +272,20 @@ class LaneStrategy(Strategy):
         if np.isfinite(accuracy := trace.accuracy[0, server_round - 1]):
             logger.info("round %d: accuracy %.4f", server_round - 1, accuracy)
 
-    def _begin(self, initial_arrays: ArrayRecord, num_rounds: int) -> Memory:
+    def _begin(self, initial_arrays: ArrayRecord, num_rounds: int) -> ServerState:
         """Start anew, or go on from state_dir."""
         at_least("num_rounds", num_rounds, 1)
         lanes, deadline_s = self.lanes, self.deadline_s
         settings = {"federation": self.federation, "lanes": lanes, "deadline_s": deadline_s, "policy": self.label}
         scheduler = Scheduler(self.policy, lanes=lanes, deadline_s=deadline_s, rounds=num_rounds, seed=self.seed)
-        self.memory = Memory(self.store, settings, self.roster, self.guard, self.aggregation, scheduler, initial_arrays)
+        self.memory = ServerState(
+            self.store, settings, self.roster, self.guard, self.aggregation, scheduler, initial_arrays
+        )
         self.memory.resume()
         self.summary()
         return self.memory
 
-    def _known(self) -> Memory:
+    def _known(self) -> ServerState:
         if self.memory is None:
             raise InputError("LaneStrategy must be started: start(grid, initial_arrays, ...)")
         return self.memory

@@ -67,7 +67,7 @@ def _probed() -> str | None:
 
 
 @dataclass(frozen=True)
-class Cell:
+class RadioCell:
     """The namespaces and links of one base station and its clients, by name: any process of root may tune them."""
 
     name: str
@@ -110,10 +110,10 @@ class Cell:
 
 
 @dataclass
-class BuiltCell:
+class BuiltRadioCell:
     """A cell that this process built and takes down."""
 
-    cell: Cell
+    cell: RadioCell
     _lock: IO[str] = field(repr=False)
 
     def close(self) -> None:
@@ -125,7 +125,7 @@ class BuiltCell:
 
 
 @contextlib.contextmanager
-def build(clients: int) -> Iterator[Cell]:
+def build(clients: int) -> Iterator[RadioCell]:
     """A new cell, gone at the end whatever happens; cells that killed processes left behind are removed first."""
     built = build_cell(clients)
     try:
@@ -134,7 +134,7 @@ def build(clients: int) -> Iterator[Cell]:
         built.close()
 
 
-def build_cell(clients: int) -> BuiltCell:
+def build_cell(clients: int) -> BuiltRadioCell:
     """A new cell that the caller closes. Links are not shaped yet."""
     at_least("clients", clients, 1)
     if clients > MOST_CLIENTS:
@@ -143,8 +143,8 @@ def build_cell(clients: int) -> BuiltCell:
     if reason is not None:
         raise LinkError(f"no links can be built here: {reason}")
     sweep()
-    cell = Cell(f"{PREFIX}{secrets.token_hex(3)}", clients)
-    built = BuiltCell(cell, _locked(cell.name))
+    cell = RadioCell(f"{PREFIX}{secrets.token_hex(3)}", clients)
+    built = BuiltRadioCell(cell, _locked(cell.name))
     try:
         _create(cell)
     except BaseException:
@@ -162,7 +162,7 @@ def sweep() -> list[str]:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError:  # its owner lives
                 continue
-            _remove(Cell(path.name, _clients_left(path.name)))
+            _remove(RadioCell(path.name, _clients_left(path.name)))
             path.unlink(missing_ok=True)
             removed.append(path.name)
     return removed
@@ -183,7 +183,7 @@ def _locked(name: str) -> IO[str]:
     return lock
 
 
-def _create(cell: Cell) -> None:
+def _create(cell: RadioCell) -> None:
     _batch("ip", [f"netns add {namespace}" for namespace in cell.namespaces])
     base = ["link set lo up", f"addr add {SERVER_ADDRESS}/32 dev lo"]
     for i in range(cell.clients):
@@ -213,7 +213,7 @@ def _clients_left(name: str) -> int:
     return max(numbers, default=-1) + 1
 
 
-def _remove(cell: Cell) -> None:
+def _remove(cell: RadioCell) -> None:
     end = time.monotonic() + 10.0
     while (left := cell.processes()) and time.monotonic() < end:
         for process in left:

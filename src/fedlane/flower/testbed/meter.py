@@ -13,8 +13,8 @@ from pathlib import Path
 
 import numpy as np
 
-from fedlane.flower.testbed.links import WIRE_PER_PAYLOAD, Cell
-from fedlane.flower.testbed.spec import SWITCHED, Plan
+from fedlane.flower.testbed.links import WIRE_PER_PAYLOAD, RadioCell
+from fedlane.flower.testbed.spec import SWITCHED, TestbedRun
 from fedlane.records import FloatArray
 
 PERIOD_S = 0.02
@@ -41,7 +41,7 @@ class Transfer:
 class Meter:
     """Reads a cell's counters in the background, from the namespace of a process that lives in it."""
 
-    def __init__(self, cell: Cell, process: int) -> None:
+    def __init__(self, cell: RadioCell, process: int) -> None:
         self._cell = cell
         self._table = Path(f"/proc/{process}/net/dev")
         self._names = {cell.link(i): i for i in range(cell.clients)}
@@ -73,7 +73,7 @@ class Meter:
             self._at.append(now)
             self._counts.append(counts)
 
-    def transfers(self, plan: Plan) -> list[Transfer]:
+    def transfers(self, plan: TestbedRun) -> list[Transfer]:
         """Every transfer of a run that moved a whole model before its round's successor began."""
         lines = [json.loads(line) for line in (Path(plan.work_folder) / SWITCHED).read_text().splitlines()]
         at, counts = np.array(self._at), np.array(self._counts)

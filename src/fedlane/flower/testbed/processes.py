@@ -108,7 +108,7 @@ def give_way(process: int) -> None:
             return
 
 
-class Federation:
+class FlowerCluster:
     """A SuperLink with TLS and node authentication, its SuperNodes, and the runs that an operator submits.
 
     Leaving the context ends everything that it started. ``namespace`` is where the SuperLink, the proxy and the

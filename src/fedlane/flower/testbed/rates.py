@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from fedlane.network import AirInterface, rate_bps
+from fedlane.network import RadioNetwork, rate_bps
 from fedlane.records import FloatArray
 from fedlane.rng import generator
 from fedlane.scenario import Scenario
@@ -48,15 +48,15 @@ def of_scenario(scenario: Scenario, seed: int) -> FloatArray:
     if network.rates_mbps is not None:
         rates = np.array(network.rates_mbps, np.float64).reshape(-1, network.clients, network.channels)
     else:
-        air = prepare(scenario, [seed]).air
-        assert isinstance(air, AirInterface)
+        radio_network = prepare(scenario, [seed]).network
+        assert isinstance(radio_network, RadioNetwork)
         mean = math.sqrt(2.0 / math.pi)  # of |N(0, 1)|
         rates = np.minimum(
-            rate_bps(network.bandwidth_up_hz, air.snr_up, mean * air.scale_up),
+            rate_bps(network.bandwidth_up_hz, radio_network.snr_up, mean * radio_network.scale_up),
             rate_bps(
                 network.bandwidth_down_hz,
-                air.snr_up * 10 ** ((network.power_down_dbm - network.power_up_dbm) / 10),
-                mean * air.scale_down,
+                radio_network.snr_up * 10 ** ((network.power_down_dbm - network.power_up_dbm) / 10),
+                mean * radio_network.scale_down,
             ),
         )
         rates = rates / 1e6

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from fedlane.flower.testbed.links import Cell
+from fedlane.flower.testbed.links import RadioCell
 from fedlane.validate import InputError
 
 FEDERATION = "testbed"
@@ -18,7 +18,7 @@ SWITCHED = "lanes.jsonl"
 
 
 @dataclass(frozen=True)
-class Plan:
+class TestbedRun:
     """One run on a testbed."""
 
     cell: str
@@ -43,7 +43,7 @@ class Plan:
         path.write_text(json.dumps(asdict(self), indent=1) + "\n")
 
     @classmethod
-    def read(cls, path: str | Path) -> "Plan":
+    def read(cls, path: str | Path) -> "TestbedRun":
         try:
             return cls(**json.loads(Path(path).read_text()))
         except (OSError, ValueError, TypeError) as error:
@@ -60,7 +60,7 @@ class Plan:
         """
         chosen = {int(name.rsplit("-", 1)[1]): lane for name, lane in lanes.items()}
         rates = {client: self.rate_mbps(round, client, lane) for client, lane in chosen.items()}
-        Cell(self.cell, self.clients).tune(rates)
+        RadioCell(self.cell, self.clients).tune(rates)
         line = {"round": round, "at_s": time.monotonic(), "lanes": {str(c): lane for c, lane in chosen.items()}}
         with (Path(self.work_folder) / SWITCHED).open("a") as file:
             file.write(json.dumps(line) + "\n")

@@ -1,6 +1,6 @@
 """A real federation on one machine: namespaces, shaped links, TLS, node keys, Flower's processes, and their end.
 
-    with Testbed(Setting(clients=6, lanes=3, ...), folder) as testbed:
+    with Testbed(TestbedSpec(clients=6, lanes=3, ...), folder) as testbed:
         floor = testbed.calibrate()
         testbed.play("lane")
 
@@ -28,8 +28,8 @@ from fedlane.flower.testbed.app.client_app import BATCH_SIZE, DATASET, ITERATION
 from fedlane.flower.testbed.app.folder import write_app
 from fedlane.flower.testbed.calibration import Calibration
 from fedlane.flower.testbed.meter import Meter, Transfer
-from fedlane.flower.testbed.processes import Federation, ProcessError
-from fedlane.flower.testbed.spec import LOG, OUTCOME, Plan
+from fedlane.flower.testbed.processes import FlowerCluster, ProcessError
+from fedlane.flower.testbed.spec import LOG, OUTCOME, TestbedRun
 from fedlane.records import FloatArray
 from fedlane.scenario import Scenario
 from fedlane.scheduling import make_policy
@@ -45,7 +45,7 @@ _ASK_S = 30.0
 
 
 @dataclass(frozen=True)
-class Setting:
+class TestbedSpec:
     """What is built: the same for all policies."""
 
     clients: int
@@ -100,7 +100,7 @@ class Testbed:
 
     def __init__(
         self,
-        setting: Setting,
+        setting: TestbedSpec,
         folder: Path,
         say: Callable[[str], None] = lambda text: None,
         calibration: Calibration | None = None,
@@ -144,7 +144,7 @@ class Testbed:
         (self.folder / "rates.json").write_text(json.dumps(setting.rates_mbps.tolist()) + "\n")
         self._stack.callback(self._forget)
         self.federation = self._stack.enter_context(
-            Federation(self.logs, port=PORT, address=links.SERVER_ADDRESS, namespace=self.cell.base)
+            FlowerCluster(self.logs, port=PORT, address=links.SERVER_ADDRESS, namespace=self.cell.base)
         )
         self.say("starting SuperLink")
         self._superlink = self.federation.start_superlink()
@@ -230,11 +230,11 @@ class Testbed:
     def _write_scenario(self) -> None:
         (self.folder / "simulation.toml").write_text(self.scenario().to_toml())
 
-    def _plan(self, policy: str, name: str, rounds: int) -> Plan:
+    def _plan(self, policy: str, name: str, rounds: int) -> TestbedRun:
         setting, known = self.setting, self.calibration
         work = self.logs / name
         work.mkdir()
-        return Plan(
+        return TestbedRun(
             cell=self.cell.name,
             clients=setting.clients,
             lanes=setting.lanes,
@@ -250,7 +250,7 @@ class Testbed:
             floor_s=None if known is None else sum(known.floor_s) / 2.0,
         )
 
-    def _follow(self, plan: Plan, progress: Callable[[int], None]) -> Run:
+    def _follow(self, plan: TestbedRun, progress: Callable[[int], None]) -> Run:
         """Submit a plan and wait for its end; what went wrong in it is one line."""
         work = Path(plan.work_folder)
         plan.write(work / "plan.json")

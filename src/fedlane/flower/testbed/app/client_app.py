@@ -4,7 +4,7 @@ import numpy as np
 from flwr.app import Array, ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
-from fedlane.flower.client.reply import Spending, answer_hello, answer_order, client_name
+from fedlane.flower.client.reply import BudgetReport, answer_hello, answer_order, client_name
 from fedlane.flower.client.switch import NoSwitch
 from fedlane.flower.protocol import Introduction, Order
 from fedlane.flower.testbed.app import perceptron
@@ -46,7 +46,7 @@ def introduce(message: Message, context: Context) -> Message:
 def train(message: Message, context: Context) -> Message:
     """Train as ordered. The testbed has switched the lane at both ends already."""
 
-    def work(order: Order, spending: Spending) -> RecordDict:
+    def work(order: Order, spending: BudgetReport) -> RecordDict:
         client, counts = int(context.node_config["partition-id"]), _counts(context)
         samples = load_dataset(DATASET).train
         begin = int(counts[:client].sum())

@@ -11,7 +11,7 @@ from flwr.serverapp import Grid, ServerApp
 from fedlane.flower.server.strategy import LaneStrategy
 from fedlane.flower.testbed.app import perceptron
 from fedlane.flower.testbed.app.client_app import DATASET
-from fedlane.flower.testbed.spec import FEDERATION, LOG, OUTCOME, Plan
+from fedlane.flower.testbed.spec import FEDERATION, LOG, OUTCOME, TestbedRun
 from fedlane.learning.datasets import load_dataset
 from fedlane.scenario import Scenario
 
@@ -22,7 +22,7 @@ EVALUATE_EVERY = 5
 @app.main()
 def main(grid: Grid, context: Context) -> None:
     """Play the plan, and leave word of how it went."""
-    plan = Plan.read(str(context.run_config["plan"]))
+    plan = TestbedRun.read(str(context.run_config["plan"]))
     log = logging.FileHandler(Path(plan.work_folder) / LOG)  # Flower keeps an app's own log in its database
     log.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
     logging.getLogger("fedlane.flower").addHandler(log)
@@ -40,7 +40,7 @@ def main(grid: Grid, context: Context) -> None:
         part.replace(part.with_name(OUTCOME))
 
 
-def _play(grid: Grid, plan: Plan) -> None:
+def _play(grid: Grid, plan: TestbedRun) -> None:
     test = load_dataset(DATASET).test
     inputs = perceptron.inputs_of(test.images)
 
