@@ -19,5 +19,5 @@ def test_the_page_shows_figures_and_all_claims(tmp_path):
     assert CAPTIONS["fig-delay"] in text
     assert sum(line.startswith("| ") for line in text.splitlines()) == 2 + len(CLAIMS)
     assert "## The theorems" in text
-    assert "34 not computed" in text
+    assert "not computed (34)" in text
     assert write_page(tmp_path, plan, [], verdicts, "").read_text().startswith("# Results")

@@ -22,7 +22,8 @@ from rich.console import Console
 
 from fedlane import Scenario, Simulation
 from fedlane.cli.display import Display, live_view
-from fedlane.report.live import Assigned, Finished, LiveView, PrivacySpent, live_line, live_panel, sparkline
+from fedlane.report.live import live_line, live_panel, sparkline
+from fedlane.report.live_view import Assigned, Finished, LiveView, PrivacySpent
 
 FEDLANE = str(Path(sys.executable).parent / "fedlane")
 

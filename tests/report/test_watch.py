@@ -182,7 +182,7 @@ def test_a_taken_port_is_one_line(local, tmp_path):
     port = str(urlsplit(local).port)
     done = subprocess.run([*FEDLANE, "watch", str(tmp_path), "--port", port], capture_output=True, text=True)
     assert done.returncode == 2
-    assert "--port 0 takes a free one" in done.stderr
+    assert "--port 0 chooses a free port" in done.stderr
 
 
 def test_without_its_packages_it_says_what_to_install(tmp_path):

@@ -9,7 +9,8 @@ import numpy as np
 from rich.console import Console
 from rich.live import Live
 
-from fedlane.report.live import Assigned, Finished, LiveView, PrivacySpent, live_line, live_panel
+from fedlane.report.live import live_line, live_panel
+from fedlane.report.live_view import Assigned, Finished, LiveView, PrivacySpent
 
 if TYPE_CHECKING:  # imported where they are used: `fedlane --help` answers at once
     from fedlane.simulation.run import Simulation

@@ -63,7 +63,7 @@ def page(
     lines += [
         "## The claims",
         "",
-        "Verdicts: " + "; ".join(f"{count} {verdict}" for verdict, count in sorted(counts.items())) + ". "
+        "Verdicts: " + ", ".join(f"{verdict} ({count})" for verdict, count in sorted(counts.items())) + ". "
         "For a claim about several policies, values of V or tasks (F: Fashion-MNIST, C: CIFAR-10), the table shows the "
         "worst case. Comparisons are paired by seed, and hold if the whole interval lies on the claimed side. "
         "Intervals are not corrected for the number of comparisons.",
