@@ -130,7 +130,8 @@ class Drawer:
         panels = []
         for task in self.plan.tasks:
             for setting, title in (("base", "equal epsilon"), ("nonuniform", "non-uniform epsilon")):
-                lines, quotas = {}, {}
+                lines: dict[str, Line] = {}
+                quotas: dict[str, FloatArray] = {}
                 for policy in (*OM_POLICIES, "lane"):
                     experiment = Experiment(task, policy, setting)
                     colour, dash = LINE_STYLES[policy]

@@ -21,8 +21,7 @@ CAPTIONS = {
     "fig-convergence": "The gap between the loss over all training records and its optimum (softmax), the squared "
     "gradient (MLP), and a constructed setting in which Theorems 5 and 6 are not vacuous.",
     "fig-complexity": "Measured time per decision, with fitted exponents.",
-    "fig-sensitivity": "Final accuracy and accumulated delay against local iterations, deadline, clients, channels and "
-    "skew.",
+    "fig-sensitivity": "Final accuracy and accumulated delay against iterations, deadline, clients, channels and skew.",
 }
 
 
@@ -52,14 +51,8 @@ def page(
     for name in drawn:
         lines += [f"## {name}", "", f"![{name}]({images}/{name}.png)", "", CAPTIONS[name], ""]
     if theorems:
-        lines += [
-            "## The theorems",
-            "",
-            "Ranges are over seeds; brackets are 95% intervals of the mean.",
-            "",
-            theorems,
-            "",
-        ]
+        note = "Ranges are over seeds; brackets are 95% intervals of the mean."
+        lines += ["## The theorems", "", note, "", theorems, ""]
     lines += [
         "## The claims",
         "",

@@ -5,76 +5,63 @@ from collections.abc import Callable
 import numpy as np
 
 from fedlane.experiments.claims.cases import Case, Finding, less
-from fedlane.experiments.claims.comparisons import (
-    CALIBRATED,
-    LITERAL,
-    accuracy_above,
-    both_readings,
-    final_accuracy_note,
-    mean_accuracy,
-)
+from fedlane.experiments.claims.comparisons import accuracy_above, both_readings, by_pair, by_policy
 from fedlane.experiments.claims.evidence import Evidence
-from fedlane.experiments.labels import BASELINES, LARGEST_V_POLICIES, PAPER_POLICIES, UCB_POLICIES, policy_label
+from fedlane.experiments.labels import (
+    BASELINES,
+    LARGEST_V_POLICIES,
+    PAPER_POLICIES,
+    TASK_LETTERS,
+    UCB_POLICIES,
+    policy_label,
+)
 from fedlane.experiments.store import Experiment
 from fedlane.records import FloatArray
+
+_COMPARED = (*PAPER_POLICIES, *BASELINES)
 
 
 def accuracy_over_baselines(evidence: Evidence) -> Finding:
     """The paper's policies have a higher mean accuracy than every baseline."""
-    return Finding(
-        accuracy_above(evidence, True, "base", BASELINES, CALIBRATED),
-        lambda: accuracy_above(evidence, True, "base", BASELINES, LITERAL),
-        free_v=True,
-        note=final_accuracy_note(evidence, True, "base", BASELINES),
-    )
+    return accuracy_above(evidence, True, "base", BASELINES, free_v=True)
 
 
 def keeps_improving(evidence: Evidence) -> Finding:
     """The error of the estimates falls from T/4 to T/2 to T, and the regret per round from quarter 1 to 2 to 4."""
     cases = []
-    for task, letter in evidence.tasks():
-        for policy in PAPER_POLICIES:
-            rewards = evidence.rewards(Experiment(task, policy))
-            quarters = np.stack([part.mean(axis=1) for part in np.array_split(rewards.regret, 4, axis=1)], axis=1)
-            name = f"{letter} {policy_label(policy)}"
-            cases += [
-                Case(f"{name} error T/4 to T/2", rewards.error[:, 0] - rewards.error[:, 1], policy),
-                Case(f"{name} error T/2 to T", rewards.error[:, 1] - rewards.error[:, 2], policy),
-                Case(f"{name} regret quarter 1 to 2", quarters[:, 0] - quarters[:, 1], policy),
-                Case(f"{name} regret quarter 2 to 4", quarters[:, 1] - quarters[:, 3], policy),
-            ]
+    for task, policy, label in by_policy(evidence):
+        rewards = evidence.rewards(Experiment(task, policy))
+        first, second, _, last = (part.mean(axis=1) for part in np.array_split(rewards.regret, 4, axis=1))
+        cases += [
+            Case(f"{label} error T/4 to T/2", rewards.error[:, 0] - rewards.error[:, 1], policy),
+            Case(f"{label} error T/2 to T", rewards.error[:, 1] - rewards.error[:, 2], policy),
+            Case(f"{label} regret quarter 1 to 2", first - second, policy),
+            Case(f"{label} regret quarter 2 to 4", second - last, policy),
+        ]
     return Finding(cases, free_v=True)
 
 
 def ucb_below_random(evidence: Evidence) -> Finding:
     """Single-UCB has a lower cumulative delay than Random."""
     cases = [
-        less(
-            f"{letter} {policy_label(policy)}",
-            evidence.total_s(Experiment(task, policy)),
-            evidence.total_s(Experiment(task, "random")),
-        )
-        for task, letter in evidence.tasks()
-        for policy in UCB_POLICIES
+        less(label, evidence.total_s(Experiment(task, policy)), evidence.total_s(Experiment(task, "random")))
+        for task, policy, label in by_policy(evidence, UCB_POLICIES)
     ]
     return Finding(cases)
 
 
 def interference(evidence: Evidence) -> Finding:
     """Single-UCB's gap to OM and GMBA, relative to Random's delay, is larger with client-specific interference."""
+
+    def gap(task: str, policy: str, other: str, setting: str) -> FloatArray:
+        total_s = {name: evidence.total_s(Experiment(task, name, setting)) for name in (policy, other, "random")}
+        return (total_s[other] - total_s[policy]) / total_s["random"].mean()
+
     cases = []
-    for task, letter in evidence.tasks(both=False):
+    for task, other, label in by_policy(evidence, UCB_POLICIES, both=False):
         for policy in LARGEST_V_POLICIES:
-            for other in UCB_POLICIES:
-                specific, same = (
-                    (
-                        evidence.total_s(Experiment(task, other, setting))
-                        - evidence.total_s(Experiment(task, policy, setting))
-                    )
-                    / evidence.total_s(Experiment(task, "random", setting)).mean()
-                    for setting in ("base", "same-interference")
-                )
-                cases.append(Case(f"{letter} {policy_label(other)} to {policy_label(policy)}", specific - same))
+            specific, same = (gap(task, policy, other, setting) for setting in ("base", "same-interference"))
+            cases.append(Case(f"{label} to {policy_label(policy)}", specific - same))
     return Finding(cases)
 
 
@@ -86,17 +73,11 @@ def delay_over_baselines(all_rounds: bool) -> Callable[[Evidence], Finding]:
 
     def cases(evidence: Evidence, reading: str) -> list[Case]:
         comparisons = []
-        for task, letter in evidence.tasks():
-            for policy in PAPER_POLICIES:
-                for other in BASELINES:
-                    delay_s, baseline_s = (
-                        evidence.schedules(experiment).delay_s
-                        for experiment in (Experiment(task, policy, "base", reading), Experiment(task, other))
-                    )
-                    start = 0 if all_rounds else delay_s.shape[1] // 2
-                    name = f"{letter} {policy_label(policy)} below {policy_label(other)}"
-                    totals = (delays[:, start:].sum(axis=1) for delays in (delay_s, baseline_s))
-                    comparisons.append(less(name, *totals, policy=policy))
+        for task, policy, other, label in by_pair(evidence, BASELINES, "below"):
+            pair = Experiment(task, policy, "base", reading), Experiment(task, other)
+            delay_s, baseline_s = (evidence.schedules(experiment).delay_s for experiment in pair)
+            start = 0 if all_rounds else delay_s.shape[1] // 2
+            comparisons.append(less(label, delay_s[:, start:].sum(axis=1), baseline_s[:, start:].sum(axis=1), policy))
         return comparisons
 
     return lambda evidence: both_readings(lambda reading: cases(evidence, reading), free_v=True)
@@ -104,21 +85,16 @@ def delay_over_baselines(all_rounds: bool) -> Callable[[Evidence], Finding]:
 
 def better_pairs(evidence: Evidence) -> Finding:
     """The mean reward of the assigned pairs is above each baseline's."""
+
+    def chosen(task: str, policy: str) -> FloatArray:
+        return evidence.rewards(Experiment(task, policy)).chosen
+
     cases = [
-        Case(
-            f"{letter} {policy_label(policy)} over {policy_label(other)}",
-            evidence.rewards(Experiment(task, policy)).chosen - evidence.rewards(Experiment(task, other)).chosen,
-            policy,
-        )
-        for task, letter in evidence.tasks()
-        for policy in PAPER_POLICIES
-        for other in BASELINES
+        Case(label, chosen(task, policy) - chosen(task, other), policy)
+        for task, policy, other, label in by_pair(evidence, BASELINES, "over")
     ]
-    return Finding(
-        cases,
-        free_v=True,
-        note="one test covers delay and reward: the mean of min(d, d_max) is d_max (1 - mean reward)",
-    )
+    note = "one test covers delay and reward: the mean of min(d, d_max) is d_max (1 - mean reward)"
+    return Finding(cases, free_v=True, note=note)
 
 
 def pareto(evidence: Evidence) -> Finding:
@@ -128,26 +104,22 @@ def pareto(evidence: Evidence) -> Finding:
     """
     cases: list[Case] = []
     dominated: list[Case] = []
-    for task, letter in evidence.tasks():
-        experiments = {policy: Experiment(task, policy) for policy in (*PAPER_POLICIES, *BASELINES)}
-        target = 0.9 * min(evidence.accuracy(experiment)[:, -1].mean() for experiment in experiments.values())
-        for policy in PAPER_POLICIES:
-            for other in BASELINES:
-                pair = experiments[policy], experiments[other]
-                longest = np.maximum(*(evidence.clock_s(experiment)[:, -1] for experiment in pair))
-                times = [
-                    time_to(evidence.accuracy(experiment), evidence.clock_s(experiment), target, longest)
-                    for experiment in pair
-                ]
-                cases.append(
-                    less(f"{letter} {policy_label(policy)} before {policy_label(other)}", times[0], times[1], policy)
-                )
-                slower = Case("", evidence.clock_s(pair[0])[:, -1] - evidence.clock_s(pair[1])[:, -1])
-                worse = Case("", mean_accuracy(evidence, pair[1]) - mean_accuracy(evidence, pair[0]))
-                if slower.holds and worse.holds:
-                    dominated.append(
-                        Case(f"{letter} {policy_label(other)} dominates {policy_label(policy)}", -worse.values, policy)
-                    )
+    targets = {
+        task: 0.9 * min(evidence.accuracy(Experiment(task, policy))[:, -1].mean() for policy in _COMPARED)
+        for task, _ in evidence.tasks()
+    }
+    for task, policy, other, label in by_pair(evidence, BASELINES, "before"):
+        pair = Experiment(task, policy), Experiment(task, other)
+        accuracy, clock_s = [evidence.accuracy(run) for run in pair], [evidence.clock_s(run) for run in pair]
+        total_s = [clock[:, -1] for clock in clock_s]
+        longest_s = np.maximum(*total_s)
+        time_s, other_s = (time_to(*run, targets[task], longest_s) for run in zip(accuracy, clock_s, strict=True))
+        cases.append(less(label, time_s, other_s, policy))
+        slower = Case("", total_s[0] - total_s[1])
+        worse = Case("", evidence.mean_accuracy(pair[1]) - evidence.mean_accuracy(pair[0]))
+        if slower.holds and worse.holds:
+            name = f"{TASK_LETTERS[task]} {policy_label(other)} dominates {policy_label(policy)}"
+            dominated.append(Case(name, -worse.values, policy))
     note = f"a baseline is both faster and more accurate in {len(dominated)} of {len(cases)} cases"
     return Finding([*cases, *dominated], free_v=True, note=note)
 

@@ -1,6 +1,6 @@
 """Comparisons that several claims share."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
 
 import numpy as np
@@ -23,44 +23,39 @@ TradeOffCases = list[tuple[Case, Case]]
 """For each step of V: the rise of the quota shortfall, and the fall of the delay."""
 
 
-def mean_accuracy(evidence: Evidence, experiment: Experiment) -> FloatArray:
-    """(S,): accuracy, mean over the tested rounds."""
-    return evidence.accuracy(experiment).mean(axis=1)
-
-
-def both_readings(cases: Callable[[str], list[Case]], free_v: bool = False) -> Finding:
+def both_readings(cases: Callable[[str], list[Case]], free_v: bool = False, note: str = "") -> Finding:
     """Finding from a function that returns the cases for a reading."""
-    return Finding(cases(CALIBRATED), lambda: cases(LITERAL), free_v=free_v)
+    return Finding(cases(CALIBRATED), lambda: cases(LITERAL), free_v=free_v, note=note)
 
 
-def accuracy_above(evidence: Evidence, both: bool, setting: str, others: Sequence[str], reading: str) -> list[Case]:
+def by_policy(
+    evidence: Evidence, policies: Sequence[str] = PAPER_POLICIES, both: bool = True
+) -> Iterator[tuple[str, str, str]]:
+    """Task, policy and case label for every task and policy."""
+    for task, letter in evidence.tasks(both):
+        yield from ((task, policy, f"{letter} {policy_label(policy)}") for policy in policies)
+
+
+def by_pair(
+    evidence: Evidence, others: Sequence[str], word: str, both: bool = True
+) -> Iterator[tuple[str, str, str, str]]:
+    """Task, policy of the paper, other policy and case label for every combination."""
+    for task, policy, label in by_policy(evidence, both=both):
+        yield from ((task, policy, other, f"{label} {word} {policy_label(other)}") for other in others)
+
+
+def accuracy_above(evidence: Evidence, both: bool, setting: str, others: Sequence[str], free_v: bool) -> Finding:
     """Each of the paper's policies has a higher mean accuracy than each of the others."""
-    return [
-        Case(
-            f"{letter} {policy_label(policy)} over {policy_label(other)}",
-            mean_accuracy(evidence, Experiment(task, policy, setting, reading))
-            - mean_accuracy(evidence, Experiment(task, other, setting)),
-            policy,
-        )
-        for task, letter in evidence.tasks(both)
-        for policy in PAPER_POLICIES
-        for other in others
-    ]
 
+    def gaps(of: Callable[[Experiment], FloatArray], reading: str) -> list[Case]:
+        return [
+            Case(label, of(Experiment(task, policy, setting, reading)) - of(Experiment(task, other, setting)), policy)
+            for task, policy, other, label in by_pair(evidence, others, "over", both)
+        ]
 
-def final_accuracy_note(evidence: Evidence, both: bool, setting: str, others: Sequence[str]) -> str:
-    """In how many cases the paper's policies have a higher final accuracy than the others."""
-
-    def final(task: str, policy: str) -> FloatArray:
-        return evidence.accuracy(Experiment(task, policy, setting))[:, -1]
-
-    cases = [
-        Case("", final(task, policy) - final(task, other))
-        for task, _ in evidence.tasks(both)
-        for policy in PAPER_POLICIES
-        for other in others
-    ]
-    return f"final accuracy: {counted(cases)} hold"
+    final = gaps(lambda experiment: evidence.accuracy(experiment)[:, -1], CALIBRATED)
+    note = f"final accuracy: {counted(final)} hold"
+    return both_readings(lambda reading: gaps(evidence.mean_accuracy, reading), free_v, note)
 
 
 def delay_falls_with_v(

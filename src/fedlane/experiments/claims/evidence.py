@@ -113,6 +113,10 @@ class Evidence:
         """(S, K): accuracy at the tested rounds; at the first of them little has been learned."""
         return self._learned(experiment)[0]
 
+    def mean_accuracy(self, experiment: Experiment) -> FloatArray:
+        """(S,): accuracy, mean over the tested rounds."""
+        return self.accuracy(experiment).mean(axis=1)
+
     def clock_s(self, experiment: Experiment) -> FloatArray:
         """(S, K): simulated time of each test."""
         return self._learned(experiment)[1]

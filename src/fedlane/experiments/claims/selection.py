@@ -11,6 +11,7 @@ from fedlane.experiments.claims.comparisons import (
     LITERAL,
     TradeOffCases,
     both_readings,
+    by_policy,
     correlation,
     flattened,
     shortfall_note,
@@ -80,16 +81,15 @@ def follows_quota(evidence: Evidence) -> Finding:
     Both beta and speed rise with a client's index: without the second case, selection by speed alone would pass.
     """
     cases, raw, excess = [], [], []
-    for task, letter in evidence.tasks():
-        for policy in OM_POLICIES:
-            nonuniform, equal = (
-                evidence.schedules(Experiment(task, policy, setting)) for setting in ("nonuniform", "base")
-            )
-            with_quota = correlation(nonuniform.assigned, nonuniform.quota)
-            raw.append(Case(f"{letter} {policy_label(policy)}", with_quota))
-            difference = with_quota - correlation(equal.assigned, nonuniform.quota)
-            excess.append(Case(f"{letter} {policy_label(policy)} over equal epsilon", difference))
-            cases += [raw[-1], excess[-1]]
+    for task, policy, label in by_policy(evidence, OM_POLICIES):
+        nonuniform, equal = (
+            evidence.schedules(Experiment(task, policy, setting)) for setting in ("nonuniform", "base")
+        )
+        with_quota = correlation(nonuniform.assigned, nonuniform.quota)
+        raw.append(Case(label, with_quota))
+        difference = with_quota - correlation(equal.assigned, nonuniform.quota)
+        excess.append(Case(f"{label} over equal epsilon", difference))
+        cases += [raw[-1], excess[-1]]
     note = f"raw correlation: {counted(raw)} hold; its excess over equal epsilon: {counted(excess)}"
     return Finding(cases, note=note)
 

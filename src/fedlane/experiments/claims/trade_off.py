@@ -15,16 +15,15 @@ from fedlane.experiments.claims.comparisons import (
     TradeOffCases,
     accuracy_above,
     both_readings,
+    by_policy,
     correlation,
     delay_falls_with_v,
-    final_accuracy_note,
     flattened,
-    mean_accuracy,
     shortfall_note,
     shortfall_rises,
 )
 from fedlane.experiments.claims.evidence import Evidence
-from fedlane.experiments.labels import PAPER_POLICIES, policy_label
+from fedlane.experiments.labels import policy_label
 from fedlane.experiments.store import Experiment
 from fedlane.privacy.paper import formula_6
 from fedlane.records import FloatArray
@@ -35,36 +34,27 @@ PAPER_LEAKAGE = 12.05
 
 def better_than_random(setting: str) -> Callable[[Evidence], Finding]:
     """The paper's policies have a higher mean accuracy than Random."""
-
-    def find(evidence: Evidence) -> Finding:
-        cases = accuracy_above(evidence, False, setting, ["random"], CALIBRATED)
-        note = final_accuracy_note(evidence, False, setting, ["random"])
-        return Finding(cases, lambda: accuracy_above(evidence, False, setting, ["random"], LITERAL), note=note)
-
-    return find
+    return lambda evidence: accuracy_above(evidence, False, setting, ["random"], free_v=False)
 
 
 def gap_shrinks(evidence: Evidence) -> Finding:
     """The mean gap to Random in the first quarter of the tested rounds exceeds that in the last."""
     cases = []
-    for task, letter in evidence.tasks(both=False):
-        for policy in PAPER_POLICIES:
-            gap = evidence.accuracy(Experiment(task, policy)) - evidence.accuracy(Experiment(task, "random"))
-            quarter = max(gap.shape[1] // 4, 1)
-            shrunk = gap[:, :quarter].mean(axis=1) - gap[:, -quarter:].mean(axis=1)
-            cases.append(Case(f"{letter} {policy_label(policy)}", shrunk))
+    for task, policy, label in by_policy(evidence, both=False):
+        gap = evidence.accuracy(Experiment(task, policy)) - evidence.accuracy(Experiment(task, "random"))
+        quarter = max(gap.shape[1] // 4, 1)
+        cases.append(Case(label, gap[:, :quarter].mean(axis=1) - gap[:, -quarter:].mean(axis=1)))
     return Finding(cases)
 
 
 def saturates(evidence: Evidence) -> Finding:
     """From the first to the second half of the last quarter, accuracy gains less than one percentage point."""
     cases = []
-    for task, letter in evidence.tasks(both=False):
-        for policy in PAPER_POLICIES:
-            accuracy = evidence.accuracy(Experiment(task, policy))
-            half = max(accuracy.shape[1] // 8, 1)
-            gain = accuracy[:, -half:].mean(axis=1) - accuracy[:, -2 * half : -half].mean(axis=1)
-            cases.append(Case(f"{letter} {policy_label(policy)}", gain, bound=ACCURACY_POINT, below=True))
+    for task, policy, label in by_policy(evidence, both=False):
+        accuracy = evidence.accuracy(Experiment(task, policy))
+        half = max(accuracy.shape[1] // 8, 1)
+        gain = accuracy[:, -half:].mean(axis=1) - accuracy[:, -2 * half : -half].mean(axis=1)
+        cases.append(Case(label, gain, bound=ACCURACY_POINT, below=True))
     return Finding(cases, note="criterion: the gain within the last quarter stays below 0.01")
 
 
@@ -88,16 +78,12 @@ def trade_off(evidence: Evidence) -> Finding:
 
 def accuracy_rises(evidence: Evidence, steps: Sequence[tuple[int, int]]) -> list[tuple[str, FloatArray]]:
     """For each step of V, its name and the rise (S,) of the mean accuracy."""
-    return [
-        (
-            f"{letter} {policy_label(kind)} V={low} to {high}",
-            mean_accuracy(evidence, Experiment(task, f"{kind}:V={high}"))
-            - mean_accuracy(evidence, Experiment(task, f"{kind}:V={low}")),
-        )
-        for task, letter in evidence.tasks(both=False)
-        for kind in KINDS
-        for low, high in steps
-    ]
+    rises = []
+    for task, kind, label in by_policy(evidence, KINDS, both=False):
+        for step in steps:
+            low, high = (evidence.mean_accuracy(Experiment(task, f"{kind}:V={v}")) for v in step)
+            rises.append((f"{label} V={step[0]} to {step[1]}", high - low))
+    return rises
 
 
 def no_rise(evidence: Evidence) -> Finding:
@@ -114,26 +100,24 @@ def first_step(evidence: Evidence) -> Finding:
 def rise_together(evidence: Evidence) -> Finding:
     """Over the values of V, accuracy and delay of a seed are positively correlated."""
     cases = []
-    for task, letter in evidence.tasks(both=False):
-        for kind in KINDS:
-            experiments = [Experiment(task, f"{kind}:V={v}") for v in (1, 10, 100)]
-            accuracy = np.stack([mean_accuracy(evidence, experiment) for experiment in experiments], axis=1)
-            delay = np.stack([evidence.total_s(experiment)[: len(accuracy)] for experiment in experiments], axis=1)
-            cases.append(Case(f"{letter} {policy_label(kind)}", correlation(accuracy, delay)))
+    for task, kind, label in by_policy(evidence, KINDS, both=False):
+        experiments = [Experiment(task, f"{kind}:V={v}") for v in (1, 10, 100)]
+        accuracy = np.stack([evidence.mean_accuracy(experiment) for experiment in experiments], axis=1)
+        delay = np.stack([evidence.total_s(experiment)[: len(accuracy)] for experiment in experiments], axis=1)
+        cases.append(Case(label, correlation(accuracy, delay)))
     return Finding(cases)
 
 
 def leakage(evidence: Evidence) -> Finding:
     """The interval of a client's largest leakage covers 12.05."""
     cases, largest = [], []
-    for task, letter in evidence.tasks(both=False):
-        for policy in PAPER_POLICIES:
-            experiment = Experiment(task, policy, "private")
-            scenario = experiment.scenario()
-            uploads = evidence.schedules(experiment).assigned.max(axis=1) * evidence.store.rounds
-            leaked = formula_6(scenario.epsilon[0], scenario.per_client(scenario.privacy.delta)[0], uploads)
-            cases.append(Covers(f"{letter} {policy_label(policy)}", leaked, bound=PAPER_LEAKAGE))
-            largest.append(f"{policy_label(policy)} {uploads.mean():.0f}")
+    for task, policy, label in by_policy(evidence, both=False):
+        experiment = Experiment(task, policy, "private")
+        scenario = experiment.scenario()
+        uploads = evidence.schedules(experiment).assigned.max(axis=1) * evidence.store.rounds
+        leaked = formula_6(scenario.epsilon[0], scenario.per_client(scenario.privacy.delta)[0], uploads)
+        cases.append(Covers(label, leaked, bound=PAPER_LEAKAGE))
+        largest.append(f"{policy_label(policy)} {uploads.mean():.0f}")
     note = (
         f"criterion: the interval covers 12.05; 250 uploads give {float(formula_6(0.8, 1e-3, 250)):.2f}; "
         f"largest number of uploads, mean over seeds: {', '.join(largest)}"
@@ -145,15 +129,10 @@ def worse_than(setting: str, policies: Sequence[str]) -> Callable[[Evidence], Fi
     """The mean accuracy in a setting is below that in the base setting."""
 
     def find(evidence: Evidence) -> Finding:
-        cases = [
-            Case(
-                f"{letter} {policy_label(policy)}",
-                mean_accuracy(evidence, Experiment(task, policy))
-                - mean_accuracy(evidence, Experiment(task, policy, setting)),
-            )
-            for task, letter in evidence.tasks(both=False)
-            for policy in policies
-        ]
+        cases = []
+        for task, policy, label in by_policy(evidence, policies, both=False):
+            base, changed = (evidence.mean_accuracy(Experiment(task, policy, name)) for name in ("base", setting))
+            cases.append(Case(label, base - changed))
         return Finding(cases)
 
     return find
