@@ -90,11 +90,11 @@ def picture() -> None:
     figure, (left, middle, right) = plt.subplots(1, 3, figsize=(14.0, 4.2), width_ratios=(1.0, 0.8, 1.45))
     draw_queues(left, played)
     draw_bars(middle, [u[STARVED] for u in used], [f"{j}\n{p:.0%}" for j, p in enumerate(success[STARVED])])
-    middle.set_xlabel("channel, and the probability of meeting the deadline on it")
+    middle.set_xlabel("channel, with its success probability")
     middle.set_title(f"Seed {SHOWN}: channels assigned to client {STARVED}", loc="left", fontsize=10)
     elsewhere = np.delete(success, WANTED, axis=1).max(axis=1)
     draw_bars(right, [u[:, WANTED] for u in used], [f"{i}\n{p:.0%}" for i, p in enumerate(elsewhere)])
-    right.set_xlabel("client, and its best probability on any other channel")
+    right.set_xlabel("client, with its highest success probability on another channel")
     right.set_title(f"Seed {SHOWN}: clients assigned to channel {WANTED}", loc="left", fontsize=10)
     for axes in (left, middle, right):
         axes.spines[["top", "right"]].set_visible(False)
