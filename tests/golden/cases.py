@@ -105,7 +105,6 @@ VARIANTS: dict[str, tuple[str, dict[str, Any], tuple[str, ...]]] = {
     ),
     "budget-ends": ("quickstart", {"privacy.max_uploads": 20, "privacy.epsilon": 4.0}, POLICIES),
     "budgets-differ": ("paper-fmnist", {"privacy.max_uploads": [8] * 5 + [30] * 5}, POLICIES),
-    "nonuniform-epsilon": ("paper-fmnist", {"privacy.epsilon": "nonuniform", "rounds": 15}, _SOME),
     "sqrt-d": ("paper-fmnist", {"privacy.theta_noise": "sqrt_d", "rounds": 30}, ("lane", "mamab-om")),
     "model-payload": (
         "quickstart",
@@ -154,7 +153,6 @@ CURVES = {
         *(_learning(model, mechanism, model) for model in ("mlp", "softmax") for mechanism in MECHANISMS),
         _learning("cnn", "paper", "cnn", 2, **_SMALL),
         *(_learning("module", mechanism, "tiny_net:TinyNet") for mechanism in MECHANISMS),
-        _learning("spent", "rigorous", "softmax", 14, privacy__max_uploads=8, privacy__epsilon=2.0),
         _learning("dirichlet", "none", "softmax", data__partition="dirichlet", learning__batch_size=7),
     )
 }
