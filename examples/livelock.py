@@ -43,8 +43,7 @@ LOOKS = (
 def play(policy: str, seeds: Sequence[int]) -> Simulation:
     """Play all rounds of the paper's Fashion-MNIST network."""
     simulation = Simulation(Scenario.load("paper-fmnist").with_values({"rounds": ROUNDS}), policy, seeds)
-    while not simulation.finished:
-        simulation.step()
+    simulation.play()
     return simulation
 
 
@@ -117,7 +116,7 @@ def survey() -> None:
         assert scale is not None, "a network of this size is always checked"
         queue = simulation.trace.queue
         largest, last = queue.max(axis=(1, 2)), queue[:, -1].max(axis=1)
-        smallest = simulation.trace.counts(simulation.setup.problem.deadline_s)[1].min(axis=1) / ROUNDS
+        smallest = simulation.trace.counts()[1].min(axis=1) / ROUNDS
         delay_s = simulation.trace.delay_s.sum(axis=1)
         for name, group in (
             ("at least 1.1", scale >= 1.1),

@@ -8,7 +8,8 @@ import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from fedlane.cli.session import InterruptedRunError, file_name, messages, new_folder, screen
+from fedlane.cli.session import InterruptedRunError, messages, new_folder, screen
+from fedlane.files import file_name
 from fedlane.validate import InputError
 
 if TYPE_CHECKING:
@@ -172,8 +173,7 @@ def _predicted_s(scenario: Path, policy: str, setting: "TestbedSpec", known: "Ca
     from fedlane.simulation.run import Simulation
 
     simulation = Simulation(Scenario.load(scenario), policy, [setting.seed], learning=False)
-    while not simulation.finished:
-        simulation.step()
+    simulation.play()
     return float(simulation.trace.delay_s.sum()) + known.between_s * setting.rounds
 
 

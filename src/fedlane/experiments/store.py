@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedlane.cli.session import file_name
+from fedlane.files import file_name
 from fedlane.learning.replay import Curves, LearningTask, Schedule, learn
 from fedlane.records import BoolArray, FloatArray, IntArray
 from fedlane.scenario import Scenario
@@ -122,14 +122,12 @@ class ResultStore:
         if not todo:
             return
         simulation = Simulation(cell.scenario(self.rounds), cell.policy, todo)
-        while not simulation.finished:
-            simulation.step()
+        simulation.play()
         trace = simulation.trace
-        punctual = trace.total_s <= simulation.setup.problem.deadline_s
         for r, seed in enumerate(todo):
             arrays = {
                 "client": trace.client[r],
-                "punctual": punctual[r],
+                "punctual": trace.punctual[r],
                 "delay_s": trace.delay_s[r],
                 "queue": trace.queue[r],
                 "quota": simulation.quota[r],
