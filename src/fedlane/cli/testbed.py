@@ -173,8 +173,7 @@ def _predicted_s(scenario: Path, policy: str, setting: "TestbedSpec", known: "Ca
     from fedlane.simulation.run import Simulation
 
     simulation = Simulation(Scenario.load(scenario), policy, [setting.seed], learning=False)
-    while not simulation.finished:
-        simulation.step()
+    simulation.play()
     return float(simulation.trace.delay_s.sum()) + known.between_s * setting.rounds
 
 

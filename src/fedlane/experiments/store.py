@@ -114,14 +114,12 @@ class ResultStore:
         if not todo:
             return
         simulation = Simulation(cell.scenario(self.rounds), cell.policy, todo)
-        while not simulation.finished:
-            simulation.step()
+        simulation.play()
         trace = simulation.trace
-        punctual = trace.total_s <= simulation.setup.problem.deadline_s
         for r, seed in enumerate(todo):
             arrays = {
                 "client": trace.client[r],
-                "punctual": punctual[r],
+                "punctual": trace.punctual[r],
                 "delay_s": trace.delay_s[r],
                 "queue": trace.queue[r],
                 "quota": simulation.quota[r],
