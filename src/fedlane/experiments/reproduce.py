@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from fedlane.experiments.store import READING_FAILS, Experiment, ResultStore, batches
-from fedlane.learning.replay import Curves
+from fedlane.learning.schedule import Curves
 from fedlane.validate import InputError, unknown
 
 PAPER = tuple(f"mamab-{kind}:V={v}" for kind in ("om", "gmba") for v in (1, 10, 100))
