@@ -162,7 +162,7 @@ CALIBRATE = ("privacy", "calibrate", "--epsilon", "8", "--delta", "1e-5", *SIZES
         (("run", "--resume", "nowhere"), "nowhere cannot be resumed: checkpoint.npz is missing"),
         (("run", "quickstart", "--resume", "x"), "--resume cannot be combined with"),
         (("run", "--set", "learning.model=mpl"), "unknown model 'mpl' (did you mean 'mlp'?)"),
-        (("run", "--set", "learning.model=nowhere:Net"), "learning.model 'nowhere:Net' cannot be made"),
+        (("run", "--set", "learning.model=nowhere:Net"), "learning.model 'nowhere:Net' cannot be created"),
         (
             ("run", "--set", "privacy.mechanism=rigorous", "--set", "privacy.epsilon=999"),
             "less than privacy.least_noise 0.5",

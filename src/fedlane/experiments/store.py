@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedlane.files import READ_ERRORS, file_name, load_arrays, write_atomically
-from fedlane.learning.replay import Curves, LearningTask, Schedule, learn
+from fedlane.learning.schedule import Curves, LearningTask, Schedule, learn
 from fedlane.records import BoolArray, FloatArray, IntArray
 from fedlane.scenario import Scenario
 from fedlane.simulation.run import Simulation, learning_task

@@ -27,7 +27,7 @@ from fedlane.validate import InputError, at_least
 
 if TYPE_CHECKING:  # PyTorch is loaded only by runs that learn
     from fedlane.learning.federation import FederationBatch
-    from fedlane.learning.replay import LearningTask, Schedule
+    from fedlane.learning.schedule import LearningTask, Schedule
 
 
 class Simulation:
@@ -188,7 +188,7 @@ class Simulation:
 
     def schedule(self) -> "Schedule":
         """The rounds played so far as a schedule that can be learned from elsewhere."""
-        from fedlane.learning.replay import Schedule
+        from fedlane.learning.schedule import Schedule
 
         trace = self.trace.played()
         return Schedule(learning_task(self.setup), trace.client, trace.punctual, trace.delay_s)
@@ -267,7 +267,7 @@ def simulate(
 
 def learning_task(setup: Setup) -> "LearningTask":
     """What the scenario says of learning, as plain values."""
-    from fedlane.learning.replay import LearningTask
+    from fedlane.learning.schedule import LearningTask
 
     learning = setup.scenario.learning
     return LearningTask(
