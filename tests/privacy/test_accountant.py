@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from fedlane.privacy import Terms, account, calibrate, epsilon_curve, make_mechanism, released_histogram, spent
-from fedlane.privacy.accountant import EVERY
+from fedlane.privacy.accountant import EXACT_UPLOADS
 from fedlane.privacy.gaussian import gaussian_epsilon
 from fedlane.privacy.paper import composed_gaussian, formula_6, leakage_lower_bound
 from fedlane.validate import InputError
@@ -31,9 +31,9 @@ def test_a_curve_is_dp_accounting_s_figure_at_every_count():
     assert len(curve) == 301
     assert np.all(np.diff(curve) >= 0)
     assert curve[0] == pytest.approx(gaussian_epsilon(0.1, 1e-5))
-    for uploads in (1, 7, 100, EVERY, 259, 300):
+    for uploads in (1, 7, 100, EXACT_UPLOADS, 259, 300):
         exact = account(0.9, 0.02, 3 * uploads, 1e-5, histogram_noise=10.0)
-        assert exact - 1e-9 <= curve[uploads] <= exact * (1.001 if uploads <= EVERY else 1.01)
+        assert exact - 1e-9 <= curve[uploads] <= exact * (1.001 if uploads <= EXACT_UPLOADS else 1.01)
 
 
 def test_a_calibrated_budget_is_used_up_by_the_last_upload_and_not_before():
@@ -69,7 +69,7 @@ def test_the_paper_s_curve_stays_a_lower_bound():
     [{"delta": 0.0}, {"sample_rate": 2.0}, {"mechanism": "none"}, {"max_uploads": 1.5}, {"step_noise": float("nan")}],
 )
 def test_terms_out_of_bounds_are_refused(changes):
-    with pytest.raises(InputError, match="no terms of a client"):
+    with pytest.raises(InputError, match="invalid client terms"):
         terms(**changes)
 
 

@@ -79,8 +79,8 @@ def test_gaussian_closed_form_by_integration():
         ({"delta": 1.0}, "delta must be at least 1e-12 and less than 1"),
         ({"sample_rate": 1.5}, "sample_rate must be greater than 0 and at most 1"),
         ({"steps": 0}, "steps must be at least 1"),
-        ({"histogram_noise": 0.1}, "give it more noise"),
-        ({"epsilon": 1e4, "steps": 5}, "that is no privacy"),
+        ({"histogram_noise": 0.1}, "increase histogram_noise"),
+        ({"epsilon": 1e4, "steps": 5}, "gives no privacy"),
     ],
 )
 def test_nonsense_is_refused(changes, message):

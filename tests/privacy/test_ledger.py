@@ -94,12 +94,12 @@ def flip(path, at):
     ("damage", "message"),
     [
         (lambda path: cut(path, 5 * LINE + 100), "is damaged: .* bytes are not whole lines"),
-        (lambda path: cut(path, 5 * LINE), "was cut short: 5 lines where 6 were"),
-        (lambda path: cut(path, LINE), "was cut short: 1 lines where 6 were"),
+        (lambda path: cut(path, 5 * LINE), "was truncated: it has 5 of 6 lines"),
+        (lambda path: cut(path, LINE), "was truncated: it has 1 of 6 lines"),
         (lambda path: cut(path, 0), "is damaged: 0 bytes"),
         (lambda path: path.unlink(), "is missing: without it the budget counts as spent"),
-        (lambda path: path.with_name("ledger.head").unlink(), "has lost its head"),
-        (lambda path: path.with_name("ledger.head").write_text("{}"), "has a damaged head"),
+        (lambda path: path.with_name("ledger.head").unlink(), "is missing its head file"),
+        (lambda path: path.with_name("ledger.head").write_text("{}"), "has a damaged head file"),
         (lambda path: path.write_bytes(path.read_bytes() * 2), "is damaged at line 6"),
         (
             lambda path: path.write_bytes(path.read_bytes()[:-LINE] + path.read_bytes()[LINE : 2 * LINE]),
@@ -137,7 +137,7 @@ def test_a_ledger_put_back_from_a_copy_is_found_by_its_head_or_by_the_server(led
     with ClientLedger(ledger) as book:
         book.reserve("images", 4, server_count=0)
     ledger.write_bytes(copy)
-    with pytest.raises(LedgerError, match="was cut short"):
+    with pytest.raises(LedgerError, match="was truncated"):
         ClientLedger(ledger)
     head.write_bytes(copied_head)  # both put back: nothing on this machine can tell
     with ClientLedger(ledger) as book:
@@ -153,15 +153,15 @@ def test_another_ledger_in_its_place_is_found(ledger, tmp_path):
         for round in range(4):
             book.reserve("images", round, server_count=0)
     ledger.write_bytes(other.read_bytes())
-    with pytest.raises(LedgerError, match="do not belong together"):
+    with pytest.raises(LedgerError, match="does not match its head file"):
         ClientLedger(ledger)
 
 
 def test_a_client_does_not_start_anew(ledger):
-    with pytest.raises(LedgerError, match="exists, or existed"):
+    with pytest.raises(LedgerError, match="exists or existed before"):
         ClientLedger.create(ledger, "client 7")
     ledger.unlink()
-    with pytest.raises(LedgerError, match="exists, or existed"):
+    with pytest.raises(LedgerError, match="exists or existed before"):
         ClientLedger.create(ledger, "client 7")
     with pytest.raises(LedgerError, match="cannot be created"):
         ClientLedger.create(ledger.parent / "nowhere" / "ledger", "client 7")
@@ -181,7 +181,7 @@ def test_a_forked_process_and_a_changed_file_are_refused(ledger):
         assert book.reserve("images", 4, server_count=0).uploads == 5
         with ledger.open("ab") as file:
             file.write(b" " * LINE)
-        with pytest.raises(LedgerError, match="changed by somebody else"):
+        with pytest.raises(LedgerError, match="changed by another program"):
             book.reserve("images", 5, server_count=0)
     with pytest.raises(LedgerError, match="is closed"):
         book.reserve("images", 5, server_count=0)
@@ -239,14 +239,14 @@ def test_a_server_count_that_is_none_is_refused(ledger, count):
 
 
 def test_terms_that_make_no_sense_are_refused_before_they_are_written(ledger):
-    with ClientLedger(ledger) as book, pytest.raises(InputError, match="no terms of a client"):
+    with ClientLedger(ledger) as book, pytest.raises(InputError, match="invalid client terms"):
         book.open_account("letters", Terms("rigorous", 0.01, 5, float("nan"), 0.0, 8.0, 1e-5, 6, 10.0))
     assert uploads(ledger) == 4
 
 
 def test_terms_do_not_change_and_unknown_data_sets_have_no_account(ledger):
     with ClientLedger(ledger) as book:
-        with pytest.raises(LedgerError, match="terms do not change"):
+        with pytest.raises(LedgerError, match="terms cannot change"):
             book.open_account("images", Terms("rigorous", 0.01, 5, 0.5, 0.0, 8.0, 1e-5, 6, 10.0))
         with pytest.raises(LedgerError, match="has no account for data set letters"):
             book.reserve("letters", 0, server_count=0)
@@ -267,7 +267,7 @@ def test_a_full_disk_stops_the_client(ledger, monkeypatch):
 
     with ClientLedger(ledger) as book:
         monkeypatch.setattr(module.os, "fsync", full)
-        with pytest.raises(LedgerError, match="cannot be written, so nothing is trained"):
+        with pytest.raises(LedgerError, match="cannot be written, so the client must not train"):
             book.reserve("images", 4, server_count=0)
 
 

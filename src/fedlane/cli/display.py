@@ -125,10 +125,9 @@ def _spent(simulation: "Simulation") -> PrivacySpent | None:
     if spending is None:
         return None
     spec = spending.spec
-    epsilon = spending.epsilon_paper(uploads) if spec.name == "paper" else spending.epsilon(uploads)
     return PrivacySpent(
         mechanism=spec.name,
-        epsilon=float(epsilon.max()),
+        epsilon=float(spending.epsilon_shown(uploads).max()),
         agreed=float(spec.epsilon.max()),
         uploads_left=int((spec.max_uploads - uploads).min()),
     )
