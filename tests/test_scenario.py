@@ -17,6 +17,15 @@ def test_presets_of_the_contract():
         assert Scenario.load(name).name == name
 
 
+def test_every_field_has_a_description():
+    sections = [
+        field.annotation for field in Scenario.model_fields.values() if hasattr(field.annotation, "model_fields")
+    ]
+    assert len(sections) == 5
+    for model in (Scenario, *sections):
+        assert [name for name, field in model.model_fields.items() if not field.description] == []
+
+
 def test_section_vi_constants():
     s = Scenario.load("paper-fmnist")
     n = s.network

@@ -70,9 +70,8 @@ def ledger_rows(path: Path) -> list[dict[str, Any]]:
 
     file = path / NAME if path.is_dir() else path
     if not file.is_file():
-        raise InputError(
-            f"ledger {file} does not exist" + (" (a run without a privacy mechanism has none)" * path.is_dir())
-        )
+        reason = " (a run without a privacy mechanism has none)" if path.is_dir() else ""
+        raise InputError(f"ledger {file} does not exist{reason}")
     with file.open("rb") as content:
         simulated = content.read(14).startswith(b'{"kind": "run"')
     if not simulated:
