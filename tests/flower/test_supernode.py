@@ -147,8 +147,8 @@ def test_without_a_nursery_flowers_own_command_is_run(modules, capfd, why):
 def test_a_nursery_ends_with_its_node(modules):
     """Killed without a word, the node leaves neither nursery nor folder behind."""
     code = (
-        "import os, time\nfrom fedlane.flower.node.prefork import open_nursery\n"
-        "with open_nursery(0.25):\n    print(os.environ['PATH'].split(':')[0], flush=True)\n    time.sleep(60)"
+        "import os, time\nfrom fedlane.flower.node.prefork import prefork_server\n"
+        "with prefork_server(0.25):\n    print(os.environ['PATH'].split(':')[0], flush=True)\n    time.sleep(60)"
     )
     node = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
     folder = Path(node.stdout.readline().strip()).parent

@@ -18,7 +18,6 @@ from fedlane.cli.reproduce import reproduce
 from fedlane.cli.session import (
     InterruptedRunError,
     check_writable,
-    file_name,
     messages,
     new_folder,
     play,
@@ -27,6 +26,7 @@ from fedlane.cli.session import (
 )
 from fedlane.cli.show import JsonOption, SeedOption, SetOption, bench, list_, print_notes, resolved_scenario, show
 from fedlane.cli.testbed import run_testbed
+from fedlane.files import file_name
 from fedlane.trackers import check_tracker, make_tracker
 from fedlane.validate import InputError, at_least
 

@@ -1,6 +1,5 @@
 """A run at the terminal: what is shown and tracked, checkpoints, Ctrl-C, and where results go."""
 
-import re
 import signal
 import threading
 import time
@@ -140,11 +139,6 @@ def new_folder(stem: str) -> Path:
     while folder.exists():
         folder, number = base.with_name(f"{base.name}-{number}"), number + 1
     return folder
-
-
-def file_name(text: str) -> str:
-    """A policy's or scenario's name as part of a file name."""
-    return re.sub(r"[^\w.-]+", "-", text).strip(".-") or "unnamed"
 
 
 def check_writable(path: Path) -> None:

@@ -21,7 +21,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from fedlane.cli.session import file_name
+from fedlane.files import file_name
 from fedlane.flower.testbed import links
 from fedlane.flower.testbed.app import client_app, perceptron
 from fedlane.flower.testbed.app.client_app import BATCH_SIZE, DATASET, ITERATIONS, LEARNING_RATE, PARTITION
