@@ -173,7 +173,7 @@ def test_the_observation_is_what_happened():
         ({"V": 0}, "V must be greater than 0, got 0"),
         ({"quota_slack": 1.0}, "quota_slack must be at least 0 and less than 1, got 1.0"),
         ({"rounds": 0}, "rounds must be at least 1, got 0"),
-        ({"networks": []}, "networks must be seeds of at least 0, at least one"),
+        ({"networks": []}, "networks must be one or more seeds of at least 0"),
     ],
 )
 def test_bad_options_are_said(options, message):
@@ -201,7 +201,7 @@ def test_a_round_is_drawn_as_text():
     env.reset(seed=0)
     _, _, _, _, info = env.step(np.ones((10, 4), np.float32))
     lines = env.render().splitlines()
-    assert lines[0] == f"round 1, {info['clock_s']:.1f} s on the air"
+    assert lines[0] == f"round 1, {info['clock_s']:.1f} s of simulated time"
     assert len(lines) == 1 + (info["assignment"] >= 0).sum() == 5
 
 

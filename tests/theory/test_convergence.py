@@ -121,7 +121,7 @@ def test_the_convex_bound_by_hand_with_clients_that_differ():
 
 
 def test_unclipped_gradients_are_refused():
-    with pytest.raises(InputError, match="clip_norm must be .* got inf"):
+    with pytest.raises(InputError, match=r"clip_norm must be .* got inf"):
         setting(clip_norm=math.inf)
 
 

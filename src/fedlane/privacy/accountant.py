@@ -62,7 +62,7 @@ def account(
 
     Examples:
         >>> round(account(1.0, 0.01, 1000, 1e-5), 1)
-        2.1
+        1.8
     """
     if math.isnan(noise_multiplier) or math.isnan(histogram_noise) or histogram_noise < 0:
         raise InputError(
