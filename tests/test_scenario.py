@@ -9,7 +9,7 @@ from fedlane.scenario import Scenario, presets
 from fedlane.validate import InputError
 
 
-def test_presets_of_the_contract():
+def test_the_documented_presets_exist():
     assert set(presets()) >= {
         *("paper-fmnist", "paper-cifar10", "paper-fmnist-literal", "paper-cifar10-literal", "quickstart")
     }

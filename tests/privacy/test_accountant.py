@@ -127,9 +127,9 @@ def test_the_paper_s_mechanism_and_no_mechanism():
     [("none", "run", False, False), ("paper", "round", True, True), ("rigorous", "run", True, False)],
 )
 def test_each_mechanism_has_its_budget_period_and_ledger(name, period, has_ledger, is_lower_bound):
-    found = mechanism_of(name)
-    assert (found.name, found.budget_period) == (name, period)
-    assert (found.has_ledger, found.is_lower_bound) == (has_ledger, is_lower_bound)
+    behaviour = mechanism_of(name)
+    assert (behaviour.name, behaviour.budget_period) == (name, period)
+    assert (behaviour.has_ledger, behaviour.is_lower_bound) == (has_ledger, is_lower_bound)
 
 
 def test_many_kinds_of_clients_share_few_rates_rounded_up():

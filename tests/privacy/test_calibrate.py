@@ -80,7 +80,7 @@ def test_gaussian_closed_form_by_integration():
         ({"sample_rate": 1.5}, "sample_rate must be greater than 0 and at most 1"),
         ({"steps": 0}, "steps must be at least 1"),
         ({"histogram_noise": 0.1}, "increase histogram_noise"),
-        ({"epsilon": 1e4, "steps": 5}, "gives no privacy"),
+        ({"epsilon": 1e4, "steps": 5}, "give no privacy"),
     ],
 )
 def test_values_out_of_bounds_are_refused(changes, message):

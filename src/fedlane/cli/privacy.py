@@ -7,17 +7,9 @@ from typing import Annotated, Any
 
 import typer
 
+from fedlane.cli import privacy_accounts as accounts
+from fedlane.cli import privacy_audit as auditing
 from fedlane.cli.help import examples
-from fedlane.cli.privacy_accounts import (
-    calibrated_row,
-    json_safe,
-    ledger_rows,
-    paper_rows,
-    print_rows,
-    rigorous_row,
-    scenario_rows,
-)
-from fedlane.cli.privacy_audit import audit_plan, audit_report, print_audit, run_audit
 from fedlane.cli.session import check_writable, messages
 from fedlane.validate import InputError, at_least
 
@@ -40,12 +32,9 @@ BatchOption = Annotated[
     int | None, typer.Option("--batch", metavar="B", help="Mean number of records in a step's sample.")
 ]
 StepsOption = Annotated[int, typer.Option("--iterations", metavar="TAU", help="Training steps per upload.")]
-UploadsOption = Annotated[
-    int | None, typer.Option("--uploads", metavar="K", help="Number of uploads that the budget covers.")
-]
+UploadsOption = Annotated[int | None, typer.Option("--uploads", metavar="K", help="Uploads that the budget covers.")]
 SetOption = Annotated[
-    list[str] | None,
-    typer.Option("--set", metavar="KEY=VALUE", help="Change a scenario value, for example privacy.epsilon=4."),
+    list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Set a scenario value (privacy.epsilon=4).")
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print only the result, as JSON.")]
 
@@ -58,8 +47,7 @@ JsonOption = Annotated[bool, typer.Option("--json", help="Print only the result,
 )
 def calibrate(
     scenario: Annotated[
-        str | None,
-        typer.Argument(metavar="[SCENARIO]", help="Preset or TOML file whose clients are calibrated (or use options)."),
+        str | None, typer.Argument(metavar="[SCENARIO]", help="Calibrate the clients of a preset or TOML file.")
     ] = None,
     epsilon: EpsilonOption = None,
     delta: DeltaOption = None,
@@ -69,9 +57,7 @@ def calibrate(
     uploads: UploadsOption = None,
     histogram_noise: Annotated[
         float,
-        typer.Option(
-            "--histogram-noise", metavar="M", help="Noise of a label-histogram release that the budget covers; 0: none."
-        ),
+        typer.Option("--histogram-noise", metavar="M", help="Noise of a label-histogram release, in records; 0: none."),
     ] = 0.0,
     set_: SetOption = None,
     seed: Annotated[int, typer.Option("--seed", metavar="S", help="Seed of the scenario's partition.")] = 0,
@@ -83,27 +69,24 @@ def calibrate(
         if scenario is not None:
             if any(value is not None for value in (epsilon, delta, size, batch, uploads)):
                 raise InputError("a scenario cannot be combined with --epsilon, --delta, --size, --batch or --uploads")
-            rows = scenario_rows(scenario, set_ or [], seed)
+            rows = accounts.scenario_rows(scenario, set_ or [], seed)
         else:
             if set_:
                 raise InputError("--set needs a scenario to change")
             needed = _required(epsilon=epsilon, delta=delta, size=size, batch=batch, uploads=uploads)
-            rows = [calibrated_row(iterations=iterations, histogram_noise=histogram_noise, **needed)]
+            rows = [accounts.calibrated_row(iterations=iterations, histogram_noise=histogram_noise, **needed)]
     if as_json:
         print(json.dumps(rows if scenario is not None else rows[0]))
         return
-    print_rows(rows)
+    accounts.print_rows(rows)
 
 
 @app.command(epilog=examples("fedlane privacy account runs/mine", "fedlane privacy account client/ledger.jsonl"))
 def account(
     ledger: Annotated[
-        Path | None,
-        typer.Argument(metavar="[LEDGER]", help="A client's ledger, a run's ledger or a run folder (or use options)."),
+        Path | None, typer.Argument(metavar="[LEDGER]", help="A client's ledger, a run's ledger or a run folder.")
     ] = None,
-    mechanism: Annotated[
-        MechanismOption, typer.Option("--mechanism", help="Mechanism of the uploads.")
-    ] = MechanismOption.rigorous,
+    mechanism: Annotated[MechanismOption, typer.Option(help="Mechanism of the uploads.")] = MechanismOption.rigorous,
     noise: Annotated[
         float | None, typer.Option("--noise", metavar="Z", help="Noise multiplier of a step (rigorous).")
     ] = None,
@@ -121,24 +104,22 @@ def account(
         if ledger is not None:
             if any(value is not None for value in (noise, epsilon, delta, size, batch, uploads)):
                 raise InputError("a ledger cannot be combined with options that describe uploads")
-            rows = ledger_rows(ledger)
+            rows = accounts.ledger_rows(ledger)
         elif mechanism == MechanismOption.paper:
             needed = _required(epsilon=epsilon, delta=delta, size=size, batch=batch, uploads=uploads)
-            rows = paper_rows(iterations=iterations, **needed)
+            rows = accounts.paper_rows(iterations=iterations, **needed)
         else:
             needed = _required(noise=noise, delta=delta, size=size, batch=batch, uploads=uploads)
-            rows = [rigorous_row(iterations=iterations, **needed)]
+            rows = [accounts.rigorous_row(iterations=iterations, **needed)]
     if as_json:
-        print(json.dumps([json_safe(row) for row in rows]))
+        print(json.dumps([accounts.json_safe(row) for row in rows]))
         return
-    print_rows(rows)
+    accounts.print_rows(rows)
 
 
 @app.command(epilog=examples("fedlane privacy audit", "fedlane privacy audit --mechanism paper --out audit.png"))
 def audit(
-    mechanism: Annotated[
-        MechanismOption, typer.Option("--mechanism", help="Mechanism to audit.")
-    ] = MechanismOption.rigorous,
+    mechanism: Annotated[MechanismOption, typer.Option(help="Mechanism to audit.")] = MechanismOption.rigorous,
     epsilon: EpsilonOption = None,
     delta: DeltaOption = None,
     size: SizeOption = None,
@@ -148,33 +129,29 @@ def audit(
     trials: Annotated[
         int | None, typer.Option("--trials", metavar="K", help="Number of trials (default: 20000; 4000 with --full).")
     ] = None,
-    confidence: Annotated[
-        float, typer.Option("--confidence", metavar="P", help="Confidence of the lower bound.")
-    ] = 0.999,
+    confidence: Annotated[float, typer.Option(metavar="P", help="Confidence of the lower bound.")] = 0.999,
     seed: Annotated[int, typer.Option("--seed", metavar="S", help="Seed of data, model and noise.")] = 0,
-    out: Annotated[
-        Path | None, typer.Option("--out", metavar="FILE", help="Draw the attack's scores into a PNG or PDF file.")
-    ] = None,
+    out: Annotated[Path | None, typer.Option(metavar="FILE", help="Draw the audit into a PNG or PDF file.")] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Attack an upload through the code that trains, and print a lower bound on epsilon next to the claim."""
+    """Attack uploads made by the training code, and print a lower bound on epsilon next to the claim."""
     at_least("--iterations", iterations, 1)
     at_least("--seed", seed, 0)
     changes = {"epsilon": epsilon, "delta": delta, "records": size, "batch_size": batch, "trials": trials}
     options = {"local_iterations": iterations, "confidence": confidence, "seed": seed}
-    plan = audit_plan(mechanism.value, changes, full=full, **options)
+    plan = auditing.audit_plan(mechanism.value, changes, full=full, **options)
     if out is not None:
         from fedlane.report.figures import audit_figure, check_picture
 
         check_picture(out)
         check_writable(out)
-    result, samples = run_audit(plan, show_progress=not as_json and messages.is_terminal)
+    result, samples = auditing.run_audit(plan, show_progress=not as_json and messages.is_terminal)
     if out is not None:
         audit_figure(result.scores, result.threshold, result.claim, result.epsilon_low, result.confidence, out)
     if as_json:
-        print(json.dumps(audit_report(plan, result, samples)))
+        print(json.dumps(auditing.audit_report(plan, result, samples)))
         return
-    print_audit(plan, result, samples)
+    auditing.print_audit(plan, result, samples)
 
 
 @app.command("new-ledger", epilog=examples("fedlane privacy new-ledger ledger.jsonl --client hospital-3"))

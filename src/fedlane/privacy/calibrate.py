@@ -4,6 +4,7 @@ Calibrations take seconds, so they are stored in the user's cache.
 """
 
 import math
+from collections.abc import Callable
 from importlib.metadata import version
 
 import numpy as np
@@ -56,27 +57,6 @@ def calibrate(epsilon: float, delta: float, *, sample_rate: float, steps: int, h
 
     coarse, fine = 5 * resolution(epsilon), resolution(epsilon)
 
-    def compute() -> list[float]:
-        low = high = 1.0
-        while spent(high, coarse) > epsilon:
-            low, high = high, 2 * high
-            if high > LARGEST_NOISE:
-                raise InputError(f"epsilon {epsilon:g} needs a noise multiplier above {LARGEST_NOISE:g}")
-        while low == high or spent(low, coarse) <= epsilon:
-            low, high = low / 2, low
-            if low < SMALLEST_NOISE:
-                raise InputError(
-                    f"epsilon {epsilon:g} is too large: a noise multiplier below {2 * low:g} gives no privacy"
-                )
-        # The coarse root is slightly too large. Two Newton steps on fine epsilons, then round up to the safe side.
-        noise = float(brentq(lambda z: spent(z, coarse) - epsilon, low, high, xtol=1e-6))
-        slope = (spent(noise * 1.001, coarse) - spent(noise, coarse)) / (noise * 0.001)
-        for _ in range(2):
-            noise += (epsilon - spent(noise, fine)) / slope
-        while spent(noise, fine) > epsilon:
-            noise *= 1 + 1e-5
-        return [noise]
-
     def valid(values: list[float]) -> bool:
         return len(values) == 1 and spent(values[0], coarse) <= epsilon * 1.002
 
@@ -89,7 +69,29 @@ def calibrate(epsilon: float, delta: float, *, sample_rate: float, steps: int, h
         "way": 2,
         "dp-accounting": version("dp-accounting"),
     }
-    return remembered("calibration", key, compute, valid)[0]  # a cached value is verified before a client relies on it
+    # A cached value is verified before a client relies on it.
+    return remembered("calibration", key, lambda: [_search(spent, epsilon, coarse, fine)], valid)[0]
+
+
+def _search(spent: Callable[[float, float], float], epsilon: float, coarse: float, fine: float) -> float:
+    """Return the smallest noise multiplier for ``epsilon``; ``spent`` takes a multiplier and an interval."""
+    low = high = 1.0
+    while spent(high, coarse) > epsilon:
+        low, high = high, 2 * high
+        if high > LARGEST_NOISE:
+            raise InputError(f"epsilon {epsilon:g} needs a noise multiplier above {LARGEST_NOISE:g}")
+    while low == high or spent(low, coarse) <= epsilon:
+        low, high = low / 2, low
+        if low < SMALLEST_NOISE:
+            raise InputError(f"epsilon {epsilon:g} is too large: noise multipliers below {2 * low:g} give no privacy")
+    # The coarse root is slightly too large. Two Newton steps on fine epsilons, then round up to the safe side.
+    noise = float(brentq(lambda z: spent(z, coarse) - epsilon, low, high, xtol=1e-6))
+    slope = (spent(noise * 1.001, coarse) - spent(noise, coarse)) / (noise * 0.001)
+    for _ in range(2):
+        noise += (epsilon - spent(noise, fine)) / slope
+    while spent(noise, fine) > epsilon:
+        noise *= 1 + 1e-5
+    return noise
 
 
 def calibrate_clients(

@@ -22,15 +22,7 @@ from typing import Any, BinaryIO
 
 from fedlane.files import sync_folder, write_atomically
 from fedlane.privacy.accountant import Terms
-from fedlane.privacy.ledger_lines import (
-    LINE,
-    Account,
-    LedgerError,
-    LedgerInUseError,
-    ledger_line,
-    read_lines,
-    replay,
-)
+from fedlane.privacy.ledger_lines import LINE, Account, LedgerError, LedgerInUseError, ledger_line, read_lines, replay
 
 __all__ = ["LINE", "Account", "ClientLedger", "LedgerError", "LedgerInUseError", "read_accounts"]
 

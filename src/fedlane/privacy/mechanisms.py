@@ -12,7 +12,7 @@ from typing import ClassVar, TypeVar
 import numpy as np
 
 from fedlane.privacy.accountant import Terms, account, composed_epsilons, resolution
-from fedlane.privacy.calibrate import calibrate, calibrate_clients
+from fedlane.privacy.calibrate import calibrate_clients
 from fedlane.privacy.paper import PaperLeakage, composed_gaussian, paper_noise
 from fedlane.records import FloatArray, IntArray, MechanismSpec
 from fedlane.validate import InputError
@@ -48,10 +48,6 @@ class Mechanism(ABC):
     def completed(self, draft: MechanismSpec, sizes: IntArray, least_noise: float) -> MechanismSpec:
         """Return ``draft``, a spec without noise, with this mechanism's noise for clients of ``sizes`` (R, U)."""
 
-    @abstractmethod
-    def for_one_upload(self, spec: MechanismSpec, epsilon: float, delta: float, size: int) -> MechanismSpec:
-        """Return ``spec`` with the noise of a client with ``size`` records that claims (epsilon, delta) per upload."""
-
     def noise(self, step_noise: _Noise, upload_noise: _Noise) -> _Noise:
         """Return the noise that the privacy claim rests on: that of a step or that of an upload."""
         return step_noise
@@ -64,13 +60,13 @@ class Mechanism(ABC):
         """Return the spec whose terms are accounted for: ``spec``, or one with fewer kinds of clients."""
         return spec
 
-    @abstractmethod
     def epsilon_after(self, terms: Terms, uploads: int) -> float:
-        """Return epsilon after ``uploads`` uploads (see `Spent.epsilon`)."""
+        """Return epsilon after ``uploads`` uploads (see `Spent.epsilon`); infinite without a guarantee."""
+        return math.inf if uploads else 0.0
 
-    @abstractmethod
     def epsilon_per_upload(self, terms: Terms) -> float:
         """Return the epsilon of a single upload, without the histogram release."""
+        return self.epsilon_after(terms, 1)
 
     def epsilon_composed(self, terms: Terms, uploads: int) -> float:
         """Return the epsilon of Gaussian rounds, tightly composed (see `Spent.epsilon_composed`)."""
@@ -99,18 +95,6 @@ class NoMechanism(Mechanism):
             histogram_noise=0.0,
         )
 
-    def for_one_upload(self, spec: MechanismSpec, epsilon: float, delta: float, size: int) -> MechanismSpec:
-        """Raise an `InputError`: there is no claim."""
-        raise InputError("mechanism must be paper or rigorous, got 'none', which makes no privacy claim")
-
-    def epsilon_after(self, terms: Terms, uploads: int) -> float:
-        """Return infinity after the first upload."""
-        return math.inf if uploads else 0.0
-
-    def epsilon_per_upload(self, terms: Terms) -> float:
-        """Return infinity."""
-        return math.inf
-
 
 class PaperMechanism(Mechanism):
     """The paper's mechanism: fixed batches, noise once per upload, epsilon per round (reading 19).
@@ -126,11 +110,6 @@ class PaperMechanism(Mechanism):
         """Return ``draft`` with Theorem 1's noise; the paper uses exact label counts."""
         noise = paper_noise(draft.epsilon, draft.delta, sizes, draft.batch_size, draft.local_iterations)
         return replace(draft, upload_noise=noise, histogram_noise=0.0)
-
-    def for_one_upload(self, spec: MechanismSpec, epsilon: float, delta: float, size: int) -> MechanismSpec:
-        """Return ``spec`` with Theorem 1's noise."""
-        noise = float(paper_noise(epsilon, delta, size, int(spec.asked_batch[0]), spec.local_iterations))
-        return replace(spec, upload_noise=np.full(spec.upload_noise.shape, noise))
 
     def noise(self, step_noise: _Noise, upload_noise: _Noise) -> _Noise:
         """Return the noise of an upload."""
@@ -182,13 +161,6 @@ class RigorousMechanism(Mechanism):
         steps = draft.max_uploads * draft.local_iterations
         noise = calibrate_clients(rates, draft.epsilon, draft.delta, steps, draft.histogram_noise, least_noise)
         return replace(draft, sample_rate=rates, step_noise=noise)
-
-    def for_one_upload(self, spec: MechanismSpec, epsilon: float, delta: float, size: int) -> MechanismSpec:
-        """Return ``spec`` with noise calibrated to one upload."""
-        rate = int(spec.asked_batch[0]) / size
-        noise = calibrate(epsilon, delta, sample_rate=rate, steps=spec.local_iterations)
-        shape = spec.step_noise.shape
-        return replace(spec, sample_rate=np.full(shape, rate), step_noise=np.full(shape, noise))
 
     def divergence_noise(self, spec: MechanismSpec) -> FloatArray | None:
         """Return the standard deviation that tau noised steps add to an upload, in units of eta C, (R, U)."""

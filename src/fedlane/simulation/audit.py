@@ -16,7 +16,7 @@ from fedlane.learning.datasets import load_dataset
 from fedlane.learning.federation import sampling_of
 from fedlane.learning.local import ClientData, TrainingBatch, as_inputs, draw_samples, train_locally
 from fedlane.learning.models import Model, make_model
-from fedlane.privacy import mechanism_of
+from fedlane.privacy import make_mechanism, mechanism_of
 from fedlane.privacy.audit_statistics import MIN_TRIALS, AuditResult, SamplingResult, audit_sampling, audit_scores
 from fedlane.records import BoolArray, FloatArray, MechanismSpec
 from fedlane.rng import generator
@@ -56,21 +56,25 @@ class AuditPlan:
 
     def spec(self) -> MechanismSpec:
         """The mechanism of two worlds, without and with the canary, as two replicas of one client."""
+        if not mechanism_of(self.mechanism).has_ledger:
+            raise InputError(f"mechanism must be paper or rigorous, got '{self.mechanism}', which makes no claim")
         if not 1 <= self.batch_size <= self.records:
             raise InputError(f"batch must be from 1 to {self.records}, the records, got {self.batch_size}")
         if not (0 < self.epsilon < np.inf and 0 < self.delta < 1):
             raise InputError(
                 f"epsilon must be greater than 0 and delta between 0 and 1, got {self.epsilon:g} and {self.delta:g}"
             )
-        mechanism = mechanism_of(self.mechanism)
-        spec = MechanismSpec.simple(
-            np.array([[self.records], [self.records + 1]]),
-            batch_size=self.batch_size,
-            local_iterations=self.local_iterations,
+        return make_mechanism(
+            self.mechanism,
+            np.array([self.epsilon], np.float64),
+            np.array([self.delta]),
+            np.full((2, 1), self.records),
             clip_norm=self.clip_norm,
-            sampling=mechanism.sampling,
+            batch_size=np.array([self.batch_size]),
+            local_iterations=self.local_iterations,
+            max_uploads=np.array([1]),
+            least_noise=0.0,
         )
-        return mechanism.for_one_upload(spec, self.epsilon, self.delta, self.records)
 
 
 def audit(
