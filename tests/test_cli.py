@@ -187,7 +187,7 @@ CALIBRATE = ("privacy", "calibrate", "--epsilon", "8", "--delta", "1e-5", *SIZES
         (("reproduce", "fig-delay", "--import", "."), "holds no curves-*.npz"),
         (("privacy", "calibrate", "--epsilon", "8"), "--delta is missing"),
         (("privacy", "calibrate", "quickstart", "--epsilon", "8"), "give a scenario, or --epsilon"),
-        (("privacy", "calibrate", "--set", "rounds=3"), "--set changes a scenario, and none is given"),
+        (("privacy", "calibrate", "--set", "rounds=3"), "--set needs a scenario to change"),
         (("privacy", "account", "nowhere"), "ledger nowhere does not exist"),
         (
             ("privacy", "account", "--mechanism", "paper", "--epsilon", "-1"),

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from fedlane.privacy import mechanism_of
 from fedlane.privacy.run_ledger import RunLedger
 from fedlane.records import DelayDistributions, IntArray, RoundDetail, RoundRecord, RunInfo
 from fedlane.rng import RoundStreams
@@ -72,7 +73,7 @@ class Simulation:
         self._uploads = np.zeros(problem.quotas.shape, np.int64)
         self._clock_s = np.zeros(problem.replicas)
         mechanism = self.setup.mechanism
-        private = mechanism.name != "none"
+        private = mechanism_of(mechanism.name).has_ledger
         self.spending = PrivacySpending(mechanism) if private else None
         self.ledger = RunLedger(mechanism, scenario.data.dataset, seeds) if private else None
         self.info = RunInfo(
