@@ -98,14 +98,13 @@ class Server:
 
     def __init__(self, folder: Path, rounds: int) -> None:
         """Start in a new folder, or continue from the state that the folder holds."""
-        from flwr.serverapp.strategy import FedAdam
-
         from fedlane.flower.aggregation import Aggregation, to_arrays
         from fedlane.flower.guard import Guard
         from fedlane.flower.memory import Memory
         from fedlane.flower.roster import Roster
         from fedlane.flower.scheduler import Scheduler
         from fedlane.flower.state import Store
+        from flwr.serverapp.strategy import FedAdam
 
         aggregation = Aggregation(FedAdam(fraction_evaluate=0.0))
         scheduler = Scheduler(make_policy("lane"), lanes=2, deadline_s=4.0, rounds=rounds, seed=3)
@@ -128,11 +127,11 @@ class Server:
     @identity()
     def play(self) -> None:
         """Play one round as `LaneStrategy` does. A fifth client joins in round 3; some replies never come."""
+        from fedlane.flower.aggregation import to_arrays, to_model
+        from fedlane.flower.scheduler import Measured
         from flwr.app import ConfigRecord, Message, MessageType, MetricRecord, RecordDict
 
-        from fedlane.flower.aggregation import to_arrays, to_model
         from fedlane.flower.protocol import TRAINED, Introduction, Report
-        from fedlane.flower.scheduler import Measured
 
         memory, round = self.memory, self.round
         scheduler, roster, model = memory.scheduler, memory.roster, to_model(memory.arrays)
