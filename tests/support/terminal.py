@@ -11,6 +11,21 @@ from unittest import mock
 COMMAND = str(Path(sys.executable).with_name("fedlane"))
 """The installed command."""
 ENVIRONMENT = {"COLUMNS": "80"}
+KILLED = """
+import os, signal, sys
+from fedlane.cli import main
+from fedlane.simulation.run import Simulation
+
+step, last = Simulation.step, int(sys.argv.pop(1))
+
+def step_or_die(simulation):
+    if simulation.round == last:
+        os.kill(os.getpid(), signal.SIGKILL)
+    step(simulation)
+
+Simulation.step = step_or_die
+main()
+"""
 
 
 def fedlane(*arguments, cwd, code=None, **environment):
@@ -57,3 +72,9 @@ def fedlane_process(*arguments, cwd, code=None, **options):
     )
     assert code in (None, result.returncode), result.stderr
     return result
+
+
+def fedlane_killed(round, *arguments, cwd):
+    """Run the command in a process that kills itself (SIGKILL) before it plays ``round``."""
+    words = [sys.executable, "-c", KILLED, str(round), *map(str, arguments)]
+    return subprocess.run(words, cwd=cwd, capture_output=True, text=True)
