@@ -8,10 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from conftest import missing
 from fedlane import Scenario, Simulation, check_policy
 from fedlane.rng import RoundStreams
 from fedlane.scheduling import Policy, make_policy
+from support.parts import missing
 
 try:
     import gymnasium

@@ -177,7 +177,7 @@ class RoundDetail:
         uploads_left: (R, U): uploads that each client's privacy budget still allows.
         delay_history_s: (R, rounds so far): delay of every round in seconds, capped at the deadline.
         accuracy_history: (R, rounds so far): test accuracy; NaN where the model was not evaluated.
-        epsilon_paper: (R,): the largest epsilon of a client by the paper's formula; None for other mechanisms.
+        epsilon_shown: (R,): the largest epsilon of a client that displays show; None without a mechanism.
     """
 
     client: IntArray
@@ -188,7 +188,7 @@ class RoundDetail:
     uploads_left: IntArray
     delay_history_s: FloatArray
     accuracy_history: FloatArray
-    epsilon_paper: FloatArray | None
+    epsilon_shown: FloatArray | None
 
 
 @dataclass(frozen=True)

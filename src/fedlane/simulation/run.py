@@ -144,7 +144,6 @@ class Simulation:
         """The record of the round just played, for trackers and displays; made anew at each call."""
         trace, spending, t = self.trace, self.spending, self.round - 1  # before the first round t is -1, an unset row
         evaluated = not np.isnan(trace.accuracy[:, t]).any()
-        paper = spending is not None and spending.spec.name == "paper"
         return RoundRecord(
             round=t,
             delay_s=trace.delay_s[:, t].copy(),
@@ -163,7 +162,7 @@ class Simulation:
                 uploads_left=self.setup.mechanism.max_uploads - self._uploads,
                 delay_history_s=trace.delay_s[:, : self.round],
                 accuracy_history=trace.accuracy[:, : self.round],
-                epsilon_paper=spending.epsilon_paper(self._uploads).max(axis=1) if spending and paper else None,
+                epsilon_shown=None if spending is None else spending.epsilon_shown(self._uploads).max(axis=1),
             ),
         )
 
