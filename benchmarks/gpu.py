@@ -128,7 +128,8 @@ def measure(model: str, replicas: int, rounds: int, evaluate_every: int, device:
     print(
         f"{model}, {replicas} replicas, {rounds} rounds: {replicas * rounds / seconds:,.0f} federation-rounds/s "
         f"({seconds:.2f} s, of which {testing:.2f} s evaluation); "
-        f"{flop / (seconds - testing) / 1e12:.2f} TFLOP/s while training, {flop / (seconds - testing) / rate:.1%} of the {rate / 1e12:.1f} of one large matrix product; "
+        f"{flop / (seconds - testing) / 1e12:.2f} TFLOP/s while training, "
+        f"{flop / (seconds - testing) / rate:.1%} of the {rate / 1e12:.1f} of one large matrix product; "
         f"copies run at {bandwidth / 1e12:.2f} TB/s; replicas at once {federation._replicas_at_once(CHANNELS)}",
         flush=True,
     )

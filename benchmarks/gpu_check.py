@@ -66,9 +66,8 @@ def main() -> None:
         first, second = (played(model, [3, 7, 9], "cuda", 1e-3) for _ in range(2))
         print(f"{model}: two runs are equal to the bit: {torch.equal(first.weights, second.weights)}")
         alone = played(model, [7], "cuda", 1e-3)
-        print(
-            f"{model}: one replica alone or among others, largest difference: {float((first.weights[1] - alone.weights[0]).abs().max()):.1e}"
-        )
+        apart = float((first.weights[1] - alone.weights[0]).abs().max())
+        print(f"{model}: one replica alone or among others, largest difference {apart:.1e}")
         cpu, gpu = played(model, [3, 7], "cpu", 0.0), played(model, [3, 7], "cuda", 0.0, exact=True)
         moved = float((cpu.weights - played(model, [3, 7], "cpu", 0.0, rounds=0).weights).abs().max())
         apart = float((cpu.weights - gpu.weights.cpu()).abs().max())

@@ -1,6 +1,7 @@
 """pfl on the paper's MLP task: 4 of 10 clients per round, 5 local steps of 64 samples, no per-sample clipping.
 
-Run by `fedlane bench peers` in a separate environment, because pfl pins an older dp-accounting. Prints seconds per round.
+Run by `fedlane bench peers` in a separate environment, because pfl pins an older dp-accounting.
+Prints seconds per round.
 """
 
 import sys

@@ -19,7 +19,7 @@ from fedlane.experiments.regret_and_timing import complexity_panels, regret_pane
 from fedlane.experiments.reproduce import SENSITIVITY, TIME_BUDGETS, ReproductionPlan
 from fedlane.experiments.store import Experiment, ResultStore
 from fedlane.experiments.theorems import convergence_panels
-from fedlane.learning.replay import Curves
+from fedlane.learning.schedule import Curves
 from fedlane.privacy.paper import PaperLeakage, composed_gaussian, formula_6
 from fedlane.records import FloatArray
 from fedlane.report.paper_figures import Line, Panel

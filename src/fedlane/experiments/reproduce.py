@@ -26,8 +26,9 @@ from fedlane.experiments.labels import (
     PAPER_POLICIES,
     REPRESENTATIVE_POLICIES,
 )
-from fedlane.experiments.store import READING_FAILS, Experiment, ResultStore, SeededExperiment, batches
-from fedlane.learning.replay import Curves
+from fedlane.experiments.store import Experiment, ResultStore, SeededExperiment, batches
+from fedlane.files import READ_ERRORS, load_arrays
+from fedlane.learning.schedule import Curves
 from fedlane.validate import InputError, unknown
 
 SENSITIVITY = tuple(
@@ -193,9 +194,9 @@ def import_pieces(store: ResultStore, folder: Path) -> int:
                 (Experiment(**{k: v for k, v in row.items() if k != "seed"}), int(row["seed"])) for row in piece["rows"]
             ]
             rounds = int(piece["rounds"])
-            with file.open("rb") as content, np.load(content, allow_pickle=False) as stored:
-                arrays = {name: stored[name] for name in ("round", "clock_s", "accuracy", "loss")}
-        except READING_FAILS as error:
+            stored = load_arrays(file)
+            arrays = {name: stored[name] for name in ("round", "clock_s", "accuracy", "loss")}
+        except READ_ERRORS as error:
             raise InputError(f"{file} cannot be imported: {error}") from error
         shape = (len(wanted), len(arrays["round"]))
         fits = rounds == store.rounds and all(arrays[name].shape == shape for name in ("clock_s", "accuracy", "loss"))

@@ -5,10 +5,7 @@ once and saved in one file per seed, as are the learning curves. Files that exis
 interrupted run continues where it stopped. Learning batches the seeds of many experiments.
 """
 
-import contextlib
-import tempfile
-import zipfile
-import zlib
+import io
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,19 +14,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedlane.cli.session import file_name
-from fedlane.learning.replay import Curves, LearningTask, Schedule, learn
+from fedlane.files import READ_ERRORS, file_name, load_arrays, write_atomically
+from fedlane.learning.schedule import Curves, LearningTask, Schedule, learn
 from fedlane.records import BoolArray, FloatArray, IntArray
 from fedlane.scenario import Scenario
 from fedlane.simulation.run import Simulation, learning_task
 from fedlane.simulation.setup import prepare
 from fedlane.validate import InputError
 
-READING_FAILS = (
-    *(OSError, ValueError, KeyError, EOFError, TypeError, AttributeError, NotImplementedError),
-    *(zipfile.BadZipFile, zlib.error),
-)
-"""Exceptions that reading a damaged file may raise."""
 TASKS = {"fashion-mnist": "paper-fmnist", "cifar10": "paper-cifar10"}
 """Preset of each task."""
 SETTINGS: dict[str, dict[str, Any]] = {
@@ -130,14 +122,12 @@ class ResultStore:
         if not missing:
             return
         simulation = Simulation(experiment.scenario(self.rounds), experiment.policy, missing)
-        while not simulation.finished:
-            simulation.step()
+        simulation.play()
         trace = simulation.trace
-        punctual = trace.total_s <= simulation.setup.problem.deadline_s
         for r, seed in enumerate(missing):
             arrays = {
                 "client": trace.client[r],
-                "punctual": punctual[r],
+                "punctual": trace.punctual[r],
                 "delay_s": trace.delay_s[r],
                 "queue": trace.queue[r],
                 "quota": simulation.quota[r],
@@ -219,15 +209,13 @@ def _joined(tasks: Sequence[LearningTask]) -> LearningTask:
 
 
 def _save(path: Path, arrays: dict[str, NDArray[Any]]) -> None:
-    """Write a file under a temporary name and rename it, so that a file that exists is complete."""
+    """Write a file atomically, and create its folder if needed."""
+    content = io.BytesIO()
+    np.savez_compressed(content, allow_pickle=False, **arrays)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:
-            np.savez_compressed(file, allow_pickle=False, **arrays)
-        Path(file.name).replace(path)
+        write_atomically(path, content.getvalue())
     except OSError as error:
-        with contextlib.suppress(OSError, UnboundLocalError):
-            Path(file.name).unlink()
         raise InputError(f"{path} cannot be written: {error.strerror}") from error
 
 
@@ -235,7 +223,6 @@ def _load(path: Path) -> dict[str, NDArray[Any]]:
     if not path.is_file():
         raise InputError(f"{path} does not exist: it has not been computed yet")
     try:
-        with path.open("rb") as file, np.load(file, allow_pickle=False) as stored:
-            return {name: stored[name] for name in stored.files}
-    except READING_FAILS as error:
+        return load_arrays(path)
+    except READ_ERRORS as error:
         raise InputError(f"{path} is damaged ({error}): remove it to compute it again") from error

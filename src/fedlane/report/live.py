@@ -13,6 +13,7 @@ from rich.text import Text
 
 from fedlane.records import FloatArray
 from fedlane.report.live_view import Assigned, Finished, LiveView
+from fedlane.report.terminal import LOWER_BOUND_MECHANISMS
 
 MIN_WIDTH, MIN_HEIGHT = 60, 12
 """Smallest terminal that gets a panel; a smaller one gets one line."""
@@ -171,7 +172,7 @@ def _curves(view: LiveView, width: int, glyphs: _Glyphs) -> list[Text]:
     lines.append(_curve("round time", view.delay_s, last, "cyan", width, glyphs))
     if (spent := view.spent) is not None:
         words = f"largest epsilon {spent.epsilon:.2f} of {spent.agreed:g}"
-        if spent.mechanism == "paper":
+        if spent.mechanism in LOWER_BOUND_MECHANISMS:
             words = f"epsilon {spent.epsilon:.1f} by its formula, {spent.agreed:g} per round"
         left = f"fewest uploads left {spent.uploads_left:,}"
         lines.append(Text.assemble(("privacy     ", "dim"), f"{spent.mechanism}: {words} · {left}"))

@@ -18,6 +18,8 @@ _ROWS = (
     ("largest quota shortfall", "quota_shortfall", "{:.3f}", ""),
     ("largest queue", "max_queue", "{:.1f}", ""),
 )
+LOWER_BOUND_MECHANISMS = frozenset({"paper"})
+"""Mechanisms whose accounted epsilon is a lower bound on what leaks."""
 
 
 def with_interval(measure: Mapping[str, float | None], form: str, unit: str = "") -> str:
@@ -67,7 +69,7 @@ def summary_table(summary: Summary) -> Table:
 def _privacy_row(privacy: Mapping[str, Any]) -> tuple[str, str]:
     """The largest epsilon spent by a client, and the budget."""
     largest, agreed = privacy["epsilon"]["largest"], privacy["epsilon_agreed"]["largest"]
-    if privacy["mechanism"] == "paper":
+    if privacy["mechanism"] in LOWER_BOUND_MECHANISMS:
         return "largest epsilon by the paper's formula", f"{privacy['epsilon_paper']:.2f}"
     return "largest epsilon spent, of agreed", f"{largest:.3f} of {agreed:g}"
 
@@ -117,7 +119,7 @@ def _privacy(summary: Summary) -> list[str]:
     lines = []
     if privacy["exhausted"]:
         lines.append(f"{summary['policy']}: {privacy['exhausted']} client budgets are exhausted")
-    if privacy["mechanism"] == "paper" and privacy["epsilon"]["largest"] > privacy["epsilon_paper"]:
+    if privacy["mechanism"] in LOWER_BOUND_MECHANISMS and privacy["epsilon"]["largest"] > privacy["epsilon_paper"]:
         lines.append(
             f"{summary['policy']}: under the mechanism 'paper', the epsilon of the worst client is at least "
             f"{privacy['epsilon']['largest']:,.0f}, although the paper's formula gives {privacy['epsilon_paper']:.1f}"
