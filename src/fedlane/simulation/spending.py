@@ -1,4 +1,4 @@
-"""What the clients of a simulated run have spent: privacy's figures for the uploads that were counted."""
+"""Privacy spent by the clients of a simulated run, computed from their upload counts."""
 
 from dataclasses import replace
 from functools import cached_property
@@ -13,25 +13,32 @@ from fedlane.privacy.paper import composed_gaussian, formula_6
 from fedlane.privacy.run_ledger import terms_of
 from fedlane.records import FloatArray, IntArray, MechanismSpec
 
-MANY_KINDS, GRID = 4, 1.05
+MAX_KINDS = 4
+"""With more kinds of clients in a replica, the paper's mechanism is rounded to a grid."""
+GRID = 1.05
+"""Ratio between neighbouring grid values."""
 RANDOMNESS = "seeded streams of a simulation (not the operating system's generator)"
 
 
 def _fewer_kinds(spec: MechanismSpec) -> MechanismSpec:
-    """The paper's mechanism with more noise and lower rates, on a grid, where a replica's clients are of many kinds.
+    """Round the paper's mechanism to a grid in replicas with many kinds of clients: noise up, sample rates down.
 
-    What leaks under it is no more than what leaks under the true one, so lower bounds stay lower bounds.
+    The rounded mechanism leaks no more than the true one, so a lower bound on its leakage remains a lower bound.
     """
     noise, rate = spec.upload_noise.copy(), spec.sample_rate.copy()
     for r in range(len(noise)):
-        if len(np.unique(noise[r])) > MANY_KINDS:
+        if len(np.unique(noise[r])) > MAX_KINDS:
             noise[r] = GRID ** np.ceil(np.log(noise[r]) / np.log(GRID) - 1e-9)
             rate[r] = GRID ** np.floor(np.log(rate[r]) / np.log(GRID) + 1e-9)
     return replace(spec, upload_noise=noise, sample_rate=np.minimum(rate, spec.sample_rate))
 
 
 class PrivacySpending:
-    """Epsilons by upload counts, for every client of every replica; only for mechanisms that make a claim."""
+    """Epsilon of every client in every replica by its number of uploads, for the mechanisms `paper` and `rigorous`.
+
+    Args:
+        spec: The mechanism.
+    """
 
     def __init__(self, spec: MechanismSpec) -> None:
         self.spec = spec
@@ -39,29 +46,28 @@ class PrivacySpending:
 
     @cached_property
     def _curves(self) -> FloatArray:
-        """(kinds, uploads + 1): computed once, when results are first asked for."""
-        most = int(self.spec.max_uploads.max())
-        padded = np.zeros((len(self.terms), most + 1))
+        """(kinds, uploads + 1): epsilon by number of uploads; computed at the first use, which is slow."""
+        padded = np.zeros((len(self.terms), int(self.spec.max_uploads.max()) + 1))
         for row, terms in zip(padded, self.terms, strict=True):
             curve = epsilon_curve(terms, terms.max_uploads)
             row[: len(curve)], row[len(curve) :] = curve, curve[-1]
         return padded
 
     @cached_property
-    def _of_one(self) -> FloatArray:
-        """(R, U): epsilon of one upload."""
+    def _single_upload(self) -> FloatArray:
+        """(R, U): epsilon of a single upload."""
         return np.array([one_upload(terms) for terms in self.terms])[self.kind]
 
     def epsilon(self, uploads: IntArray) -> FloatArray:
-        """Epsilon spent by ``uploads`` (R, ..., U): an upper bound (rigorous), a lower bound of the leak (paper)."""
+        """Epsilon spent by ``uploads`` (R, ..., U): an upper bound (rigorous) or a lower bound on the leakage (paper)."""
         return np.asarray(self._curves[_as_wide(self.kind, uploads), uploads])
 
     def epsilon_paper(self, uploads: IntArray) -> FloatArray:
-        """The same by the paper's formula (6)."""
-        return formula_6(_as_wide(self._of_one, uploads), self.spec.delta, uploads)
+        """Epsilon spent by ``uploads`` (R, ..., U) according to the paper's formula (6)."""
+        return formula_6(_as_wide(self._single_upload, uploads), self.spec.delta, uploads)
 
     def summary(self, uploads: IntArray) -> dict[str, Any]:
-        """What a reader must know of the privacy of a run with these uploads (R, U)."""
+        """The ``privacy`` entry of a run's summary, for upload counts (R, U)."""
         spec = self.spec
         epsilon = self.epsilon(uploads)
         noise = spec.step_noise if spec.name == "rigorous" else spec.upload_noise
@@ -79,11 +85,11 @@ class PrivacySpending:
             "randomness": RANDOMNESS,
         }
         if spec.name == "paper":
-            terms, most = self.terms[self.kind[worst]], int(uploads[worst])
-            summary["epsilon_composed"] = composed_gaussian(terms.epsilon, terms.delta, most) if most else 0.0
+            terms, count = self.terms[self.kind[worst]], int(uploads[worst])
+            summary["epsilon_composed"] = composed_gaussian(terms.epsilon, terms.delta, count) if count else 0.0
         return summary
 
 
 def _as_wide(values: NDArray[Any], uploads: IntArray) -> NDArray[Any]:
-    """Values (R, U) with the axes that uploads (R, ..., U) has between."""
+    """Reshape ``values`` (R, U) so that they broadcast against ``uploads`` (R, ..., U)."""
     return values.reshape(len(values), *(1,) * (uploads.ndim - 2), values.shape[1])
