@@ -2,7 +2,6 @@
 
 import contextlib
 import json
-import math
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -15,8 +14,8 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
-from scipy.special import stdtrit
 
+from fedlane.intervals import student_interval
 from fedlane.privacy.run_ledger import NAME as LEDGER
 from fedlane.records import FloatArray
 from fedlane.scenario import Scenario
@@ -29,15 +28,7 @@ from fedlane.validate import InputError
 COLUMNS = {
     "rounds": ("replica", "seed", "round", "delay_s", "clock_s", "punctual", "accuracy", "loss"),
     "assignments": (
-        "replica",
-        "round",
-        "client",
-        "channel",
-        "download_s",
-        "compute_s",
-        "upload_s",
-        "delay_s",
-        "punctual",
+        *("replica", "round", "client", "channel", "download_s", "compute_s", "upload_s", "delay_s", "punctual"),
     ),
     "clients": (
         *("replica", "client", "x_m", "y_m", "quota", "participation", "selection", "uploads", "queue"),
@@ -253,9 +244,7 @@ class RunFolder:
 def _write_files(run: Run, folder: Path, interrupted: bool) -> list[str]:
     """Write all files of a run into ``folder`` and return their names, the status last."""
     for name, table in run.tables.items():
-        with (folder / f"{name}.parquet").open(
-            "wb"
-        ) as file:  # an open file, because pyarrow takes a path with a ':' for a URI
+        with (folder / f"{name}.parquet").open("wb") as file:  # pyarrow would take a path with a ':' for a URI
             pq.write_table(table, file, compression="zstd", write_page_checksum=True)
     if run.model:
         save_file(dict(run.model), folder / MODEL)
@@ -270,14 +259,11 @@ def _write_files(run: Run, folder: Path, interrupted: bool) -> list[str]:
 
 
 def interval(values: FloatArray | None) -> dict[str, float | None]:
-    """Mean over seeds and its 95% Student interval; no interval from one seed, nothing from None."""
+    """Mean over seeds and its 95% Student interval; without bounds for one seed, all None without values."""
     if values is None or len(values) == 0:
         return {"mean": None, "low": None, "high": None}
-    mean = float(np.mean(values))
-    if len(values) == 1:
-        return {"mean": mean, "low": None, "high": None}
-    half = float(stdtrit(len(values) - 1, 0.975) * np.std(values, ddof=1) / math.sqrt(len(values)))
-    return {"mean": mean, "low": mean - half, "high": mean + half}
+    low, mean, high = map(float, student_interval(values))
+    return {"mean": mean, "low": None, "high": None} if len(values) == 1 else {"mean": mean, "low": low, "high": high}
 
 
 def summarise(

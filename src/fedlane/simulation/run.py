@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from fedlane.privacy import mechanism_of
 from fedlane.privacy.run_ledger import RunLedger
 from fedlane.records import DelayDistributions, IntArray, RoundDetail, RoundRecord, RunInfo
 from fedlane.rng import RoundStreams
@@ -27,7 +28,7 @@ from fedlane.validate import InputError, at_least
 
 if TYPE_CHECKING:  # only runs that learn load PyTorch
     from fedlane.learning.federation import FederationBatch
-    from fedlane.learning.replay import LearningTask, Schedule
+    from fedlane.learning.schedule import LearningTask, Schedule
 
 
 class Simulation:
@@ -107,7 +108,7 @@ class Simulation:
         self._uploads = np.zeros(problem.quotas.shape, np.int64)
         self._clock_s = np.zeros(problem.replicas)
         mechanism = self.setup.mechanism
-        private = mechanism.name != "none"
+        private = mechanism_of(mechanism.name).has_ledger
         self.spending = PrivacySpending(mechanism) if private else None
         self.ledger = RunLedger(mechanism, scenario.data.dataset, seeds) if private else None
         self.info = RunInfo(
@@ -179,7 +180,6 @@ class Simulation:
         """Make the record of the round just played, for trackers and displays."""
         trace, spending, t = self.trace, self.spending, self.round - 1  # before the first round, t = -1: an unset row
         evaluated = not np.isnan(trace.accuracy[:, t]).any()
-        paper = spending is not None and spending.spec.name == "paper"
         return RoundRecord(
             round=t,
             delay_s=trace.delay_s[:, t].copy(),
@@ -198,7 +198,7 @@ class Simulation:
                 uploads_left=self.setup.mechanism.max_uploads - self._uploads,
                 delay_history_s=trace.delay_s[:, : self.round],
                 accuracy_history=trace.accuracy[:, : self.round],
-                epsilon_paper=spending.epsilon_paper(self._uploads).max(axis=1) if spending and paper else None,
+                epsilon_shown=None if spending is None else spending.epsilon_shown(self._uploads).max(axis=1),
             ),
         )
 
@@ -224,7 +224,7 @@ class Simulation:
 
     def schedule(self) -> "Schedule":
         """The rounds played so far as a schedule, from which a model can be trained on another machine."""
-        from fedlane.learning.replay import Schedule
+        from fedlane.learning.schedule import Schedule
 
         trace = self.trace.played()
         return Schedule(learning_task(self.setup), trace.client, trace.punctual, trace.delay_s)
@@ -333,7 +333,7 @@ def simulate(
 
 def learning_task(setup: Setup) -> "LearningTask":
     """The learning part of a scenario as plain values, which need no scenario to be read."""
-    from fedlane.learning.replay import LearningTask
+    from fedlane.learning.schedule import LearningTask
 
     learning = setup.scenario.learning
     return LearningTask(

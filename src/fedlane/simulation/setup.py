@@ -12,7 +12,7 @@ from fedlane.learning.architectures import parameter_count
 from fedlane.learning.datasets import DatasetInfo, dataset_info
 from fedlane.learning.partition import Partition, label_counts
 from fedlane.network import Compute, FixedLinks, Network, Radio, RadioNetwork, Topology, place
-from fedlane.privacy import make_mechanism, released_histogram
+from fedlane.privacy import make_mechanism, mechanism_of, released_histogram
 from fedlane.records import FloatArray, IntArray, MechanismSpec, Problem
 from fedlane.rng import generator
 from fedlane.scenario import Scenario
@@ -86,12 +86,12 @@ def prepare(scenario: Scenario, seeds: Sequence[int]) -> Setup:
     divergence = theta(
         _label_shares(counts, mechanism, seeds),
         sizes,
-        np.inf if mechanism.name == "none" else scenario.epsilon,
+        mechanism.epsilon,
         scenario.per_client(privacy.delta),
         local_iterations=scenario.learning.local_iterations,
         batch_size=scenario.per_client(scenario.learning.batch_size),
         dimension=weights if privacy.theta_noise == "sqrt_d" else None,
-        noise=_upload_noise(mechanism) if mechanism.name == "rigorous" else None,
+        noise=mechanism_of(mechanism.name).divergence_noise(mechanism),
     )
     topology = place(seeds, network.clients, network.channels, network.area_m)
     payload_bits = 32.0 * weights if network.payload_bits == "model" else network.payload_bits
@@ -180,12 +180,6 @@ def _label_shares(counts: IntArray, mechanism: MechanismSpec, seeds: Sequence[in
         return np.asarray(counts / counts.sum(axis=2, keepdims=True))
     normals = np.stack([generator(seed, "label-release").standard_normal(counts.shape[1:]) for seed in seeds])
     return released_histogram(counts, mechanism.histogram_noise, normals)
-
-
-def _upload_noise(mechanism: MechanismSpec) -> FloatArray:
-    """(R, U): standard deviation of the noise that tau noised steps add to an upload, in units of eta C."""
-    noise: FloatArray = mechanism.step_noise * np.sqrt(mechanism.local_iterations) / mechanism.batch_size
-    return noise
 
 
 def _model_size(scenario: Scenario, data: DatasetInfo) -> int:

@@ -1,36 +1,17 @@
 """Privacy spent by the clients of a simulated run, computed from their upload counts."""
 
-from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedlane.privacy import epsilon_curve
-from fedlane.privacy.accountant import one_upload
-from fedlane.privacy.paper import composed_gaussian, formula_6
+from fedlane.privacy import epsilon_curve, mechanism_of
+from fedlane.privacy.paper import formula_6
 from fedlane.privacy.run_ledger import terms_of
 from fedlane.records import FloatArray, IntArray, MechanismSpec
 
-MAX_KINDS = 4
-"""With more kinds of clients in a replica, the paper's mechanism is rounded to a grid."""
-GRID = 1.05
-"""Ratio between neighbouring grid values."""
 RANDOMNESS = "seeded streams of a simulation (not the operating system's generator)"
-
-
-def _fewer_kinds(spec: MechanismSpec) -> MechanismSpec:
-    """Round the paper's mechanism to a grid in replicas with many kinds of clients: noise up, sample rates down.
-
-    The rounded mechanism leaks no more than the true one, so a lower bound on its leakage remains a lower bound.
-    """
-    noise, rate = spec.upload_noise.copy(), spec.sample_rate.copy()
-    for r in range(len(noise)):
-        if len(np.unique(noise[r])) > MAX_KINDS:
-            noise[r] = GRID ** np.ceil(np.log(noise[r]) / np.log(GRID) - 1e-9)
-            rate[r] = GRID ** np.floor(np.log(rate[r]) / np.log(GRID) + 1e-9)
-    return replace(spec, upload_noise=noise, sample_rate=np.minimum(rate, spec.sample_rate))
 
 
 class PrivacySpending:
@@ -42,7 +23,8 @@ class PrivacySpending:
 
     def __init__(self, spec: MechanismSpec) -> None:
         self.spec = spec
-        self.terms, self.kind = terms_of(_fewer_kinds(spec) if spec.name == "paper" else spec)
+        self.mechanism = mechanism_of(spec.name)
+        self.terms, self.kind = terms_of(self.mechanism.accounted(spec))
 
     @cached_property
     def _curves(self) -> FloatArray:
@@ -56,26 +38,30 @@ class PrivacySpending:
     @cached_property
     def _single_upload(self) -> FloatArray:
         """(R, U): epsilon of a single upload."""
-        return np.array([one_upload(terms) for terms in self.terms])[self.kind]
+        return np.array([self.mechanism.epsilon_per_upload(terms) for terms in self.terms])[self.kind]
 
     def epsilon(self, uploads: IntArray) -> FloatArray:
-        """Epsilon spent by ``uploads`` (R, ..., U): an upper bound (rigorous) or a lower bound on the leakage (paper)."""
+        """Epsilon spent by ``uploads`` (R, ..., U): an upper bound (rigorous) or a lower bound on leakage (paper)."""
         return np.asarray(self._curves[_as_wide(self.kind, uploads), uploads])
 
     def epsilon_paper(self, uploads: IntArray) -> FloatArray:
         """Epsilon spent by ``uploads`` (R, ..., U) according to the paper's formula (6)."""
         return formula_6(_as_wide(self._single_upload, uploads), self.spec.delta, uploads)
 
+    def epsilon_shown(self, uploads: IntArray) -> FloatArray:
+        """The epsilon that displays show: formula (6) if the accounted epsilon is only a lower bound on leakage."""
+        return self.epsilon_paper(uploads) if self.mechanism.is_lower_bound else self.epsilon(uploads)
+
     def summary(self, uploads: IntArray) -> dict[str, Any]:
         """The ``privacy`` entry of a run's summary, for upload counts (R, U)."""
         spec = self.spec
         epsilon = self.epsilon(uploads)
-        noise = spec.step_noise if spec.name == "rigorous" else spec.upload_noise
+        noise = self.mechanism.noise(spec.step_noise, spec.upload_noise)
         worst = np.unravel_index(int(np.argmax(epsilon)), epsilon.shape)
         summary: dict[str, Any] = {
             "mechanism": spec.name,
             "epsilon_agreed": {"smallest": float(spec.epsilon.min()), "largest": float(spec.epsilon.max())},
-            "per": "round" if spec.name == "paper" else "run",
+            "per": self.mechanism.budget_period,
             "delta": {"smallest": float(spec.delta.min()), "largest": float(spec.delta.max())},
             "noise_multiplier": {"smallest": float(noise.min()), "largest": float(noise.max())},
             "epsilon": {"smallest": float(epsilon.min()), "largest": float(epsilon.max())},
@@ -84,9 +70,9 @@ class PrivacySpending:
             "exhausted": int(np.sum(uploads >= spec.max_uploads)),
             "randomness": RANDOMNESS,
         }
-        if spec.name == "paper":
-            terms, count = self.terms[self.kind[worst]], int(uploads[worst])
-            summary["epsilon_composed"] = composed_gaussian(terms.epsilon, terms.delta, count) if count else 0.0
+        if self.mechanism.is_lower_bound:
+            terms = self.terms[self.kind[worst]]
+            summary["epsilon_composed"] = self.mechanism.epsilon_composed(terms, int(uploads[worst]))
         return summary
 
 
