@@ -30,6 +30,7 @@ DEFAULT_PLANS: dict[str, dict[str, object]] = {
 }
 """Values of `AuditPlan` that the default audit of a mechanism changes."""
 SAMPLING_DRAWS, SAMPLING_STEPS, SAMPLING_RECORDS, SAMPLING_RATE = 2000, 3, 100, 0.1
+"""Size of the test of sampling."""
 
 
 @dataclass(frozen=True)
@@ -158,11 +159,11 @@ def drawn_samples(seed: int, sampling: str, rate: float = SAMPLING_RATE) -> Bool
 
 
 def _stage(plan: AuditPlan) -> tuple[Model, ClientData]:
-    """A small model, and real images shrunk to its size. The last one is the canary: white, labelled with the class
-    that the model finds least likely.
+    """A small model and its data: real images shrunk to its size, and last the canary.
 
-    If a step samples only some records, all others are copies of one: the attacker may choose the data, and with these
-    data only the canary changes an upload.
+    The canary is white and labelled with the class that the model finds least likely. If a step samples only some
+    records, all other records are copies of one, so that only the canary changes an upload: the attacker may choose
+    the data.
     """
     source = load_dataset("fashion-mnist-mini")
     if not (1 <= plan.pixels <= 28 and 28 % plan.pixels == 0):

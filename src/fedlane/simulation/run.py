@@ -84,7 +84,7 @@ class Simulation:
         elif isinstance(policy, SinglePolicy):
             policy = lift(policy)
         if len(seeds) == 0 or len(set(seeds)) != len(seeds):
-            raise InputError(f"seeds must be at least one and all different, got {list(seeds)}")
+            raise InputError(f"seeds must be at least one number, all different, got {list(seeds)}")
         at_least("seed", min(seeds), 0)
         if max(seeds) >= 2**63:
             raise InputError(f"seed must be less than 2^63, got {max(seeds)}")

@@ -74,7 +74,7 @@ def prepare(scenario: Scenario, seeds: Sequence[int]) -> Setup:
         seeds: One seed per replica. A replica depends on its own seed only.
 
     Raises:
-        InputError: If the scenario names an unknown model, or its epsilon needs too little noise.
+        InputError: If the scenario names an unknown model, or its epsilon allows less noise than `privacy.least_noise`.
     """
     network, privacy = scenario.network, scenario.privacy
     data = dataset_info(scenario.data.dataset)
