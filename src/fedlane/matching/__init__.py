@@ -30,7 +30,7 @@ def max_min_matching(estimates: ArrayLike) -> IntArray:
     Raises:
         InputError: If there is a NaN, or there are fewer than two axes.
 
-    Example:
+    Examples:
         >>> max_min_matching([[10.0, 4.0], [5.0, 0.0]])
         array([1, 0])
     """
@@ -49,7 +49,7 @@ def max_sum_matching(weights: ArrayLike) -> IntArray:
     Raises:
         InputError: If there is a NaN, or there are fewer than two axes.
 
-    Example:
+    Examples:
         >>> max_sum_matching([[10.0, 4.0], [5.0, 0.0]])
         array([0, 1])
     """
@@ -71,7 +71,7 @@ def greedy_matching(estimates: ArrayLike, order: ArrayLike) -> IntArray:
     Raises:
         InputError: If there is a NaN, or ``order`` is not an order of all clients.
 
-    Example:
+    Examples:
         >>> greedy_matching([[10.0, 4.0], [5.0, 0.0]], order=[1, 0])
         array([1, 0])
     """

@@ -30,7 +30,7 @@ class Radio:
         interference_db: Range of every pair's interference scale s_ij in dB, relative to the noise power.
         payload_bits: Size of a transmitted model in bits.
 
-    Example:
+    Examples:
         >>> import numpy as np
         >>> radio = Radio(15e3, 15e3, 23.0, 23.0, -107.0, 128.1, 37.6, 10.0, False, (-5.0, 10.0), 5000.0)
         >>> gain_db = path_gain_db(np.array([0.2744]), radio)

@@ -16,7 +16,7 @@ class Compute:
         frequency_low_hz: (U,) lowest frequency in Hz.
         frequency_high_hz: (U,) highest frequency in Hz.
 
-    Example:
+    Examples:
         >>> import numpy as np
         >>> sizes = np.array([[6000.0, 3000.0]])
         >>> compute = Compute.of(sizes, np.array([3.0, 2.0]), 5, (10e3, 10e3), (30e3, 100e3))

@@ -24,7 +24,7 @@ class FixedLinks(Network):
     Attributes:
         one_way_s: (K, U, N) payload over rate in seconds.
 
-    Example:
+    Examples:
         >>> import numpy as np
         >>> rates_bps = np.array([[[1e6, 4e6], [2e6, 8e6]]])  # two clients on two channels, the same in every round
         >>> compute = Compute.fixed(np.full((1, 2), 0.5))

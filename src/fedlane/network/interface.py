@@ -22,7 +22,7 @@ class Network(ABC):
         channels: Number of channels, N.
         deadline_s: The deadline of a round in seconds.
 
-    Example:
+    Examples:
         >>> from fedlane import Scenario
         >>> from fedlane.simulation.setup import prepare
         >>> network = prepare(Scenario.load("quickstart"), seeds=[0, 1]).network

@@ -50,7 +50,7 @@ class RadioNetwork(Network):
         scale_up: (R, U, N) interference scale of every uplink, relative to the noise power.
         block_rounds: Number of rounds that are drawn together.
 
-    Example:
+    Examples:
         >>> import numpy as np
         >>> from fedlane.network import Compute, Radio, place
         >>> radio = Radio(15e3, 15e3, 23.0, 23.0, -107.0, 128.1, 37.6, 10.0, False, (-5.0, 10.0), 5000.0)

@@ -17,7 +17,7 @@ class Topology:
         client_xy_m: (R, U, 2) positions of the clients in metres.
         channel_xy_m: (R, N, 2) positions of the channels' access points in metres.
 
-    Example:
+    Examples:
         >>> import numpy as np
         >>> topology = Topology(np.zeros((1, 1, 2)), np.array([[[300.0, 400.0]]]))
         >>> topology.distance_km(min_distance_m=10.0)
