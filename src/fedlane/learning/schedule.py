@@ -4,7 +4,6 @@ For most policies the model does not influence the schedule. It can be computed 
 from on a machine with a GPU, PyTorch and NumPy. The data set must be installed there or come with the package.
 """
 
-import zipfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedlane.files import READ_ERRORS, load_arrays
 from fedlane.learning.datasets import dataset_info, load_dataset
 from fedlane.learning.federation import FederationBatch
 from fedlane.learning.models import make_model
@@ -123,10 +123,10 @@ class Schedule:
             InputError: If the file is missing, damaged or not a schedule.
         """
         try:
-            with Path(path).open("rb") as file, np.load(file, allow_pickle=False) as stored:
-                task = {name.removeprefix("task."): stored[name] for name in stored.files if name.startswith("task.")}
-                return cls(LearningTask.from_arrays(task), stored["client"], stored["punctual"], stored["delay_s"])
-        except (OSError, ValueError, KeyError, TypeError, AttributeError, EOFError, zipfile.BadZipFile) as error:
+            stored = load_arrays(Path(path))
+            task = {name.removeprefix("task."): stored[name] for name in stored if name.startswith("task.")}
+            return cls(LearningTask.from_arrays(task), stored["client"], stored["punctual"], stored["delay_s"])
+        except READ_ERRORS as error:
             raise InputError(f"schedule {path} cannot be read: {error}") from error
 
 
