@@ -8,10 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from conftest import missing
 from fedlane import Scenario, Simulation, check_policy
 from fedlane.rng import RoundStreams
 from fedlane.scheduling import Policy, make_policy
+from support.parts import missing
 
 try:
     import gymnasium
@@ -53,8 +53,7 @@ def test_a_policys_assignments_give_the_simulations_rounds(policy, changes):
     its formula."""
     scenario = Scenario.load("quickstart").with_values({"rounds": 90, "privacy.max_uploads": 30, **changes})
     simulation = Simulation(scenario, policy, [11])
-    while not simulation.finished:
-        simulation.step()
+    simulation.play()
     trace, channels = simulation.trace, scenario.network.channels
     slack, V = simulation.policy.quota_slack, 3.0
     env = gymnasium.make(fg.ID, scenario=scenario, V=V, quota_slack=slack)

@@ -102,9 +102,9 @@ class Server:
 
         from fedlane.flower.server.aggregation import Aggregation, to_arrays
         from fedlane.flower.server.guard import Guard
-        from fedlane.flower.server.state import ServerState
         from fedlane.flower.server.roster import Roster
         from fedlane.flower.server.scheduler import Scheduler
+        from fedlane.flower.server.state import ServerState
         from fedlane.flower.server.state_files import StateStore
 
         aggregation = Aggregation(FedAdam(fraction_evaluate=0.0))
@@ -130,8 +130,8 @@ class Server:
         """Play one round as `LaneStrategy` does. A fifth client joins in round 3; some replies never come."""
         from flwr.app import ConfigRecord, Message, MessageType, MetricRecord, RecordDict
 
-        from fedlane.flower.server.aggregation import to_arrays, to_model
         from fedlane.flower.protocol import TRAINED, Introduction, Report
+        from fedlane.flower.server.aggregation import to_arrays, to_model
         from fedlane.flower.server.scheduler import MeasuredDelay
 
         memory, round = self.memory, self.round

@@ -274,7 +274,7 @@ def test_a_full_disk_stops_the_client(ledger, monkeypatch):
 @pytest.mark.parametrize("kills", ["200", "steps"])
 def test_killed_at_any_moment_the_ledger_counts_at_least_what_the_server_saw(tmp_path, kills):
     """At 200 random moments over all stages, and before and after every write, sync, link and rename."""
-    script = Path(__file__).with_name("killed_client.py")
+    script = Path(__file__).parent.parent / "support" / "killed_client.py"
     done = subprocess.run([sys.executable, script, tmp_path, kills], capture_output=True, text=True, timeout=200)
     assert done.returncode == 0, done.stderr
     assert "child:" not in done.stderr  # no child ended except by a kill

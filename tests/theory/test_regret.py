@@ -22,7 +22,7 @@ def all_values(mu):
 
 @pytest.mark.parametrize("shape", [(4, 4), (5, 3), (3, 5), (4, 1), (1, 3), (6, 2)])
 def test_gaps_by_brute_force(shape):
-    rng = np.random.default_rng(hash(shape) % 1000)
+    rng = np.random.default_rng(shape)
     for trial in range(20):
         mu = rng.integers(0, 6, shape) / 5.0 if trial % 2 else rng.random(shape)
         values = sorted(all_values(mu), reverse=True)

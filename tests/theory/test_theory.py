@@ -79,9 +79,7 @@ def test_feasible_scale_closed_forms():
     assert feasible_scale(np.ones((10, 4)), np.full(10, 0.35)) == pytest.approx(4 / 3.5)
     assert feasible_scale(np.full((10, 4), 0.5), np.full(10, 0.4)) == pytest.approx(0.5)
     assert feasible_scale(np.eye(2), [0.5, 1.0]) == pytest.approx(1.0)  # the second client needs its whole channel
-    assert feasible_scale([[1.0, 0.0], [1.0, 0.0]], [0.6, 0.6]) == pytest.approx(
-        1 / 1.2
-    )  # one channel for two
+    assert feasible_scale([[1.0, 0.0], [1.0, 0.0]], [0.6, 0.6]) == pytest.approx(1 / 1.2)  # one channel for two
     assert feasible_scale([[1.0], [0.0]], [0.5, 0.5]) == pytest.approx(0.0)
     assert feasible_scale(np.ones((2, 5)), [1.0, 1.0]) == pytest.approx(1.0)  # a client uses one channel at a time
     assert feasible_scale(np.ones((2, 2)), [0.0, 0.0]) == float("inf")

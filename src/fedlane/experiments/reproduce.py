@@ -17,7 +17,7 @@ import numpy as np
 
 from fedlane.experiments.store import Experiment, ResultStore, batches
 from fedlane.files import READ_ERRORS, load_arrays
-from fedlane.learning.replay import Curves
+from fedlane.learning.schedule import Curves
 from fedlane.validate import InputError, unknown
 
 PAPER = tuple(f"mamab-{kind}:V={v}" for kind in ("om", "gmba") for v in (1, 10, 100))

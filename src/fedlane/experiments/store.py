@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedlane.files import READ_ERRORS, file_name, load_arrays, write_atomically
-from fedlane.learning.replay import Curves, LearningTask, Schedule, learn
+from fedlane.learning.schedule import Curves, LearningTask, Schedule, learn
 from fedlane.records import BoolArray, FloatArray, IntArray
 from fedlane.scenario import Scenario
 from fedlane.simulation.run import Simulation, learning_task
@@ -114,14 +114,12 @@ class ResultStore:
         if not todo:
             return
         simulation = Simulation(cell.scenario(self.rounds), cell.policy, todo)
-        while not simulation.finished:
-            simulation.step()
+        simulation.play()
         trace = simulation.trace
-        punctual = trace.total_s <= simulation.setup.problem.deadline_s
         for r, seed in enumerate(todo):
             arrays = {
                 "client": trace.client[r],
-                "punctual": punctual[r],
+                "punctual": trace.punctual[r],
                 "delay_s": trace.delay_s[r],
                 "queue": trace.queue[r],
                 "quota": simulation.quota[r],

@@ -21,7 +21,8 @@ from fedlane.records import FloatArray
 from fedlane.scenario import Scenario
 from fedlane.simulation.checkpoint import NAME as CHECKPOINT
 from fedlane.simulation.checkpoint import Checkpoint
-from fedlane.simulation.trace import Trace, World
+from fedlane.simulation.tables import World
+from fedlane.simulation.trace import Trace
 from fedlane.validate import InputError
 
 COLUMNS = {
@@ -235,7 +236,7 @@ def summarise(
     from fedlane import __version__
 
     rounds = max(trace.rounds, 1)
-    assigned, in_time = trace.counts(setup.problem.deadline_s)
+    assigned, in_time = trace.counts()
     uploads = assigned.sum(axis=1)
     participation = in_time / rounds
     cumulative = trace.delay_s.sum(axis=1)

@@ -23,7 +23,8 @@ import threading
 import time
 from pathlib import Path
 
-from fedlane.flower.testbed.processes import give_way
+from fedlane.flower.testbed.processes import lower_priority
+from support.waiting import wait_for
 
 BIN = Path(sys.executable).parent
 APPS = Path(__file__).parent / "apps"
@@ -116,7 +117,7 @@ class Federation:
         self.nodes[number] = self._start(
             f"node{number}", BIN / ("flower-supernode" if stock else "fedlane-supernode"), *options
         )
-        give_way(self.nodes[number].pid)
+        lower_priority(self.nodes[number].pid)
 
     def kill_node(self, number):
         """Kill a SuperNode and everything it started, without a word."""
@@ -237,13 +238,6 @@ class Submitted:
     def log(self):
         """What SuperLink and the ServerApp printed."""
         return self.federation.log("superlink")
-
-
-def wait_for(condition, seconds, explain=lambda: "", every_s=0.1):
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, f"nothing within {seconds} s\n{explain()[-6000:]}"
-        time.sleep(every_s)
 
 
 def stop(process):
