@@ -10,7 +10,8 @@ import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from fedlane.cli.session import InterruptedRunError, file_name, messages, new_folder, screen
+from fedlane.cli.session import InterruptedRunError, messages, new_folder, screen
+from fedlane.files import file_name
 from fedlane.validate import InputError
 
 if TYPE_CHECKING:  # imported where they are used: `fedlane --help` must answer at once

@@ -13,7 +13,6 @@ import io
 import json
 import os
 import time
-import zipfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +21,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedlane.files import READ_ERRORS, load_arrays, sync_folder, write_atomically
 from fedlane.validate import InputError
 
 CHECKPOINT, JOURNAL, LOCK = "federation.npz", "orders.jsonl", ".lock"
@@ -77,7 +77,7 @@ class StateStore:
                 file.flush()
                 os.fsync(file.fileno())
             if new:
-                _sync(self.folder)
+                sync_folder(self.folder)
 
     def charged(self) -> dict[str, int]:
         """Orders written down so far, by client. A last line that was cut by a crash was never sent."""
@@ -103,14 +103,8 @@ class StateStore:
         values = np.array(json.dumps({"version": VERSION, **saved.values}))
         buffer = io.BytesIO()
         np.savez(buffer, allow_pickle=False, _values=values, **saved.arrays)
-        temporary = self.folder / f".{CHECKPOINT}"
         with _written(self.folder / CHECKPOINT):
-            with temporary.open("wb") as file:
-                file.write(buffer.getvalue())
-                file.flush()
-                os.fsync(file.fileno())
-            temporary.replace(self.folder / CHECKPOINT)
-            _sync(self.folder)
+            write_atomically(self.folder / CHECKPOINT, buffer.getvalue(), durable=True)
 
     def load(self) -> Saved | None:
         """The last checkpoint; None where there is none; `InputError` where it cannot be trusted."""
@@ -118,12 +112,11 @@ class StateStore:
         if not path.is_file():
             return None
         try:
-            with path.open("rb") as file, np.load(file, allow_pickle=False) as stored:
-                arrays = {name: stored[name] for name in stored.files}
+            arrays = load_arrays(path)
             values = json.loads(str(arrays.pop("_values")))
             if values.pop("version") != VERSION:
                 raise ValueError("it was written by another version")
-        except (OSError, ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile) as error:
+        except READ_ERRORS as error:
             raise InputError(f"{path} is damaged: {error}") from error
         return Saved(values, arrays)
 
@@ -135,12 +128,3 @@ def _written(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise InputError(f"{path} cannot be written: {error.strerror}") from error
-
-
-def _sync(folder: Path) -> None:
-    """Force a file's name to disk."""
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
