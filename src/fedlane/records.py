@@ -60,6 +60,8 @@ class Context:
     """(R, U, N): this round's delay_s of every pair (`requires = {"channel_state"}`)."""
     distributions: DelayDistributions | None = None
     """The true delay distributions (`requires = {"distributions"}`)."""
+    problem: Problem | None = None
+    """The problem as it is in this round; every run sets it."""
 
 
 @dataclass(frozen=True)
@@ -85,6 +87,8 @@ class Feedback:
     delays: Delays
     punctual: BoolArray
     """(R, U): assigned, and delay <= deadline."""
+    problem: Problem | None = None
+    """The problem as it was in this round; every run sets it."""
 
 
 State = Mapping[str, NDArray[Any]]

@@ -3,7 +3,7 @@
 import numpy as np
 
 from fedlane.network import Network
-from fedlane.records import BoolArray, Context, DelayDistributions, Feedback, FloatArray, State
+from fedlane.records import BoolArray, Context, DelayDistributions, Feedback, FloatArray, Problem, State
 from fedlane.rng import RoundStreams
 from fedlane.scheduling.checks import check_assignment
 from fedlane.scheduling.policy import Policy
@@ -17,6 +17,7 @@ def play_round(
     streams: RoundStreams,
     available: BoolArray,
     distributions: DelayDistributions | None,
+    problem: Problem,
 ) -> tuple[State, Feedback]:
     """The policy selects, the network answers, the policy learns."""
     context = Context(
@@ -24,12 +25,13 @@ def play_round(
         available=available,
         channel_state=network.channel_state(round) if "channel_state" in policy.requires else None,
         distributions=distributions,
+        problem=problem,
     )
     assignment = policy.select(state, context, streams.at(round))
     check_assignment(assignment, available, network.channels, f"policy {policy.name}, round {round}")
     delays = network.delays(round, assignment)
     punctual = delays.total_s <= network.deadline_s  # NaN, an unassigned client, is not punctual
-    feedback = Feedback(round=round, assignment=assignment, delays=delays, punctual=punctual)
+    feedback = Feedback(round=round, assignment=assignment, delays=delays, punctual=punctual, problem=problem)
     return policy.update(state, feedback), feedback
 
 

@@ -94,7 +94,14 @@ class Simulation:
         """Play one round in every replica."""
         available = self._uploads < self.setup.mechanism.max_uploads
         self._state, feedback = play_round(
-            self.round, self.policy, self._state, self.setup.network, self._streams, available, self.distributions
+            self.round,
+            self.policy,
+            self._state,
+            self.setup.network,
+            self._streams,
+            available,
+            self.distributions,
+            self.setup.problem,
         )
         assigned = feedback.assignment >= 0
         if self.ledger is not None:  # charged before anybody trains, and late uploads are charged too
