@@ -76,8 +76,8 @@ def test_a_full_disk_is_one_line(tmp_path, name):
 def test_two_servers_do_not_share_a_folder(tmp_path, monkeypatch):
     monkeypatch.setattr("fedlane.flower.server.state_files.LOCK_WAIT_S", 0.2)
     code = (
-        "import sys; from fedlane.flower.server.state_files import Store\n"
-        "with Store(sys.argv[1]).locked(): print('held', flush=True); sys.stdin.read()"
+        "import sys; from fedlane.flower.server.state_files import StateStore\n"
+        "with StateStore(sys.argv[1]).locked(): print('held', flush=True); sys.stdin.read()"
     )
     other = subprocess.Popen(
         [sys.executable, "-c", code, str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True

@@ -95,12 +95,11 @@ def _check_resize(policy: Policy) -> None:
     """Add clients in the middle of a run, check the state before and after, and finish the run."""
     old, new = _problem(_CLIENTS_BEFORE, 2, _SEEDS), _problem(_CLIENTS_AFTER, 2, _SEEDS)
     where = f"resize from {old.clients} to {new.clients} clients"
-    first, fresh, state = policy.init(old), policy.init(new), policy.init(old)
+    first, fresh = policy.init(old), policy.init(new)
     missing = sorted((policy.per_client or frozenset()) - set(fresh))
     if missing:
         raise PolicyError(f"per_client names {missing}, which are not in the state")
-    for _, state in _play(policy, old, _SEEDS, state, range(_RESIZED_ROUND)):
-        pass
+    state = list(_play(policy, old, _SEEDS, policy.init(old), range(_RESIZED_ROUND)))[-1][1]
     learned, same = _reloaded(state), policy.resize(_reloaded(state), old, old)
     if set(same) != set(learned) or any(not np.array_equal(same[key], learned[key]) for key in learned):
         raise PolicyError("resize changes the state although the problem stays the same")
@@ -113,9 +112,7 @@ def _check_resize(policy: Policy) -> None:
         pass
 
 
-def _check_resized(
-    where: str, first: np.ndarray, fresh: np.ndarray, learned: np.ndarray, resized: np.ndarray
-) -> None:
+def _check_resized(where: str, first: np.ndarray, fresh: np.ndarray, learned: np.ndarray, resized: np.ndarray) -> None:
     """Check one array: initial values under the old and the new problem, before and after `resize`."""
     pairs = enumerate(zip(first.shape, fresh.shape, strict=True))
     axes = [axis for axis, sizes in pairs if axis > 0 and sizes == (_CLIENTS_BEFORE, _CLIENTS_AFTER)]
@@ -133,9 +130,7 @@ def _check_resized(
 
 
 def _problem(clients: int, channels: int, seeds: Sequence[int]) -> Problem:
-    return Problem(
-        clients, channels, _ROUNDS, 4.0, np.full((len(seeds), clients), min(1.0, 0.8 * channels / clients))
-    )
+    return Problem(clients, channels, _ROUNDS, 4.0, np.full((len(seeds), clients), min(1.0, 0.8 * channels / clients)))
 
 
 def _rounds(policy: Policy, clients: int, channels: int, seeds: Sequence[int]) -> list[IntArray]:

@@ -41,9 +41,7 @@ def resized(
     if per_client is None:
         before = init(old)
         return {key: _inferred(before[key], array, state[key]) for key, array in fresh.items()}
-    return {
-        key: with_clients(fresh[key], array, axis) if key in per_client else array for key, array in state.items()
-    }
+    return {key: with_clients(fresh[key], array, axis) if key in per_client else array for key, array in state.items()}
 
 
 def with_clients(fresh: NDArray[Any], learned: NDArray[Any], axis: int) -> NDArray[Any]:
