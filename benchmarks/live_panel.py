@@ -40,9 +40,7 @@ def played(case: Case, console: Console, *, quiet: bool) -> tuple[float, float]:
     with Display(console, quiet=quiet) as display:
         display.begin(simulation)
         started = time.thread_time()
-        while not simulation.finished:
-            simulation.step()
-            display.update(simulation)
+        simulation.play(on_round=lambda: display.update(simulation))
         return time.thread_time() - started, display.drawing_s
 
 

@@ -1,7 +1,8 @@
-"""The site's own pages: files from outside docs/, source files with line anchors, and links into them.
+"""Pages that MkDocs does not find in docs/: Markdown files from elsewhere in the repository, and source files.
 
-A link to a file of the repository leads to a page that shows it. `path.py#name` leads to the line where `name` begins,
-`path.py#name+text` to the first line of `name` that holds `text`; the line number is looked up and written behind it.
+A link to a source file is redirected to a page that shows the file. `path.py#name` links to the line where `name`
+begins, `path.py#name+text` to the first line of `name` that contains `text`; the line number is appended to the link's
+text.
 """
 
 import ast
@@ -24,7 +25,7 @@ from pygments.lexers import get_lexer_for_filename
 from pygments.util import ClassNotFound
 
 ROOT = Path(__file__).resolve().parent.parent
-log = logging.getLogger("mkdocs.hooks.fedlane")  # strict builds count its warnings
+log = logging.getLogger("mkdocs.hooks.fedlane")  # a warning here fails a strict build
 
 MOVED = {
     "README.md": "index.md",
@@ -32,7 +33,7 @@ MOVED = {
     "CHANGELOG.md": "changelog.md",
     "benchmarks/README.md": "benchmarks.md",
 }
-"""Pages whose file lies outside docs/; the README is the repository's own front page."""
+"""Pages by the file outside docs/ that they show. The README has no page; links to it lead to the front page."""
 ORIGIN = {page: path for path, page in MOVED.items() if path != "README.md"}
 
 LINK = re.compile(r"(?P<bang>!?)\[(?P<text>[^\[\]]*)\]\((?P<target>[^)\s]+)\)")
@@ -40,14 +41,14 @@ FENCE = re.compile(r"^(```|~~~).*?^\1\s*$", re.MULTILINE | re.DOTALL)
 
 
 class Place(NamedTuple):
-    """A file of the repository and a line in it (0: the file as a whole)."""
+    """A file of the repository and a line number in it (0 means the whole file)."""
 
     path: str
     line: int
 
 
 def line_of(source: str, fragment: str) -> int:
-    """The line of `name`, `Class.method` or `name+text` in Python source; LookupError where there is none."""
+    """Return the line number of `name`, `Class.method` or `name+text` in Python source, or raise LookupError."""
     name, _, text = unquote(fragment).partition("+")
     body: list[ast.stmt] = ast.parse(source).body
     node: ast.stmt | None = None
@@ -67,7 +68,7 @@ def line_of(source: str, fragment: str) -> int:
 
 
 def place_of(target: str, origin: str) -> Place | None:
-    """Where a link from a file leads within the repository; None for another site or this very page."""
+    """Resolve a link in the file `origin`; None for links to other sites and within the same page."""
     if re.match(r"[a-z]+:|#|/", target):
         return None
     path, _, fragment = target.partition("#")
@@ -82,7 +83,7 @@ def place_of(target: str, origin: str) -> Place | None:
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Add the pages that lie outside docs/, and a page for every source file that some page links to."""
+    """Add the pages whose files are outside docs/, and a page for every source file that a page links to."""
     for page, path in ORIGIN.items():
         files.append(File.generated(config, page, content=(ROOT / path).read_text()))
     shown = set()
@@ -92,7 +93,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
             try:
                 place = place_of(match["target"], origin)
             except LookupError:
-                continue  # told of when the page is made
+                continue  # on_page_markdown warns about it
             if place and not place.path.startswith("docs/") and place.path not in MOVED:
                 shown.add(place.path)
     for path in sorted(shown):
@@ -101,7 +102,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Point links into the repository at the site's pages."""
+    """Redirect links to files of the repository to the pages that show them."""
     here = page.file.src_uri
     if here.startswith("source/"):
         return markdown
@@ -132,7 +133,7 @@ def _link(match: re.Match[str], here: str, origin: str) -> str:
 
 
 def outside_fences(markdown: str, change: Callable[[str], str]) -> str:
-    """Markdown with `change` applied to everything but fenced code."""
+    """Apply `change` to all Markdown outside fenced code blocks."""
     done, end = [], 0
     for fence in FENCE.finditer(markdown):
         done += [change(markdown[end : fence.start()]), fence[0]]
@@ -141,12 +142,12 @@ def outside_fences(markdown: str, change: Callable[[str], str]) -> str:
 
 
 def source_page(path: str) -> str:
-    """The page that shows a file of the repository."""
+    """Return the name of the page that shows a file of the repository."""
     return f"source/{path}.md"
 
 
 def source_markdown(path: str) -> str:
-    """A page with the file's text, each line with an anchor `L-number`."""
+    """Return a page with the text of the file, in which each line has an anchor `L-number`."""
     text = (ROOT / path).read_text()
     try:
         lexer = get_lexer_for_filename(path)

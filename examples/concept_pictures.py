@@ -1,6 +1,6 @@
-"""Draw the pictures of docs/concepts.md: a real round, its matching, and queues.
+"""Draw the figures of docs/concepts.md: one round of a run, its matching, and the queues.
 
-python examples/concept_pictures.py              # into docs/images
+python examples/concept_pictures.py              # writes to docs/images
 """
 
 import sys
@@ -17,17 +17,17 @@ from fedlane import Run, simulate
 ROUND = 34
 PARTS = (("download_s", "download", "#4c78a8"), ("compute_s", "compute", "#f2a541"), ("upload_s", "upload", "#54a24b"))
 LATE = "#c0392b"
-GROUND = "#fbfaf7"
+BACKGROUND = "#fbfaf7"
 
 
 def save(figure: Figure, path: Path) -> None:
-    """A small SVG without a date, on a light ground: legible on dark pages, too."""
-    figure.savefig(path, facecolor=GROUND, metadata={"Date": None}, bbox_inches="tight")
+    """Save a figure as an SVG without a date; the light background keeps it legible on dark pages."""
+    figure.savefig(path, facecolor=BACKGROUND, metadata={"Date": None}, bbox_inches="tight")
     plt.close(figure)
 
 
 def draw_round(run: Run, path: Path) -> None:
-    """Who was busy with what, and when, in one round."""
+    """Draw the download, compute and upload times of every assigned client in one round."""
     assigned = run.assignments.filter(pc.field("round") == ROUND).sort_by("channel").to_pylist()
     deadline_s = run.scenario.network.deadline_s
     figure, axes = plt.subplots(figsize=(8, 2.6))
@@ -50,7 +50,7 @@ def draw_round(run: Run, path: Path) -> None:
 
 
 def draw_matching(run: Run, path: Path) -> None:
-    """Clients, channels and the links of one round on the map."""
+    """Draw a map of the clients, the channels and the links of one round."""
     clients, channels = run.clients.to_pylist(), run.channels.to_pylist()
     figure, axes = plt.subplots(figsize=(5, 4.4))
     for pair in run.assignments.filter(pc.field("round") == ROUND).to_pylist():
@@ -62,8 +62,8 @@ def draw_matching(run: Run, path: Path) -> None:
             [p["x_m"] for p in places], [p["y_m"] for p in places], 70, colour, marker=marker, label=name, zorder=3
         )
         for place in places:
-            spot = place["x_m"], place["y_m"]
-            axes.annotate(str(place[name]), spot, xytext=(7, 5), textcoords="offset points", fontsize=9)
+            position = place["x_m"], place["y_m"]
+            axes.annotate(str(place[name]), position, xytext=(7, 5), textcoords="offset points", fontsize=9)
     axes.set_aspect("equal")
     axes.set_xlabel("m")
     axes.set_ylabel("m")
@@ -72,7 +72,7 @@ def draw_matching(run: Run, path: Path) -> None:
 
 
 def draw_queues(runs: list[Run], path: Path) -> None:
-    """Every client's virtual queue over the rounds, one panel for each policy."""
+    """Draw every client's virtual queue over the rounds, with one panel per policy."""
     figure, panels = plt.subplots(1, len(runs), figsize=(8, 2.8), sharey=True)
     for axes, run in zip(panels, runs, strict=True):
         table = run.client_rounds
@@ -86,8 +86,9 @@ def draw_queues(runs: list[Run], path: Path) -> None:
 
 
 def main() -> None:
+    """Draw all figures into the folder given on the command line, by default docs/images."""
     matplotlib.use("Agg")
-    matplotlib.rcParams.update({"svg.fonttype": "none", "svg.hashsalt": "fedlane", "axes.facecolor": GROUND})
+    matplotlib.rcParams.update({"svg.fonttype": "none", "svg.hashsalt": "fedlane", "axes.facecolor": BACKGROUND})
     folder = Path(sys.argv[1]) if len(sys.argv) > 1 else Path(__file__).parent.parent / "docs" / "images"
     lane, random = (simulate("paper-fmnist", policy, rounds=300, learning=False) for policy in ("lane", "random"))
     draw_round(random, folder / "round.svg")

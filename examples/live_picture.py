@@ -1,4 +1,4 @@
-"""The picture of the live panel: a real run, stopped in the middle of what `fedlane run` would show.
+"""Draw the live panel of `fedlane run` from a real run that is stopped midway.
 
 python examples/live_picture.py      # writes docs/images/live.svg
 """
@@ -19,21 +19,21 @@ from fedlane.report.live import live_panel
 PICTURE = Path(__file__).resolve().parents[1] / "docs" / "images" / "live.svg"
 WIDTH, HEIGHT = 92, 24
 FRAME = re.sub(r"@font-face \{\{.*?\n    \}\}", "", CONSOLE_SVG_FORMAT, flags=re.DOTALL)
-"""Rich's frame without its fonts from the network: a picture asks nobody for anything."""
+"""Rich's SVG template without its web fonts, so that the image makes no network requests."""
 
 
 def main() -> None:
+    """Run the quickstart scenario and write the panel as an SVG."""
     simulation = Simulation(Scenario.load("quickstart"), "lane", learning=True)
     started = time.monotonic()
-    deadline_s = simulation.setup.problem.deadline_s
-    while simulation.round < 120 or not (simulation.trace.total_s_at(simulation.round - 1) > deadline_s).any():
-        simulation.step()  # on to a round with a late client
+    while simulation.round < 120 or simulation.last_round().punctual[0] == simulation.info.channels:
+        simulation.step()  # continue until a round has a late client
     console = Console(record=True, width=WIDTH, height=HEIGHT, file=io.StringIO(), color_system="truecolor")
-    view = live_view(simulation, simulation.round / (time.monotonic() - started))
+    view = live_view(simulation.info, simulation.last_round(), simulation.round / (time.monotonic() - started))
     console.print(live_panel(view, WIDTH, HEIGHT))
     svg = console.export_svg(title="fedlane run", theme=MONOKAI, code_format=FRAME, unique_id="live")
     PICTURE.write_text(svg.replace("Fira Code", "DejaVu Sans Mono"), encoding="utf-8")
-    print(f"wrote {PICTURE.name}")
+    print(f"Wrote {PICTURE.name}")
 
 
 if __name__ == "__main__":

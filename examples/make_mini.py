@@ -1,6 +1,6 @@
-"""How the embedded subset was made: the first 800 training and 200 test images of each class of Fashion-MNIST.
+"""Create the embedded data set: the first 800 training and 200 test images of each class of Fashion-MNIST.
 
-python examples/make_mini.py        # writes src/fedlane/data/fashion-mnist-mini.npz, the same bytes every time
+python examples/make_mini.py        # writes src/fedlane/data/fashion-mnist-mini.npz, byte for byte the same every time
 """
 
 from pathlib import Path
@@ -13,7 +13,7 @@ TARGET = Path(__file__).parent.parent / "src" / "fedlane" / "data" / "fashion-mn
 
 
 def first(samples: Samples, per_class: int) -> np.ndarray:
-    """Indices of the first ``per_class`` samples of each class, in their own order."""
+    """Return the indices of the first ``per_class`` samples of each class, in ascending order."""
     return np.sort(np.concatenate([np.flatnonzero(samples.labels == c)[:per_class] for c in range(10)]))
 
 
@@ -27,4 +27,4 @@ if __name__ == "__main__":
         test_images=full.test.images[test, ..., 0],
         test_labels=full.test.labels[test].astype(np.uint8),
     )
-    print(f"{TARGET.stat().st_size / 1e6:.2f} MB")
+    print(f"Wrote {TARGET.name} ({TARGET.stat().st_size / 1e6:.2f} MB)")

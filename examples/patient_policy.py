@@ -1,6 +1,6 @@
-"""A policy of your own in one file: serve whoever has waited longest, on the channel that served them fastest.
+"""A custom policy in one file: serve the client that has waited longest, on its fastest channel.
 
-python examples/patient_policy.py                                       # check it, then compare it
+python examples/patient_policy.py                                       # checks the policy, then compares it
 cd examples && fedlane compare paper-fmnist --policy patient_policy:Patient --policy lane --policy random --seeds 20
 """
 
@@ -15,7 +15,7 @@ from fedlane.records import Context, Feedback, IntArray, Problem, State
 
 @dataclass(frozen=True)
 class Patient(SinglePolicy):
-    """Longest wait first; each takes the free channel with its best mean delay, untried channels first."""
+    """Serve the longest-waiting clients first, each on its fastest free channel; untried channels come first."""
 
     name: ClassVar[str] = "patient"
     summary: ClassVar[str] = "longest wait first, on its fastest channel"
@@ -47,4 +47,4 @@ if __name__ == "__main__":
     check_policy(Patient())
     for policy in (Patient(), "lane", "random"):
         result = simulate("paper-fmnist", policy, seeds=range(20), learning=False).summary
-        print(f"{result['policy']:10} {result['cumulative_delay_s']['mean']:8.0f} s on the air")
+        print(f"{result['policy']:10} {result['cumulative_delay_s']['mean']:8.0f} s of simulated time")

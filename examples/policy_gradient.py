@@ -1,13 +1,13 @@
-"""A policy that learns by itself: REINFORCE on FedLane's Gymnasium environment, then set beside the others.
+"""Train a policy with REINFORCE on FedLane's Gymnasium environment and compare it with the built-in policies.
 
 cd examples
 python policy_gradient.py       # trains for about a minute on one core, writes policy_gradient.npz, compares
 fedlane compare paper-fmnist --policy policy_gradient:Learned --policy lane --seeds 20 --no-learning     # afterwards
 
-The agent fills a round pair by pair. Each free pair gets a score from a small network that sees the pair's features,
-their means over its client, its channel and all pairs, and what the pair would add to the slowest one chosen so far;
-the next pair is drawn from the softmax of the scores. In training every network is played by several copies at once,
-and a copy is rewarded for doing better than the others on the same network in the same round.
+The agent selects the pairs of a round one after the other. A small neural network scores each free pair from the pair's
+features, their means over its client, its channel and all pairs, and the delay that the pair would add to the slowest
+pair chosen so far. The next pair is drawn from the softmax of the scores. In training, several copies of the agent run
+on every radio network, and a copy's advantage is its return relative to the other copies in the same round.
 """
 
 from dataclasses import dataclass
@@ -32,7 +32,7 @@ REWARD, AVAILABLE = FEATURES.index("reward"), FEATURES.index("available")
 
 
 class Agent(nn.Module):
-    """Scores of pairs: observation (B, U, N, F) and the slowest pair chosen so far (B,) -> (B, U, N)."""
+    """Score pairs: observation (B, U, N, F) and normalised delay of the slowest pair so far (B,) -> (B, U, N)."""
 
     def __init__(self, hidden: int = 32) -> None:
         super().__init__()
@@ -45,17 +45,18 @@ class Agent(nn.Module):
         )
 
     def forward(self, seen: Tensor, slowest: Tensor) -> Tensor:
-        around = [seen.mean(dim=axes, keepdim=True).expand_as(seen) for axes in ((2,), (1,), (1, 2))]
+        """Compute the scores."""
+        means = [seen.mean(dim=axes, keepdim=True).expand_as(seen) for axes in ((2,), (1,), (1, 2))]
         so_far = slowest[:, None, None].expand(seen.shape[:3])
         added = torch.clamp(1.0 - seen[..., REWARD] - so_far, min=0.0)
-        inputs = torch.cat([seen, *around, so_far[..., None], added[..., None]], dim=-1)
+        inputs = torch.cat([seen, *means, so_far[..., None], added[..., None]], dim=-1)
         scores: Tensor = self.layers(inputs)[..., 0]
         return scores
 
 
 @dataclass
 class Chosen:
-    """One pair after the other, of one round: what was seen, what was free, what was taken."""
+    """The choices of one round, in order: slowest pair before each choice, free pairs, and the chosen pair."""
 
     slowest: list[Tensor]
     free: list[Tensor]
@@ -63,16 +64,16 @@ class Chosen:
 
 
 def choose(agent: Agent, seen: Tensor, noise: torch.Generator | None) -> tuple[Tensor, Chosen]:
-    """A matching (B, U, N) of zeros and ones; drawn with ``noise``, else the best pair each time."""
+    """Choose a matching (B, U, N) of zeros and ones: at random with ``noise``, otherwise the best pair each time."""
     batch, clients, channels = seen.shape[:3]
     taken, slowest = torch.zeros(batch, clients, channels), torch.zeros(batch, dtype=seen.dtype)
     free = seen[..., AVAILABLE] > 0
-    steps, every = Chosen([], [], []), torch.arange(batch)
+    steps, rows = Chosen([], [], []), torch.arange(batch)
     for _ in range(min(clients, channels)):
-        some = free.flatten(1).any(dim=1)
-        allowed = torch.where(some[:, None], free.flatten(1), True)  # nothing left: any pair, and it is not taken
+        any_free = free.flatten(1).any(dim=1)
+        allowed = torch.where(any_free[:, None], free.flatten(1), True)  # with no pair free, the choice is discarded
         scores = agent(seen, slowest).flatten(1).masked_fill(~allowed, -torch.inf)
-        if noise is None:  # rounded, so that equal pairs stay equal whatever else is in the batch
+        if noise is None:  # rounded, so that ties do not depend on the rest of the batch
             pair = (scores * 1e6).round().argmax(dim=1)
         else:
             pair = torch.multinomial(torch.softmax(scores, dim=1), 1, generator=noise)[:, 0]
@@ -80,16 +81,16 @@ def choose(agent: Agent, seen: Tensor, noise: torch.Generator | None) -> tuple[T
         steps.free.append(allowed)
         steps.pair.append(pair)
         client, channel = pair // channels, pair % channels
-        taken[every, client, channel] = torch.maximum(taken[every, client, channel], some.float())
-        slowest = torch.maximum(slowest, 1.0 - seen[every, client, channel, REWARD])
+        taken[rows, client, channel] = torch.maximum(taken[rows, client, channel], any_free.float())
+        slowest = torch.maximum(slowest, 1.0 - seen[rows, client, channel, REWARD])
         free = free.clone()
-        free[every, client, :] = False
-        free[every, :, channel] = False
+        free[rows, client, :] = False
+        free[rows, :, channel] = False
     return taken, steps
 
 
 def train(seed: int = 0, updates: int = UPDATES) -> Agent:
-    """REINFORCE: raise the log-probability of what did better than the copies' mean, discounted to the end."""
+    """Train an agent with REINFORCE; the baseline is the mean discounted return over the copies."""
     torch.manual_seed(seed)
     noise = torch.Generator().manual_seed(seed)
     agent = Agent()
@@ -98,8 +99,8 @@ def train(seed: int = 0, updates: int = UPDATES) -> Agent:
     for update in range(updates):
         first = 10_000 + NETWORKS * update  # networks never used in the comparison below
         networks = [first + k // COPIES for k in range(NETWORKS * COPIES)]
-        looks, steps, rewards = play(agent, env, networks, noise)
-        loss = -(log_probabilities(agent, looks, steps) * advantages(rewards)).mean()
+        observations, steps, rewards = play(agent, env, networks, noise)
+        loss = -(log_probabilities(agent, observations, steps) * advantages(rewards)).mean()
         for group in optimiser.param_groups:
             group["lr"] = RATE * (1.0 - 0.9 * update / updates)
         optimiser.zero_grad()
@@ -107,52 +108,52 @@ def train(seed: int = 0, updates: int = UPDATES) -> Agent:
         nn.utils.clip_grad_norm_(agent.parameters(), 1.0)
         optimiser.step()
         if update % 10 == 0 or update == updates - 1:
-            print(f"update {update:3}: mean reward of a round {rewards.mean():.3f}", flush=True)
+            print(f"update {update:3}: mean reward per round {rewards.mean():.3f}", flush=True)
     return agent
 
 
 def play(
     agent: Agent, env: SchedulingVectorEnv, networks: list[int], noise: torch.Generator
 ) -> tuple[list[Tensor], list[Chosen], Tensor]:
-    """One episode on every network: what was seen and chosen, and the rewards (rounds, R)."""
+    """Run one episode on every network and return the observations, the choices and the rewards (rounds, R)."""
     seen, _ = env.reset(seed=networks)
-    looks, steps, rewards = [], [], []
+    observations, steps, rewards = [], [], []
     with torch.no_grad():
         for _ in range(ROUNDS):
-            look = torch.from_numpy(seen)
-            taken, chosen = choose(agent, look, noise)
-            seen, reward, _, _, _ = env.step((2.0 * taken - 1.0).numpy())  # 1 for a chosen pair, -1 forbids the others
-            looks.append(look)
+            observed = torch.from_numpy(seen)
+            taken, chosen = choose(agent, observed, noise)
+            seen, reward, _, _, _ = env.step((2.0 * taken - 1.0).numpy())  # 1: chosen, -1: excluded
+            observations.append(observed)
             steps.append(chosen)
             rewards.append(torch.from_numpy(reward))
-    return looks, steps, torch.stack(rewards)
+    return observations, steps, torch.stack(rewards)
 
 
-def log_probabilities(agent: Agent, looks: list[Tensor], steps: list[Chosen]) -> Tensor:
-    """(rounds, R): of all the pairs that a round chose."""
+def log_probabilities(agent: Agent, observations: list[Tensor], steps: list[Chosen]) -> Tensor:
+    """Return the log-probability of all choices in each round, (rounds, R)."""
     picks = len(steps[0].pair)
-    seen = torch.cat([look for look in looks for _ in range(picks)])
-    scores = agent(seen, torch.cat([slowest for one in steps for slowest in one.slowest])).flatten(1)
-    scores = scores.masked_fill(~torch.cat([free for one in steps for free in one.free]), -torch.inf)
-    pair = torch.cat([pair for one in steps for pair in one.pair])
+    seen = torch.cat([seen for seen in observations for _ in range(picks)])
+    scores = agent(seen, torch.cat([slowest for step in steps for slowest in step.slowest])).flatten(1)
+    scores = scores.masked_fill(~torch.cat([free for step in steps for free in step.free]), -torch.inf)
+    pair = torch.cat([pair for step in steps for pair in step.pair])
     chosen = torch.log_softmax(scores, dim=1).gather(1, pair[:, None])[:, 0]
     return chosen.reshape(len(steps), picks, -1).sum(dim=1)
 
 
 def advantages(rewards: Tensor) -> Tensor:
-    """Discounted reward from each round on, less the mean over the network's copies, in standard deviations."""
+    """Return the discounted return from each round on, minus the mean over the network's copies, standardised."""
     returns = rewards.clone()
     for t in range(len(returns) - 2, -1, -1):
         returns[t] += DISCOUNT * returns[t + 1]
-    apart = returns.reshape(len(returns), NETWORKS, COPIES)
-    apart = (apart - apart.mean(dim=2, keepdim=True)).reshape(returns.shape)
-    return (apart / (apart.std() + 1e-8)).float()
+    by_network = returns.reshape(len(returns), NETWORKS, COPIES)
+    centred = (by_network - by_network.mean(dim=2, keepdim=True)).reshape(returns.shape)
+    return (centred / (centred.std() + 1e-8)).float()
 
 
 @register
 @dataclass(frozen=True)
 class Learned(Policy):
-    """The trained agent as a policy: its state is the environment's memory."""
+    """The trained agent as a policy, whose state is the environment's memory."""
 
     name: ClassVar[str] = "policy-gradient"
     summary: ClassVar[str] = "trained by REINFORCE in examples/policy_gradient.py"
@@ -161,13 +162,13 @@ class Learned(Policy):
     quota_slack: float = 0.125
 
     def init(self, problem: Problem) -> State:
-        loaded(self.weights)  # a missing file is said before the first round
+        loaded(self.weights)  # report a missing file before the first round
         return empty_memory(problem, self.quotas(problem))
 
     def select(self, state: State, context: Context, rng: RoundRng) -> IntArray:
         with torch.no_grad():
-            look = torch.from_numpy(observation(state, context.round, context.available)).double()
-            taken, _ = choose(loaded(self.weights), look, None)
+            observed = torch.from_numpy(observation(state, context.round, context.available)).double()
+            taken, _ = choose(loaded(self.weights), observed, None)
         pairs = taken.numpy() > 0
         return np.where(pairs.any(axis=2), pairs.argmax(axis=2), -1)
 
@@ -177,7 +178,7 @@ class Learned(Policy):
 
 @lru_cache
 def loaded(path: str) -> Agent:
-    """The agent of a file, in double precision."""
+    """Load an agent from a file, in double precision."""
     agent = Agent()
     try:
         with np.load(path, allow_pickle=False) as arrays:
@@ -188,15 +189,16 @@ def loaded(path: str) -> Agent:
 
 
 def main() -> None:
+    """Train the agent, save its weights, and compare it with other policies."""
     torch.set_num_threads(1)
     agent = train()
     np.savez(WEIGHTS, **{name: value.numpy() for name, value in agent.state_dict().items()})
-    print(f"wrote {Path(WEIGHTS)}")
+    print(f"Wrote {Path(WEIGHTS)}")
     check_policy(Learned())
     for policy in (Learned(), "lane", "mamab-om", "random"):
         result = simulate("paper-fmnist", policy, seeds=range(20), learning=False).summary
-        delay, least = result["cumulative_delay_s"]["mean"], result["min_participation"]["mean"]
-        print(f"{result['policy']:16} {delay:7.0f} s on the air, {least:.2f} of rounds for the client served least")
+        delay_s, participation = result["cumulative_delay_s"]["mean"], result["min_participation"]["mean"]
+        print(f"{result['policy']:16} {delay_s:7.0f} s of simulated time, min. participation {participation:.2f}")
 
 
 if __name__ == "__main__":

@@ -1,6 +1,8 @@
-"""Write docs/results.md and its pictures from a finished `fedlane reproduce`: python examples/results_page.py NOTE.md
+"""Write docs/results.md and its figures from a finished `fedlane reproduce`.
 
-NOTE.md says where and how long it was computed; everything else comes from the stored cells.
+python examples/results_page.py NOTE.md
+
+NOTE.md states on which machine and for how long the results were computed; the rest comes from the stored results.
 """
 
 import shutil
@@ -15,14 +17,15 @@ from fedlane.experiments.theorems import theorem_table
 
 
 def main(note: Path, folder: Path = Path("runs/reproduce"), docs: Path = Path("docs")) -> None:
+    """Copy the figures and write the page."""
     plan, store = ReproductionPlan(FIGURES, DELAY_SEEDS, LEARNING_SEEDS), ResultStore(folder)
     pictures = docs / "results"
     pictures.mkdir(exist_ok=True)
     for name in FIGURES:
         for suffix in (".png", ".parquet"):
             shutil.copy(folder / "figures" / f"{name}{suffix}", pictures)
-    said = "\n\n" + note.read_text(encoding="utf-8").strip()
-    text = page(plan, list(FIGURES), judge(plan, store), theorem_table(plan, store), "results", said)
+    introduction = "\n\n" + note.read_text(encoding="utf-8").strip()
+    text = page(plan, list(FIGURES), judge(plan, store), theorem_table(plan, store), "results", introduction)
     (docs / "results.md").write_text(text, encoding="utf-8")
 
 

@@ -160,16 +160,16 @@ CALIBRATE = ("privacy", "calibrate", "--epsilon", "8", "--delta", "1e-5", *SIZES
         (("compare", "quickstart", "--policy", "random", "--policy", "rndom"), "did you mean 'random'?"),
         (("show", "nothing"), "unknown scenario 'nothing'"),
         (("run", "--resume", "nowhere"), "nowhere cannot be resumed: checkpoint.npz is missing"),
-        (("run", "quickstart", "--resume", "x"), "--resume DIR continues that run as it is"),
+        (("run", "quickstart", "--resume", "x"), "--resume cannot be combined with"),
         (("run", "--set", "learning.model=mpl"), "unknown model 'mpl' (did you mean 'mlp'?)"),
-        (("run", "--set", "learning.model=nowhere:Net"), "learning.model 'nowhere:Net' cannot be made"),
+        (("run", "--set", "learning.model=nowhere:Net"), "learning.model 'nowhere:Net' cannot be created"),
         (
             ("run", "--set", "privacy.mechanism=rigorous", "--set", "privacy.epsilon=999"),
             "less than privacy.least_noise 0.5",
         ),
         (("run", "--device", "cuda"), "device cuda is not available here"),
         (("run", "--checkpoint-every", "0"), "--checkpoint-every must be at least 1, got 0"),
-        (("run", "--resume", "x", "--policy", "random"), "--resume DIR continues that run as it is"),
+        (("run", "--resume", "x", "--policy", "random"), "--resume cannot be combined with"),
         (("run", "--seed", str(2**63)), "seed must be less than 2^63"),
         (("run", "--rounds", "9" * 30), "rounds must be at most 2.14748e+09"),
         (("run", "--set", "network.power_up_dbm=-5000"), "network.power_up_dbm must be at least -1000, got -5000"),
@@ -275,7 +275,7 @@ def test_ctrl_c_saves_what_is_finished(tmp_path):
     process.send_signal(signal.SIGINT)
     _, errors = process.communicate(timeout=60)
     assert process.returncode == 130
-    assert "rounds are saved; go on with fedlane run --resume o" in " ".join(errors.split())
+    assert "rounds are saved; continue with fedlane run --resume o" in " ".join(errors.split())
     assert "Traceback" not in errors
     status = json.loads((tmp_path / "o" / "status.json").read_text())
     assert status["state"] == "interrupted"

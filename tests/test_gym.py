@@ -53,8 +53,7 @@ def test_a_policys_assignments_give_the_simulations_rounds(policy, changes):
     the reward is its formula on the simulator's own figures."""
     scenario = Scenario.load("quickstart").with_values({"rounds": 90, "privacy.max_uploads": 30, **changes})
     simulation = Simulation(scenario, policy, [11])
-    while not simulation.finished:
-        simulation.step()
+    simulation.play()
     trace, channels = simulation.trace, scenario.network.channels
     slack, V = simulation.policy.quota_slack, 3.0
     env = gymnasium.make(fg.ID, scenario=scenario, V=V, quota_slack=slack)

@@ -10,7 +10,7 @@ import pytest
 import fedlane
 
 ROOT = Path(fedlane.__file__).parent
-NEUTRAL = {"cache", "records", "rng", "validate", "matching"}
+NEUTRAL = {"cache", "files", "intervals", "matching", "records", "rng", "validate"}
 PLANES = ("network", "scheduling", "learning", "privacy", "theory")
 
 

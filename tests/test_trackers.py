@@ -122,7 +122,7 @@ def test_a_run_that_fails_is_said_and_a_store_that_fails_costs_nothing():
             raise InputError("the store is gone")
 
     gone, told = Gone(), Told()
-    with pytest.warns(UserWarning, match="the store is gone; the run goes on without it"):
+    with pytest.warns(UserWarning, match="the store is gone; the run continues without this tracker"):
         simulate("quickstart", rounds=5, learning=False, trackers=[gone, told])
     assert len(told.rounds) == 5
 
@@ -180,8 +180,8 @@ def test_a_run_that_is_killed_and_goes_on_has_every_step_once(tmp_path):
         "        os._exit(9)\n"
         "    step(self)\n"
         "Simulation.step = stop\n"
-        "from fedlane import track_mlflow\n"
-        "track_mlflow.FLUSH_S = 0.0\n"
+        "import fedlane.trackers.mlflow\n"
+        "fedlane.trackers.mlflow.FLUSH_S = 0.0\n"
         f"sys.argv[1:] = {list(options)!r}\n"
         "from fedlane.cli import main\n"
         "main()\n"
@@ -237,7 +237,7 @@ def test_compare_tracks_each_policy_and_asks_nobody(tmp_path):
     ("text", "message"),
     [
         ("tensorbord", "unknown tracker 'tensorbord' (did you mean 'tensorboard'?)"),
-        ("mlflow:", "--track mlflow: names no place"),
+        ("mlflow:", "missing location after ':' in --track mlflow:"),
         ("mlflow:nowhere://x", "MLflow at nowhere://x cannot be used: "),
         ("tensorboard:/dev/null/x", "TensorBoard folder /dev/null/x/o cannot be written: Not a directory"),
     ],
@@ -280,7 +280,7 @@ def test_a_full_disk_costs_the_tracker_and_not_the_run(tmp_path):
     )
     result = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True)
     assert (result.returncode, result.stdout) == (0, "300\n"), result.stderr
-    line = "TensorBoard folder o/tensorboard cannot be written: File too large; the run goes on without it"
+    line = "TensorBoard folder o/tensorboard cannot be written: File too large; the run continues without this tracker"
     assert line in result.stderr
 
 

@@ -4,9 +4,10 @@ import contextlib
 import hashlib
 import json
 import os
-import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
+
+from fedlane.files import write_atomically
 
 
 def cache_folder() -> Path:
@@ -39,9 +40,7 @@ def remembered(
     content = json.dumps({"key": json.loads(text), "values": values, "digest": _digest(text + repr(values))})
     with contextlib.suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile("w", dir=path.parent, delete=False, encoding="utf-8") as file:
-            file.write(content)
-        Path(file.name).replace(path)
+        write_atomically(path, content.encode())
     return values
 
 

@@ -91,6 +91,96 @@ class Feedback:
     """The problem as it was in this round; every run sets it."""
 
 
+MEASURES = ("delay_s", "clock_s", "punctual", "accuracy", "loss", "max_queue", "epsilon")
+"""Names of the per-round measures that trackers log."""
+
+
+@dataclass(frozen=True)
+class RunInfo:
+    """What is fixed during a simulated run and shown with every round.
+
+    Attributes:
+        scenario: Name of the scenario.
+        policy: The policy as the user named it, parameters included.
+        seeds: One seed per replica.
+        rounds: Number of rounds of the whole run.
+        channels: Number of channels, N.
+        deadline_s: Deadline of a round in seconds.
+        mechanism: Name of the privacy mechanism: ``none``, ``paper`` or ``rigorous``.
+        epsilon_agreed: The largest epsilon that any client agreed to; infinite without a mechanism.
+    """
+
+    scenario: str
+    policy: str
+    seeds: tuple[int, ...]
+    rounds: int
+    channels: int
+    deadline_s: float
+    mechanism: str
+    epsilon_agreed: float
+
+
+@dataclass(frozen=True)
+class RoundDetail:
+    """Assignments, queues, budgets and the history after a round, as displays show them.
+
+    The arrays are views of the run's own memory: read them, but do not change them.
+
+    Attributes:
+        client: (R, N): the client on each channel, -1 for none.
+        download_s: (R, N): download time in seconds; NaN on an unused channel.
+        compute_s: (R, N): computation time in seconds; NaN on an unused channel.
+        upload_s: (R, N): upload time in seconds; NaN on an unused channel.
+        queue: (R, U): each client's queue, in rounds behind its quota.
+        uploads_left: (R, U): uploads that each client's privacy budget still allows.
+        delay_history_s: (R, rounds so far): delay of every round in seconds, capped at the deadline.
+        accuracy_history: (R, rounds so far): test accuracy; NaN where the model was not evaluated.
+        epsilon_paper: (R,): the largest epsilon of a client by the paper's formula; None for other mechanisms.
+    """
+
+    client: IntArray
+    download_s: FloatArray
+    compute_s: FloatArray
+    upload_s: FloatArray
+    queue: FloatArray
+    uploads_left: IntArray
+    delay_history_s: FloatArray
+    accuracy_history: FloatArray
+    epsilon_paper: FloatArray | None
+
+
+@dataclass(frozen=True)
+class RoundRecord:
+    """One round in every replica: what trackers log and displays show. Every array has shape (R,).
+
+    Attributes:
+        round: Index of the round, starting at 0; -1 before the first round.
+        delay_s: Delay of the round in seconds, capped at the deadline.
+        clock_s: Simulated time in seconds at the end of the round.
+        punctual: Number of clients that met the deadline.
+        max_queue: The longest queue after the round.
+        accuracy: Test accuracy; None if the model was not evaluated in this round.
+        loss: Test loss; None if the model was not evaluated in this round.
+        epsilon: The largest epsilon that any client has spent; None without a mechanism.
+        detail: Everything else that a display shows; None in a record that was not made by a simulation.
+    """
+
+    round: int
+    delay_s: FloatArray
+    clock_s: FloatArray
+    punctual: IntArray
+    max_queue: FloatArray
+    accuracy: FloatArray | None
+    loss: FloatArray | None
+    epsilon: FloatArray | None
+    detail: RoundDetail | None = None
+
+    def values(self) -> dict[str, FloatArray]:
+        """The measures that exist in this round, by name, in the order of `MEASURES`."""
+        measures = {name: getattr(self, name) for name in MEASURES}
+        return {name: np.asarray(array, np.float64) for name, array in measures.items() if array is not None}
+
+
 State = Mapping[str, NDArray[Any]]
 """A policy's memory: named arrays, each with a leading replica axis, so that any state can be saved."""
 

@@ -12,9 +12,9 @@ from fedlane.experiments import reproduce as paper
 from fedlane.experiments import store as cells_module
 from fedlane.experiments.reproduce import FIGURES, PaperFigure, ReproductionPlan, chosen, export_pieces, import_pieces
 from fedlane.experiments.store import SETTINGS, Experiment, ResultStore, batches
-from fedlane.learning import replay
+from fedlane.learning import schedule
 from fedlane.learning.datasets import Samples
-from fedlane.learning.replay import Schedule, learn
+from fedlane.learning.schedule import Schedule, learn
 from fedlane.validate import InputError
 
 ROUNDS = 12
@@ -207,7 +207,7 @@ class TestLearning:
 def small_test_set(cifar10, monkeypatch):
     """CIFAR-10 with a test set of 500 images: testing is what takes the time."""
     few = Samples(cifar10.test.images[:500], cifar10.test.labels[:500])
-    monkeypatch.setattr(replay, "load_dataset", lambda name: dataclasses.replace(cifar10, test=few))
+    monkeypatch.setattr(schedule, "load_dataset", lambda name: dataclasses.replace(cifar10, test=few))
 
 
 @pytest.mark.xdist_group("cifar10")  # unpacked once

@@ -19,7 +19,7 @@ from fedlane.experiments.loss_gaps import (
 from fedlane.experiments.reproduce import FIGURES, ReproductionPlan
 from fedlane.experiments.store import Experiment, ResultStore
 from fedlane.experiments.theorems import compute_convergence, convergence_panels, theorem_table, to_measure
-from fedlane.learning import replay
+from fedlane.learning import schedule
 from fedlane.learning.datasets import load_dataset
 from fedlane.learning.models import make_model
 from fedlane.theory import Bound
@@ -88,8 +88,8 @@ SMALL = Experiment("fashion-mnist", "random", "softmax-slow")
 @pytest.fixture
 def store(tmp_path, monkeypatch):
     """Fashion-MNIST's subset stands in for the whole set: what is learned from is the same kind of thing."""
-    monkeypatch.setattr(replay, "load_dataset", lambda name: load_dataset("fashion-mnist-mini"))
-    monkeypatch.setattr(replay.LearningTask, "federation", _of_the_subset(replay.LearningTask.federation))
+    monkeypatch.setattr(schedule, "load_dataset", lambda name: load_dataset("fashion-mnist-mini"))
+    monkeypatch.setattr(schedule.LearningTask, "federation", _of_the_subset(schedule.LearningTask.federation))
     made = ResultStore(tmp_path, rounds=ROUNDS)
     made.schedule(SMALL, [0])
     made.schedule(Experiment("fashion-mnist", "random", "softmax"), [0])

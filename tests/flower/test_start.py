@@ -325,7 +325,9 @@ def test_what_a_node_says_stays_within_its_line_of_the_log(tmp_path, caplog):
 
 
 def test_nobody_comes(tmp_path, caplog):
-    with pytest.raises(InputError, match=r"within 0.5 s: 1 nodes were connected and 1 had introduced themselves \(min_clients is 3\)"):
+    with pytest.raises(
+        InputError, match=r"within 0.5 s: 1 nodes were connected and 1 had introduced themselves \(min_clients is 3\)"
+    ):
         strategy(tmp_path, min_clients=3).start(Here(Node("a")), ARRAYS, num_rounds=1, timeout=0.5)
     with pytest.raises(InputError, match="1 nodes were connected and 0 had introduced"):
         strategy(tmp_path).start(Here(lambda message: RecordDict({})), ARRAYS, num_rounds=1, timeout=0.5)

@@ -146,7 +146,7 @@ def test_a_later_try_goes_on_where_an_earlier_one_stopped(server):
     archived(server)
     server.behaviour.update(cut=99)
     info = tiny(server.home + "all.tar.gz")
-    with pytest.raises(InputError, match="the part so far is kept and resumed"):
+    with pytest.raises(InputError, match="what was received is kept and resumed"):
         datasets._download(info)
     server.behaviour.update(cut=0)
     before = len(server.requests)

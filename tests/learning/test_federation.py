@@ -10,12 +10,13 @@ import torch
 sys.path.insert(0, str(Path(__file__).parent))
 import slow
 
+from fedlane.learning import layered_model, local, sampling
 from fedlane.learning.aggregate import Uploads, aggregate_
 from fedlane.learning.datasets import load_dataset
 from fedlane.learning.federation import FederationBatch
-from fedlane.learning.local import draw_samples
 from fedlane.learning.models import make_model
 from fedlane.learning.partition import Partition, label_counts
+from fedlane.learning.sampling import draw_samples
 from fedlane.records import MechanismSpec
 
 CLIENTS = 6
@@ -139,37 +140,31 @@ def test_a_client_with_less_than_a_batch_uses_all_it_has(data):
 
 def test_compiled_and_plain_draws_are_the_same_numbers(data, monkeypatch):
     """With Numba or without, on a CPU or a GPU: the same samples."""
-    import fedlane.learning.local as local
-
     learner = federation(data, (0, 5), batch=[3, 8, 8, 8, 8, 8])
     replica, client = torch.tensor([0, 0, 1, 1]), torch.tensor([0, 3, 5, 1])
     arguments = drawing(learner, 17, replica, client)
     compiled = draw_samples(*arguments)
-    monkeypatch.setattr(local, "cpu_kernels", None)
+    monkeypatch.setattr(sampling, "cpu_kernels", None)
     for a, b in zip(compiled, draw_samples(*arguments), strict=True):
         assert torch.equal(a, b)
 
 
 def test_compiled_and_plain_poisson_samples_are_the_same(data, monkeypatch):
-    import fedlane.learning.local as local
-
     learner = federation(data, (0, 5), batch=[3, 8, 8, 8, 8, 2000], sampling="poisson")
     for client in range(CLIENTS):
         compiled = drawn(learner, 17, 1, client)
         with monkeypatch.context() as patch:
-            patch.setattr(local, "cpu_kernels", None)
+            patch.setattr(sampling, "cpu_kernels", None)
             plain = drawn(learner, 17, 1, client)
         for a, b in zip(compiled, plain, strict=True):
             assert torch.equal(a, b)
 
 
 def test_compiled_and_plain_training_agree(data, monkeypatch):
-    import fedlane.learning.local as local
-    import fedlane.learning.models as models
-
     compiled = plays(federation(data, range(8)))
     monkeypatch.setattr(local, "cpu_kernels", None)
-    monkeypatch.setattr(models, "mlp_tail", None)
+    monkeypatch.setattr(sampling, "cpu_kernels", None)
+    monkeypatch.setattr(layered_model, "mlp_tail", None)
     plain = plays(federation(data, range(8)))
     torch.testing.assert_close(compiled.weights, plain.weights, rtol=0, atol=FLOAT_TOLERANCE)
 
@@ -239,10 +234,8 @@ def test_the_same_seed_gives_the_same_bits(data):
 
 def test_work_in_pieces_is_the_same_work(data, monkeypatch):
     """Little memory: replicas and test samples go through in pieces."""
-    import fedlane.learning.federation as module
-
     whole = plays(federation(data, range(8)))
-    monkeypatch.setattr(module, "CPU_MEMORY_BYTES", 4e6)
+    monkeypatch.setattr("fedlane.learning.federation.CPU_MEMORY_BYTES", 4e6)
     pieces = plays(federation(data, range(8)))
     assert pieces._replicas_at_once(3) < 4
     torch.testing.assert_close(pieces.weights, whole.weights, rtol=0, atol=FLOAT_TOLERANCE)

@@ -230,19 +230,19 @@ def test_a_module_by_import_path(monkeypatch):
     assert make_model("test_models:sequential", (1, 28, 28), 10).initial(0).shape == (7850,)
     for name, message in (
         ("test_models:Normed", "has buffers"),
-        ("test_models:Wide", "must give 10 scores"),
-        ("test_models:slow", "cannot be made"),
-        ("test_models:Nothing", "cannot be made"),
+        ("test_models:Wide", "must return 10 scores"),
+        ("test_models:slow", "cannot be created"),
+        ("test_models:Nothing", "cannot be created"),
         ("test_models:Forgetful", "has no per-sample gradients"),
         ("test_models:Empty", "has no parameters"),
-        ("test_models:Broken", "cannot be made: no luck"),
-        (":Net", "cannot be made"),
-        ("no_such_module:Net", "cannot be made"),
+        ("test_models:Broken", "cannot be created: no luck"),
+        (":Net", "cannot be created"),
+        ("no_such_module:Net", "cannot be created"),
         ("mpl", "unknown model 'mpl'"),
     ):
         with pytest.raises(InputError, match=message):
             make_model(name, (1, 28, 28), 10)
-    with pytest.raises(InputError, match="does not take images 3 x 32 x 32"):
+    with pytest.raises(InputError, match="does not accept images of 3 x 32 x 32"):
         make_model("test_models:Net", (3, 32, 32), 10)
 
 
@@ -257,10 +257,8 @@ def saturated(model, scale_of_weights):
 @pytest.mark.parametrize("compiled", [True, False])
 def test_a_masked_sample_without_a_gradient_changes_nothing(name, compiled, monkeypatch):
     """Its gradient underflows to 0: 0 / 0 must not reach the others, whatever the mask hides."""
-    import fedlane.learning.models as module
-
     if not compiled:
-        monkeypatch.setattr(module, "mlp_tail", None)
+        monkeypatch.setattr("fedlane.learning.layered_model.mlp_tail", None)
     model = make_model(name, (1, 4, 4), 10)
     weights, images = saturated(model, 1e4)
     best = int(model.logits(weights, images)[0, 3].argmax())
@@ -278,10 +276,8 @@ def test_a_masked_sample_without_a_gradient_changes_nothing(name, compiled, monk
 @pytest.mark.parametrize("compiled", [True, False])
 def test_a_sample_that_overflows_counts_for_nothing(compiled, monkeypatch):
     """A server may choose weights that overflow on one record only: the upload must not tell that it was there."""
-    import fedlane.learning.models as module
-
     if not compiled:
-        monkeypatch.setattr(module, "mlp_tail", None)
+        monkeypatch.setattr("fedlane.learning.layered_model.mlp_tail", None)
     model = make_model("mlp", (1, 4, 4), 10)
     weights = model.initial(1)[None].clone()
     weights[0, 5] = 3e38  # one pixel, which only the last sample has

@@ -147,7 +147,7 @@ def test_the_record_of_a_real_run():
     simulation = Simulation(Scenario.load("quickstart").with_values({"rounds": 30}), "mamab-om", [3, 4], learning=True)
     for _ in range(25):
         simulation.step()
-    record = live_view(simulation, 12.0)
+    record = live_view(simulation.info, simulation.last_round(), 12.0)
     run = simulation.result()
     rounds = run.rounds.to_pylist()
     assert (record.round, record.rounds, record.seeds) == (25, 30, (3, 4))
@@ -232,7 +232,7 @@ def test_ctrl_c_on_a_terminal_saves_and_says_how_to_go_on(tmp_path):
     code, _, seen = on_a_terminal(command, tmp_path, interrupt="on the air")
     assert code == 130
     said = seen.replace("\r\n", "")
-    assert re.search(r"interrupted: the first \d+ rounds are saved; go on with fedlane run --resume o", said)
+    assert re.search(r"interrupted: the first \d+ rounds are saved; continue with fedlane run --resume o", said)
     assert seen.count("\x1b[?25l") == seen.count("\x1b[?25h") > 0
     assert json.loads((tmp_path / "o" / "status.json").read_text())["state"] == "interrupted"
 

@@ -21,8 +21,7 @@ import sys
 import torch
 torch.set_num_threads(1)
 from pathlib import Path
-from fedlane.cli.display import Display
-from fedlane.cli.session import messages, play
+from fedlane.cli.session import Session
 from fedlane.scenario import Scenario
 from fedlane.simulation.results import RunFolder
 from fedlane.simulation.run import Simulation
@@ -30,13 +29,15 @@ import fedlane.learning.federation, fedlane.report.figures, os, signal, time
 
 scenario = Scenario.load("quickstart").with_values({"rounds": ROUNDS, "learning.evaluate_every": 3})
 
+session = Session(quiet=True, checkpoint_every=2)
+
 def work(folder):
     if (folder / "checkpoint.npz").exists():
-        play("resuming", lambda: Simulation.resume(folder), RunFolder(folder), 2, Display(messages, quiet=True))
+        session.play("resuming", lambda: Simulation.resume(folder), RunFolder(folder))
     else:
         import shutil; shutil.rmtree(folder, ignore_errors=True)
         make = lambda: Simulation(scenario, "lane", [0, 1], learning=True)
-        play("lane", make, RunFolder.create(folder), 2, Display(messages, quiet=True))
+        session.play("lane", make, RunFolder.create(folder))
 
 # Each line of input names a folder and a time; a child plays there until it is done or the time is up.
 for line in sys.stdin:
@@ -122,8 +123,7 @@ def test_every_policy_resumes_to_the_same_schedule(policy, tmp_path):
     scenario = Scenario.load("paper-fmnist").with_values({"rounds": 60, "privacy.max_uploads": 20})
 
     def finish(simulation):
-        while not simulation.finished:
-            simulation.step()
+        simulation.play()
         return simulation.result()
 
     whole = finish(Simulation(scenario, policy, [3, 5]))
@@ -158,7 +158,6 @@ def test_a_finished_run_keeps_no_checkpoint(tmp_path):
     folder = RunFolder.create(tmp_path / "r")
     folder.write(simulation.result(), checkpoint=simulation.checkpoint(), interrupted=True)
     assert json.loads((tmp_path / "r" / "status.json").read_text())["state"] == "interrupted"
-    while not simulation.finished:
-        simulation.step()
+    simulation.play()
     folder.write(simulation.result())
     assert not (tmp_path / "r" / "checkpoint.npz").exists()

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from fedlane import Run, Scenario, simulate
-from fedlane.cli.display import Display
-from fedlane.cli.session import messages
+from fedlane.cli.session import Session
 from fedlane.privacy import account
 from fedlane.privacy.paper import formula_6, leakage_lower_bound, paper_noise
 from fedlane.privacy.run_ledger import NAME, read_run_accounts
@@ -16,7 +15,7 @@ from fedlane.simulation.run import Simulation
 from fedlane.simulation.setup import prepare
 from fedlane.validate import InputError
 
-QUIET = Display(messages, quiet=True)
+QUIET = Session(quiet=True)
 POLICIES = ("lane", "mamab-om:T0=5", "mamab-gmba:T0=5", "random", "round-robin", "single-ucb", "genie")
 
 
@@ -134,8 +133,7 @@ def test_a_run_resumed_after_a_crash_charges_nothing_twice(tmp_path):
     assert len((folder.path / NAME).read_text().splitlines()) == 10
     again = Simulation.resume(folder.path)
     again.ledger.attach_file(folder.path)
-    while not again.finished:
-        again.step()
+    again.play()
     unbroken = simulate(scenario(rounds=12), "lane", seeds=[4], learning=False)
     assert (folder.path / NAME).read_text() == unbroken.ledger
     np.testing.assert_array_equal(read_run_accounts(folder.path / NAME).uploads, again._uploads)
@@ -182,8 +180,7 @@ def test_a_schedule_carries_the_mechanism(tmp_path):
     from fedlane.learning.replay import Schedule, learn
 
     simulation = Simulation(scenario(rounds=6), "lane", [1], learning=True)
-    while not simulation.finished:
-        simulation.step()
+    simulation.play()
     simulation.schedule().save(tmp_path / "s.npz")
     loaded = Schedule.load(tmp_path / "s.npz")
     assert loaded.task.mechanism.sampling == "poisson"
@@ -203,13 +200,12 @@ def test_each_replica_is_its_own(mechanism):
 
 
 def test_a_run_that_cannot_be_resumed_keeps_its_ledger(tmp_path):
-    from fedlane.cli.session import play
     from fedlane.simulation.results import RunFolder
 
     simulate(scenario(rounds=4), "lane", learning=False).save(tmp_path / "run")
     before = (tmp_path / "run" / NAME).read_text()
     with pytest.raises(InputError, match="the run is finished"):
-        play("resuming", lambda: Simulation.resume(tmp_path / "run"), RunFolder(tmp_path / "run"), 50, QUIET)
+        QUIET.play("resuming", lambda: Simulation.resume(tmp_path / "run"), RunFolder(tmp_path / "run"))
     assert (tmp_path / "run" / NAME).read_text() == before
 
 
@@ -224,7 +220,6 @@ def test_a_run_that_cannot_be_resumed_keeps_its_ledger(tmp_path):
 )
 def test_a_ledger_that_was_changed_stops_the_resumed_run(tmp_path, change):
     """Before a round is played, and whether or not it is longer than the checkpoint."""
-    from fedlane.cli.session import play
     from fedlane.simulation.results import RunFolder
 
     whole = Simulation(scenario(rounds=12), "lane", [4])
@@ -238,14 +233,13 @@ def test_a_ledger_that_was_changed_stops_the_resumed_run(tmp_path, change):
     changed = "".join(change(file.read_text().splitlines(keepends=True)))
     file.write_text(changed)
     with pytest.raises(InputError, match=r"is damaged|holds other uploads"):
-        play("resuming", lambda: Simulation.resume(folder.path), RunFolder(folder.path), 50, QUIET)
+        QUIET.play("resuming", lambda: Simulation.resume(folder.path), RunFolder(folder.path))
     assert file.read_text() == changed
 
 
 def test_many_sizes_under_the_paper_s_mechanism_are_few_curves_and_stay_lower_bounds():
     run = Simulation(scenario(privacy__mechanism="paper", data__imbalance=0.5, rounds=8), "random", range(6))
-    while not run.finished:
-        run.step()
+    run.play()
     assert len(run.spending.terms) < 35 < 60  # of 60 clients
     clients, spec = run.result().clients.to_pydict(), run.setup.mechanism
     for replica, client, uploads, epsilon in list(

@@ -15,8 +15,7 @@ LIVELOCKED = (13, 38, 64, 73, 84)
 @cache
 def played(policy, rounds=500, seeds=tuple(SEEDS)):
     simulation = Simulation(Scenario.load("paper-fmnist").with_values({"rounds": rounds}), policy, seeds)
-    while not simulation.finished:
-        simulation.step()
+    simulation.play()
     return simulation
 
 
@@ -25,7 +24,7 @@ def delay_s(policy):
 
 
 def smallest_participation(simulation):
-    _, in_time = simulation.trace.counts(5.0)
+    _, in_time = simulation.trace.counts()
     return in_time / simulation.round
 
 

@@ -1,1 +1,1 @@
-"""A private federation on lanes: Fashion-MNIST pictures at the clients, a small network between them."""
+"""A private federation on lanes: clients hold Fashion-MNIST images and train a small neural network."""

@@ -1,4 +1,4 @@
-"""The client: its own model and records, and terms that are its own, not the run's."""
+"""The client app: its model and records, with privacy terms from the node's configuration."""
 
 from functools import partial
 from pathlib import Path
@@ -9,24 +9,24 @@ from fedlane.flower import LaneClient, lane_app
 
 
 def make_client(context: Context) -> LaneClient:
-    """The client of this node.
+    """Create the client of this node.
 
-    Terms and ledger come from the node's configuration: whoever submits a run writes the run's.
+    Terms and ledger come from the node's configuration, because the run's is written by the person who submits the run.
     """
     from lane_app.task import CLASSES, Net, my_records
 
-    mine = context.node_config
-    ledger = Path("~/.fedlane/lane-app") / f"client-{mine['partition-id']}.ledger"
+    node = context.node_config
+    ledger = Path("~/.fedlane/lane-app") / f"client-{node['partition-id']}.ledger"
     return LaneClient(
         model=partial(Net, int(context.run_config["hidden"])),
         data=my_records,
         classes=CLASSES,
         learning_rate=0.3,
         batch_size=64,
-        epsilon=float(mine.get("epsilon", 8.0)),
-        max_uploads=int(mine.get("max-uploads", 100)),
-        ledger=str(mine.get("fedlane-ledger", ledger)),
-        create_ledger=True,  # these are toy records; a real client's owner makes its ledger once, by hand
+        epsilon=float(node.get("epsilon", 8.0)),
+        max_uploads=int(node.get("max-uploads", 100)),
+        ledger=str(node.get("fedlane-ledger", ledger)),
+        create_ledger=True,  # for demonstration data; the owner of real data creates the ledger once, by hand
     )
 
 

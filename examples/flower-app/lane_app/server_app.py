@@ -1,4 +1,4 @@
-"""The base station: FedAvg, with nodes and lanes chosen by FedLane."""
+"""The server app: FedAvg, with clients and lanes selected by FedLane."""
 
 from functools import partial
 from pathlib import Path
@@ -15,7 +15,7 @@ app = ServerApp()
 
 @app.main()
 def main(grid: Grid, context: Context) -> None:
-    """Train for as many rounds as the run asks for; a second run on the same state folder goes on where it ended."""
+    """Train for the configured number of rounds, continuing from the state folder if it holds an earlier run."""
     config = context.run_config
     model = partial(Net, int(config["hidden"]))
     test = public_records()

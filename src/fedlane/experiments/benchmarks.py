@@ -292,7 +292,6 @@ def best_of(repeats: int, *calls: Callable[[], object]) -> list[float]:
 def _run(scenario: Scenario, policy: str, seeds: range | list[int]) -> float:
     start = time.perf_counter()
     simulation = Simulation(scenario, policy, seeds)
-    while not simulation.finished:
-        simulation.step()
+    simulation.play()
     simulation.result()
     return time.perf_counter() - start

@@ -7,7 +7,7 @@ import numpy as np
 from fedlane.experiments.regret_and_timing import complexity_panels, regret_panels
 from fedlane.experiments.reproduce import BASELINES, BUDGETS, PAPER, SENSITIVITY, ReproductionPlan
 from fedlane.experiments.store import Experiment, ResultStore
-from fedlane.learning.replay import Curves
+from fedlane.learning.schedule import Curves
 from fedlane.privacy.paper import PaperLeakage, composed_gaussian, formula_6
 from fedlane.records import FloatArray
 from fedlane.report.paper_figures import Line, Panel

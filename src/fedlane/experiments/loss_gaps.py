@@ -19,7 +19,7 @@ from fedlane.learning.evaluate import evaluate
 from fedlane.learning.federation import FederationBatch
 from fedlane.learning.local import as_inputs
 from fedlane.learning.models import Batch, Model, make_model
-from fedlane.learning.replay import LearningTask
+from fedlane.learning.schedule import LearningTask
 from fedlane.records import BoolArray, FloatArray, IntArray, MechanismSpec
 from fedlane.rng import generator
 from fedlane.theory import Bound, BoundInputs, convex_bound, nonconvex_bound

@@ -15,8 +15,9 @@ from pathlib import Path
 
 import numpy as np
 
-from fedlane.experiments.store import READING_FAILS, Experiment, ResultStore, batches
-from fedlane.learning.replay import Curves
+from fedlane.experiments.store import Experiment, ResultStore, batches
+from fedlane.files import READ_ERRORS, load_arrays
+from fedlane.learning.schedule import Curves
 from fedlane.validate import InputError, unknown
 
 PAPER = tuple(f"mamab-{kind}:V={v}" for kind in ("om", "gmba") for v in (1, 10, 100))
@@ -179,9 +180,9 @@ def import_pieces(store: ResultStore, folder: Path) -> int:
                 (Experiment(**{k: v for k, v in row.items() if k != "seed"}), int(row["seed"])) for row in rows["rows"]
             ]
             rounds = int(rows["rounds"])
-            with file.open("rb") as content, np.load(content, allow_pickle=False) as stored:
-                arrays = {name: stored[name] for name in ("round", "clock_s", "accuracy", "loss")}
-        except READING_FAILS as error:
+            stored = load_arrays(file)
+            arrays = {name: stored[name] for name in ("round", "clock_s", "accuracy", "loss")}
+        except READ_ERRORS as error:
             raise InputError(f"{file} cannot be taken in: {error}") from error
         shape = (len(wanted), len(arrays["round"]))
         fits = rounds == store.rounds and all(arrays[name].shape == shape for name in ("clock_s", "accuracy", "loss"))

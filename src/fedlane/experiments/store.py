@@ -4,10 +4,7 @@ A cell's schedule is computed for many seeds at once and saved, one file a seed;
 is there is never computed again, so that a run that was killed goes on. Learning batches the seeds of many cells.
 """
 
-import contextlib
-import tempfile
-import zipfile
-import zlib
+import io
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,19 +13,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedlane.cli.session import file_name
-from fedlane.learning.replay import Curves, LearningTask, Schedule, learn
+from fedlane.files import READ_ERRORS, file_name, load_arrays, write_atomically
+from fedlane.learning.schedule import Curves, LearningTask, Schedule, learn
 from fedlane.records import BoolArray, FloatArray, IntArray
 from fedlane.scenario import Scenario
 from fedlane.simulation.run import Simulation, learning_task
 from fedlane.simulation.setup import prepare
 from fedlane.validate import InputError
 
-READING_FAILS = (
-    *(OSError, ValueError, KeyError, EOFError, TypeError, AttributeError, NotImplementedError),
-    *(zipfile.BadZipFile, zlib.error),
-)
-"""What reading a damaged file may raise."""
 TASKS = {"fashion-mnist": "paper-fmnist", "cifar10": "paper-cifar10"}
 SETTINGS: dict[str, dict[str, Any]] = {
     "base": {},
@@ -122,14 +114,12 @@ class ResultStore:
         if not todo:
             return
         simulation = Simulation(cell.scenario(self.rounds), cell.policy, todo)
-        while not simulation.finished:
-            simulation.step()
+        simulation.play()
         trace = simulation.trace
-        punctual = trace.total_s <= simulation.setup.problem.deadline_s
         for r, seed in enumerate(todo):
             arrays = {
                 "client": trace.client[r],
-                "punctual": punctual[r],
+                "punctual": trace.punctual[r],
                 "delay_s": trace.delay_s[r],
                 "queue": trace.queue[r],
                 "quota": simulation.quota[r],
@@ -211,15 +201,13 @@ def _joined(tasks: Sequence[LearningTask]) -> LearningTask:
 
 
 def _save(path: Path, arrays: dict[str, NDArray[Any]]) -> None:
-    """Write a file under a temporary name, then give it its own: what is there is whole."""
+    """Write a file as a whole, and its folder where there is none."""
+    content = io.BytesIO()
+    np.savez_compressed(content, allow_pickle=False, **arrays)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:
-            np.savez_compressed(file, allow_pickle=False, **arrays)
-        Path(file.name).replace(path)
+        write_atomically(path, content.getvalue())
     except OSError as error:
-        with contextlib.suppress(OSError, UnboundLocalError):
-            Path(file.name).unlink()
         raise InputError(f"{path} cannot be written: {error.strerror}") from error
 
 
@@ -227,7 +215,6 @@ def _load(path: Path) -> dict[str, NDArray[Any]]:
     if not path.is_file():
         raise InputError(f"{path} is not there: it has not been computed yet")
     try:
-        with path.open("rb") as file, np.load(file, allow_pickle=False) as stored:
-            return {name: stored[name] for name in stored.files}
-    except READING_FAILS as error:
+        return load_arrays(path)
+    except READ_ERRORS as error:
         raise InputError(f"{path} is damaged: remove it, and it is computed again ({error})") from error

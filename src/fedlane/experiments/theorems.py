@@ -20,8 +20,8 @@ from fedlane.experiments.loss_gaps import (
 from fedlane.experiments.regret_and_timing import REGRET_SEEDS, assignment_of, mean_rewards, promised_regret
 from fedlane.experiments.reproduce import FIGURES, PAPER, ReproductionPlan
 from fedlane.experiments.store import Experiment, ResultStore, batches
+from fedlane.intervals import student_interval
 from fedlane.records import FloatArray
-from fedlane.report.figures import band
 from fedlane.report.paper_figures import Line, Panel
 from fedlane.theory import Bound, gaps, pseudo_regret
 
@@ -171,7 +171,7 @@ def _convergence_row(plan: ReproductionPlan, store: ResultStore, cell: Experimen
 
 def _shown(values: Sequence[float]) -> str:
     """Mean and interval; the value alone where there is one."""
-    low, mean, high = band(np.asarray(values, np.float64))
+    low, mean, high = student_interval(np.asarray(values, np.float64))
     return f"{mean:.3g}" if len(values) == 1 else f"{mean:.3g} [{low:.3g}, {high:.3g}]"
 
 

@@ -21,6 +21,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, BinaryIO
 
+from fedlane.files import sync_folder, write_atomically
 from fedlane.privacy.accountant import Terms
 from fedlane.validate import InputError
 
@@ -93,7 +94,7 @@ class ClientLedger:
             raise LedgerError(f"ledger {path} cannot be created: {error.strerror}") from error
         finally:
             temporary.unlink(missing_ok=True)
-        _sync_folder(target)
+        sync_folder(target.parent)
         return cls(target)
 
     def open_account(self, dataset: str, terms: Terms) -> Account:
@@ -199,13 +200,8 @@ class ClientLedger:
             raise LedgerError(f"ledger {self.path} cannot be written, so nothing is trained: {error}") from error
 
     def _write_head(self) -> None:
-        head = _head_path(self.path)
-        temporary = head.with_name(f".{head.name}")
-        with temporary.open("wb") as file:
-            file.write(json.dumps({"lines": self._count, "digest": self._digest}).encode())
-            os.fsync(file.fileno())
-        temporary.replace(head)
-        _sync_folder(head)
+        head = json.dumps({"lines": self._count, "digest": self._digest})
+        write_atomically(_head_path(self.path), head.encode(), durable=True)
 
 
 def read_accounts(path: str | Path) -> tuple[str, dict[str, Account]]:
@@ -308,12 +304,3 @@ def _read_head(path: Path) -> dict[str, Any] | None:
     except (OSError, ValueError, KeyError, TypeError):
         raise LedgerError(f"ledger {path} has a damaged head {_head_path(path).name}") from None
     return dict(head)
-
-
-def _sync_folder(path: Path) -> None:
-    """Force a file's name, not only its content, to disk."""
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from fedlane.files import write_atomically
 from fedlane.privacy.accountant import Terms
 from fedlane.records import BoolArray, IntArray, MechanismSpec
 from fedlane.validate import InputError
@@ -92,9 +93,7 @@ class RunLedger:
                     raise InputError(f"ledger {path} holds other uploads than the run's checkpoint: one was changed")
                 if len(there) > len(self._lines):
                     self._lines, self._digest = there, digest
-            temporary = path.with_name(f".{NAME}")
-            temporary.write_text(self.text(), encoding="utf-8")
-            temporary.replace(path)
+            write_atomically(path, self.text().encode())
         except (OSError, UnicodeDecodeError) as error:
             raise InputError(f"ledger {path} cannot be used: {error}") from error
         self._path = path

@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from scipy.special import stdtrit
 
+from fedlane.intervals import student_interval
 from fedlane.records import FloatArray, IntArray
 from fedlane.validate import InputError
 
@@ -39,7 +39,7 @@ def accuracy_figure(runs: Mapping[str, "pa.Table"], path: Path) -> None:
     figure, axes = _figure(9.0, 3.8, columns=2)
     for (name, rounds), colour in zip(runs.items(), COLOURS * (1 + len(runs) // len(COLOURS)), strict=False):
         round, clock_s, accuracy = _curves(rounds)
-        low, mean, high = band(accuracy)
+        low, mean, high = student_interval(accuracy)
         axes[0].plot(round + 1, mean, color=colour, label=name)
         axes[0].fill_between(round + 1, low, high, color=colour, alpha=0.2, linewidth=0)
         axes[1].plot(clock_s.mean(axis=0), mean, color=colour, label=name)
@@ -91,15 +91,6 @@ def _curves(rounds: "pa.Table") -> tuple[IntArray, FloatArray, FloatArray]:
     accuracy = rounds["accuracy"].to_numpy().reshape(replicas, -1)
     tested = np.flatnonzero(~np.isnan(accuracy).any(axis=0))
     return tested, rounds["clock_s"].to_numpy().reshape(replicas, -1)[:, tested], accuracy[:, tested]
-
-
-def band(values: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """Mean over the first axis between its 95% bounds; all the same for one row."""
-    mean = values.mean(axis=0)
-    if len(values) == 1:
-        return mean, mean, mean
-    half = stdtrit(len(values) - 1, 0.975) * values.std(axis=0, ddof=1) / np.sqrt(len(values))
-    return mean - half, mean, mean + half
 
 
 def _shade(position: float) -> Any:

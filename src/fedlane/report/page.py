@@ -4,8 +4,6 @@ import base64
 import hashlib
 import html
 import json
-import os
-import tempfile
 from collections.abc import Mapping
 from functools import cache
 from importlib.resources import files
@@ -13,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from fedlane import __version__
+from fedlane.files import write_atomically
 from fedlane.report.figures import COLOURS
 from fedlane.validate import InputError
 
@@ -43,15 +42,7 @@ def build_page(data: Mapping[str, Any], *, live: bool = False) -> str:
 def write_page(page: str, path: Path) -> None:
     """Write the page at once or not at all."""
     try:
-        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".report-")
-        try:
-            with os.fdopen(handle, "wb") as file:
-                file.write(page.encode("utf-8", "replace"))
-            Path(temporary).chmod(0o644)
-            Path(temporary).replace(path)
-        except BaseException:
-            Path(temporary).unlink(missing_ok=True)
-            raise
+        write_atomically(path, page.encode("utf-8", "replace"))
     except OSError as error:
         raise InputError(f"page {path} cannot be written: {error.strerror}") from error
 

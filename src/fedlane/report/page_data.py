@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
+from fedlane.intervals import student_interval
 from fedlane.records import FloatArray, IntArray
-from fedlane.report.figures import band
 from fedlane.report.packing import packed_bits, packed_floats, packed_indices, packed_levels, packed_seconds
 from fedlane.report.run_arrays import CLIENT_COLUMNS, RunArrays, run_arrays
 from fedlane.report.run_files import RunFiles, read_run
@@ -168,7 +168,7 @@ def _curves(arrays: RunArrays) -> dict[str, Any]:
 def _curve(
     rounds: IntArray,
     values: FloatArray,
-    bounds: Callable[[FloatArray], tuple[FloatArray, FloatArray, FloatArray]] = band,
+    bounds: Callable[[FloatArray], tuple[FloatArray, FloatArray, FloatArray]] = student_interval,
 ) -> dict[str, Any]:
     low, mean, high = bounds(values[:, rounds]) if len(rounds) else (np.zeros(0),) * 3
     return {
@@ -204,7 +204,7 @@ def _per_client(arrays: RunArrays) -> dict[str, Any]:
         if not np.isfinite(values).any():
             result[key] = None
             continue
-        low, mean, high = span(values) if key.startswith("epsilon") else band(values)
+        low, mean, high = span(values) if key.startswith("epsilon") else student_interval(values)
         result[key] = {"mean": packed_floats(mean), "low": packed_floats(low), "high": packed_floats(high)}
     return result
 

@@ -9,8 +9,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from fedlane.intervals import student_interval
 from fedlane.records import FloatArray
-from fedlane.report.figures import COLOURS, band
+from fedlane.report.figures import COLOURS
 from fedlane.validate import InputError
 
 DASHES = ("-", "--", ":", "-.")
@@ -86,7 +87,7 @@ def numbers(panels: Sequence[Panel]) -> pa.Table:
     columns: dict[str, list[Any]] = {key: [] for key in ("panel", "line", "x", "mean", "low", "high", "seeds")}
     for panel in panels:
         for name, line in panel.lines.items():
-            low, mean, high = band(line.values)
+            low, mean, high = student_interval(line.values)
             count = len(line.x)
             columns["panel"] += [f"{panel.title}: {panel.y_label} against {panel.x_label}".removeprefix(": ")] * count
             columns["line"] += [name] * count
@@ -98,7 +99,7 @@ def numbers(panels: Sequence[Panel]) -> pa.Table:
 
 def _curves(axes: Any, panel: Panel) -> None:
     for name, line in panel.lines.items():
-        low, mean, high = band(line.values)
+        low, mean, high = student_interval(line.values)
         colour = COLOURS[line.colour % len(COLOURS)]
         axes.plot(line.x, mean, color=colour, linestyle=DASHES[line.dash], linewidth=1.4, label=name)
         axes.fill_between(line.x, low, high, color=colour, alpha=0.15, linewidth=0)
@@ -107,7 +108,7 @@ def _curves(axes: Any, panel: Panel) -> None:
 def _bars(axes: Any, panel: Panel) -> None:
     width = 0.8 / max(len(panel.lines), 1)
     for number, (name, line) in enumerate(panel.lines.items()):
-        low, mean, high = band(line.values)
+        low, mean, high = student_interval(line.values)
         place = np.arange(len(line.x)) + (number - (len(panel.lines) - 1) / 2) * width
         error = [mean - low, high - mean]
         colour = COLOURS[line.colour % len(COLOURS)]

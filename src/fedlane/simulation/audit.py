@@ -13,9 +13,9 @@ from torch import Tensor
 
 from fedlane.learning.counter_rng import add_normals_, keys
 from fedlane.learning.datasets import load_dataset
-from fedlane.learning.federation import sampling_of
-from fedlane.learning.local import ClientData, TrainingBatch, as_inputs, draw_samples, train_locally
+from fedlane.learning.local import ClientData, TrainingBatch, as_inputs, train_locally
 from fedlane.learning.models import Model, make_model
+from fedlane.learning.sampling import draw_samples, sampling_of
 from fedlane.privacy import calibrate
 from fedlane.privacy.audit_statistics import LEAST_TRIALS, AuditResult, SamplingResult, audit_sampling, audit_scores
 from fedlane.privacy.paper import paper_noise

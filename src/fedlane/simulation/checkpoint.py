@@ -4,7 +4,6 @@ Random streams need no state of their own: they follow from (seed, purpose, roun
 """
 
 import io
-import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from fedlane.files import READ_ERRORS, load_arrays
 from fedlane.validate import InputError
 
 NAME = "checkpoint.npz"
@@ -44,13 +44,12 @@ class Checkpoint:
             finished = " (the run is finished)" if (folder / "status.json").is_file() else ""
             raise InputError(f"{folder} cannot be resumed: {NAME} is missing{finished}")
         try:
-            with path.open("rb") as file, np.load(file, allow_pickle=False) as stored:
-                arrays = {name: stored[name] for name in stored.files}
+            arrays = load_arrays(path)
             return cls(
                 label=str(arrays.pop("_label")),
                 seeds=tuple(int(seed) for seed in arrays.pop("_seeds")),
                 learning=bool(arrays.pop("_learning")),
                 arrays=arrays,
             )
-        except (OSError, ValueError, KeyError, TypeError, AttributeError, EOFError, zipfile.BadZipFile) as error:
+        except READ_ERRORS as error:
             raise InputError(f"{path} is damaged: {error}") from error

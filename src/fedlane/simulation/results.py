@@ -2,7 +2,6 @@
 
 import contextlib
 import json
-import math
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -15,14 +14,15 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
-from scipy.special import stdtrit
 
+from fedlane.intervals import student_interval
 from fedlane.privacy.run_ledger import NAME as LEDGER
 from fedlane.records import FloatArray
 from fedlane.scenario import Scenario
 from fedlane.simulation.checkpoint import NAME as CHECKPOINT
 from fedlane.simulation.checkpoint import Checkpoint
-from fedlane.simulation.trace import Trace, World
+from fedlane.simulation.tables import World
+from fedlane.simulation.trace import Trace
 from fedlane.validate import InputError
 
 COLUMNS = {
@@ -219,11 +219,8 @@ def interval(values: FloatArray | None) -> dict[str, float | None]:
     """Mean over seeds and its 95% Student interval; no interval from one seed, nothing from None."""
     if values is None or len(values) == 0:
         return {"mean": None, "low": None, "high": None}
-    mean = float(np.mean(values))
-    if len(values) == 1:
-        return {"mean": mean, "low": None, "high": None}
-    half = float(stdtrit(len(values) - 1, 0.975) * np.std(values, ddof=1) / math.sqrt(len(values)))
-    return {"mean": mean, "low": mean - half, "high": mean + half}
+    low, mean, high = map(float, student_interval(values))
+    return {"mean": mean, "low": None, "high": None} if len(values) == 1 else {"mean": mean, "low": low, "high": high}
 
 
 def summarise(
@@ -239,7 +236,7 @@ def summarise(
     from fedlane import __version__
 
     rounds = max(trace.rounds, 1)
-    assigned, in_time = trace.counts(setup.problem.deadline_s)
+    assigned, in_time = trace.counts()
     uploads = assigned.sum(axis=1)
     participation = in_time / rounds
     cumulative = trace.delay_s.sum(axis=1)

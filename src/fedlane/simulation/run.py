@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fedlane.privacy.run_ledger import RunLedger
-from fedlane.records import DelayDistributions, IntArray
+from fedlane.records import DelayDistributions, IntArray, RoundDetail, RoundRecord, RunInfo
 from fedlane.rng import RoundStreams
 from fedlane.scenario import Scenario
 from fedlane.scheduling.lane import CELLS
@@ -20,13 +20,14 @@ from fedlane.simulation.results import Run, summarise
 from fedlane.simulation.round import play_round
 from fedlane.simulation.setup import Setup, prepare
 from fedlane.simulation.spending import PrivacySpending
-from fedlane.simulation.trace import Trace, tables
+from fedlane.simulation.tables import run_tables
+from fedlane.simulation.trace import Trace
 from fedlane.trackers import Tracker, Tracking
 from fedlane.validate import InputError, at_least
 
 if TYPE_CHECKING:  # PyTorch is loaded only by runs that learn
     from fedlane.learning.federation import FederationBatch
-    from fedlane.learning.replay import LearningTask, Schedule
+    from fedlane.learning.schedule import LearningTask, Schedule
 
 
 class Simulation:
@@ -69,10 +70,21 @@ class Simulation:
         self._streams = RoundStreams(seeds, "policy")
         self._queue = np.zeros(problem.quotas.shape)
         self._uploads = np.zeros(problem.quotas.shape, np.int64)
+        self._clock_s = np.zeros(problem.replicas)
         mechanism = self.setup.mechanism
         private = mechanism.name != "none"
         self.spending = PrivacySpending(mechanism) if private else None
         self.ledger = RunLedger(mechanism, scenario.data.dataset, seeds) if private else None
+        self.info = RunInfo(
+            scenario=scenario.name,
+            policy=self.label,
+            seeds=self.setup.seeds,
+            rounds=problem.rounds,
+            channels=problem.channels,
+            deadline_s=problem.deadline_s,
+            mechanism=mechanism.name,
+            epsilon_agreed=float(mechanism.epsilon.max()),
+        )
         self._started = time.perf_counter()
         self.federation = learning_task(self.setup).federation(device) if learning else None
 
@@ -89,6 +101,20 @@ class Simulation:
     def uploads(self) -> IntArray:
         """(R, U): uploads charged so far, late ones too."""
         return self._uploads
+
+    def play(self, tracking: Tracking | None = None, on_round: Callable[[], object] | None = None) -> None:
+        """Play the remaining rounds.
+
+        Args:
+            tracking: Trackers, already started, that receive the record of every round.
+            on_round: Called after every round.
+        """
+        while not self.finished:
+            self.step()
+            if tracking is not None and tracking.active:
+                tracking.round(self.last_round())
+            if on_round is not None:
+                on_round()
 
     def step(self) -> None:
         """Play one round in every replica."""
@@ -109,16 +135,43 @@ class Simulation:
         self._uploads += assigned
         self._queue = updated_queues(self._queue, self.quota, feedback.punctual)
         self.trace.append(feedback, self._queue, available, self.setup.problem.deadline_s)
+        self._clock_s = self._clock_s + self.trace.delay_s[:, self.round - 1]
         if self.federation is not None:
             self._learn(self.federation, self.round - 1)
 
     def _learn(self, federation: "FederationBatch", t: int) -> None:
         """The punctual clients of round ``t`` teach the model; now and then it is tested."""
-        punctual = self.trace.total_s_at(t) <= self.setup.problem.deadline_s
-        federation.play(t, self.trace.client[:, t], punctual)
+        federation.play(t, self.trace.client[:, t], self.trace.punctual[:, t])
         if self.finished or (t + 1) % self.scenario.learning.evaluate_every == 0:
             evaluation = federation.evaluate()
             self.trace.accuracy[:, t], self.trace.loss[:, t] = evaluation.accuracy, evaluation.loss
+
+    def last_round(self) -> RoundRecord:
+        """The record of the round just played, for trackers and displays; made anew at each call."""
+        trace, spending, t = self.trace, self.spending, self.round - 1  # before the first round t is -1, an unset row
+        evaluated = not np.isnan(trace.accuracy[:, t]).any()
+        paper = spending is not None and spending.spec.name == "paper"
+        return RoundRecord(
+            round=t,
+            delay_s=trace.delay_s[:, t].copy(),
+            clock_s=self._clock_s,
+            punctual=trace.punctual[:, t].sum(axis=1),
+            max_queue=trace.queue[:, t].max(axis=1).astype(np.float64),
+            accuracy=trace.accuracy[:, t].copy() if evaluated else None,
+            loss=trace.loss[:, t].copy() if evaluated else None,
+            epsilon=None if spending is None else spending.epsilon(self._uploads).max(axis=1),
+            detail=RoundDetail(
+                client=trace.client[:, t],
+                download_s=trace.download_s[:, t],
+                compute_s=trace.compute_s[:, t],
+                upload_s=trace.upload_s[:, t],
+                queue=trace.queue[:, t],
+                uploads_left=self.setup.mechanism.max_uploads - self._uploads,
+                delay_history_s=trace.delay_s[:, : self.round],
+                accuracy_history=trace.accuracy[:, : self.round],
+                epsilon_paper=spending.epsilon_paper(self._uploads).max(axis=1) if spending and paper else None,
+            ),
+        )
 
     def result(self) -> Run:
         """What has been played so far as a `Run`."""
@@ -134,7 +187,7 @@ class Simulation:
         summary["privacy"] = None if self.spending is None else self.spending.summary(self._uploads)
         return Run(
             scenario=self.scenario,
-            tables=tables(self.trace, self.setup, self.quota, self.spending),
+            tables=run_tables(self.trace, self.setup, self.quota, self.spending),
             summary=summary,
             ledger="" if self.ledger is None else self.ledger.text(),
             model={} if self.federation is None else self.federation.tensors(),
@@ -142,17 +195,16 @@ class Simulation:
 
     def schedule(self) -> "Schedule":
         """The rounds played so far as a schedule that can be learned from elsewhere."""
-        from fedlane.learning.replay import Schedule
+        from fedlane.learning.schedule import Schedule
 
         trace = self.trace.played()
-        punctual = trace.total_s <= self.setup.problem.deadline_s
-        return Schedule(learning_task(self.setup), trace.client, punctual, trace.delay_s)
+        return Schedule(learning_task(self.setup), trace.client, trace.punctual, trace.delay_s)
 
     def checkpoint(self) -> Checkpoint:
         """Everything needed to go on from here."""
         arrays: dict[str, np.ndarray[Any, Any]] = {
             **{f"state.{name}": array for name, array in self._state.items()},
-            **{f"trace.{name}": array for name, array in self.trace.played().arrays().items()},
+            **self.trace.saved(),
             "queue": self._queue,
             "uploads": self._uploads,
         }
@@ -180,15 +232,12 @@ class Simulation:
         return simulation
 
     def _restore(self, saved: Checkpoint) -> None:
-        played = saved.arrays["trace.delay_s"].shape[1]
-        for name, array in self.trace.arrays().items():
-            array[:, :played] = saved.arrays[f"trace.{name}"]
-        self.trace.rounds = played
+        self.trace.restore(saved.arrays, self.setup.problem.deadline_s)
+        self._clock_s = self.trace.delay_s[:, : self.round].sum(axis=1)
         self._state = {name: saved.arrays[f"state.{name}"] for name in self._state}
-        for name, mine in (("queue", self._queue), ("uploads", self._uploads)):
-            mine[:] = saved.arrays[name]
+        self._queue[:], self._uploads[:] = saved.arrays["queue"], saved.arrays["uploads"]
         if self.ledger is not None:
-            for t in range(played):
+            for t in range(self.round):
                 self.ledger.charge(t, self.trace.assigned_at(t))
         if self.federation is not None:
             self.federation.restore(saved.arrays["weights"])
@@ -216,12 +265,8 @@ def simulate(
     simulation = Simulation(scenario, policy, seeds, learning=learning, device=device)
     tracking = Tracking(trackers)
     with tracking.closing():
-        tracking.start(simulation)
-        while not simulation.finished:
-            simulation.step()
-            tracking.round(simulation)
-            if progress is not None:
-                progress(simulation.round)
+        tracking.start(simulation.scenario, simulation.label, simulation.info.seeds, round=simulation.round)
+        simulation.play(tracking, None if progress is None else lambda: progress(simulation.round))
         result = simulation.result()
         tracking.end(result.summary, "finished")
     return result
@@ -229,7 +274,7 @@ def simulate(
 
 def learning_task(setup: Setup) -> "LearningTask":
     """What the scenario says of learning, as plain values."""
-    from fedlane.learning.replay import LearningTask
+    from fedlane.learning.schedule import LearningTask
 
     learning = setup.scenario.learning
     return LearningTask(

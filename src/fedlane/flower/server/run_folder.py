@@ -19,7 +19,7 @@ from fedlane.records import Problem
 from fedlane.scenario import Scenario
 from fedlane.scheduling.registry import resolved_parameters
 from fedlane.simulation.results import Run, summarise
-from fedlane.simulation.trace import tables
+from fedlane.simulation.tables import run_tables
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ def make_run(
     problem, trace = scheduler.problem, scheduler.trace.played()
     unknown_positions = Topology(np.full((1, problem.clients, 2), np.nan), np.full((1, problem.channels, 2), np.nan))
     world = _World(scenario, (scheduler.seed,), unknown_positions, problem)
-    by_name = tables(trace, world, scheduler.quota, None)
+    by_name = run_tables(trace, world, scheduler.quota, None)
     for name in ("clients", "channels"):
         unknown = pa.nulls(len(by_name[name]), pa.float64())
         by_name[name] = _with(by_name[name], x_m=unknown, y_m=unknown)

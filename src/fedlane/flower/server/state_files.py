@@ -13,7 +13,6 @@ import io
 import json
 import os
 import time
-import zipfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +21,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedlane.files import READ_ERRORS, load_arrays, sync_folder, write_atomically
 from fedlane.validate import InputError
 
 CHECKPOINT, JOURNAL, LOCK = "federation.npz", "orders.jsonl", ".lock"
@@ -80,7 +80,7 @@ class StateStore:
                 file.flush()
                 os.fsync(file.fileno())
             if new:
-                _sync(self.folder)
+                sync_folder(self.folder)
 
     def charged(self) -> dict[str, int]:
         """Return the number of orders in the journal by client. A last line cut off by a crash was never sent."""
@@ -106,14 +106,8 @@ class StateStore:
         values = np.array(json.dumps({"version": VERSION, **saved.values}))
         buffer = io.BytesIO()
         np.savez(buffer, allow_pickle=False, _values=values, **saved.arrays)
-        temporary = self.folder / f".{CHECKPOINT}"
         with _written(self.folder / CHECKPOINT):
-            with temporary.open("wb") as file:
-                file.write(buffer.getvalue())
-                file.flush()
-                os.fsync(file.fileno())
-            temporary.replace(self.folder / CHECKPOINT)
-            _sync(self.folder)
+            write_atomically(self.folder / CHECKPOINT, buffer.getvalue(), durable=True)
 
     def load(self) -> Saved | None:
         """Return the last checkpoint, or None; a damaged one is an `InputError`."""
@@ -121,12 +115,11 @@ class StateStore:
         if not path.is_file():
             return None
         try:
-            with path.open("rb") as file, np.load(file, allow_pickle=False) as stored:
-                arrays = {name: stored[name] for name in stored.files}
+            arrays = load_arrays(path)
             values = json.loads(str(arrays.pop("_values")))
             if values.pop("version") != VERSION:
                 raise ValueError("it was written by another version")
-        except (OSError, ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile) as error:
+        except READ_ERRORS as error:
             raise InputError(f"{path} is damaged: {error}") from error
         return Saved(values, arrays)
 
@@ -138,12 +131,3 @@ def _written(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise InputError(f"{path} cannot be written: {error.strerror}") from error
-
-
-def _sync(folder: Path) -> None:
-    """Force a folder's entries to disk."""
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

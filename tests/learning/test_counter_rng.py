@@ -18,10 +18,10 @@ from fedlane.learning.counter_rng import (
 CPU = torch.device("cpu")
 
 
-def positions(size, count, draws, seed=0, most=None):
+def positions(size, count, draws, seed=0, max_batch=None):
     key = keys([seed], "batches", CPU).expand(draws)
     sizes, counts = torch.full((draws,), size), torch.full((draws,), count)
-    return sample_positions(key, torch.arange(draws), sizes, counts, most or count)[:, :count]
+    return sample_positions(key, torch.arange(draws), sizes, counts, max_batch or count)[:, :count]
 
 
 @pytest.mark.parametrize(("size", "count"), [(6000, 64), (100, 64), (64, 64), (65, 64), (7, 1), (1, 1)])
@@ -42,7 +42,7 @@ def test_every_sample_is_equally_likely():
 
 def test_fewer_than_the_most_are_as_good():
     """10 out of 37 drawn in an array of 64 places: distinct, and each equally likely."""
-    drawn = positions(37, 10, 20_000, most=64)
+    drawn = positions(37, 10, 20_000, max_batch=64)
     assert drawn.shape == (20_000, 10)
     assert (drawn.sort(dim=1).values.diff(dim=1) > 0).all()
     share = torch.bincount(drawn.reshape(-1), minlength=37).double() / 20_000
@@ -120,6 +120,6 @@ def test_poisson_rate_one_takes_everything_and_small_rates_almost_nothing():
 
 @pytest.mark.parametrize(("size", "rate"), [(6000, 64 / 6000), (600, 10 / 600), (50, 0.5), (20, 1.0)])
 def test_the_largest_poisson_batch_is_hardly_ever_exceeded(size, rate):
-    most = largest_poisson_batch(np.array([[size]]), np.array([[rate]]))
-    assert binom.sf(most, size, rate) <= 1e-12
-    assert most == size or binom.sf(most - 1 - most // 8, size, rate) > 1e-12  # and is no wild guess
+    batch = largest_poisson_batch(np.array([[size]]), np.array([[rate]]))
+    assert binom.sf(batch, size, rate) <= 1e-12
+    assert batch == size or binom.sf(batch - 1 - batch // 8, size, rate) > 1e-12  # and is no wild guess

@@ -1,0 +1,72 @@
+"""Files on disk: atomic replacement, durable names, arrays without pickle, and names made from text."""
+
+import contextlib
+import os
+import re
+import threading
+import zipfile
+import zlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+READ_ERRORS = (
+    *(OSError, ValueError, KeyError, EOFError, TypeError, AttributeError, NotImplementedError),
+    *(zipfile.BadZipFile, zlib.error),
+)
+"""Everything that reading a missing, damaged or foreign file of arrays may raise."""
+
+
+def write_atomically(path: Path, content: bytes, *, durable: bool = False) -> None:
+    """Replace a file as a whole: readers, also after a crash, find the old content or the new one.
+
+    Args:
+        path: The file; its folder must exist.
+        content: The new content.
+        durable: Force content and name to disk before returning. Presumes a single writer, because the temporary
+            name is fixed, so that a crash leaves at most one temporary file behind.
+
+    Raises:
+        OSError: The file could not be written; the old content is unchanged.
+    """
+    unique = "" if durable else f".{os.getpid()}-{threading.get_ident()}"
+    temporary = path.with_name(f".{path.name}{unique}")
+    try:
+        with temporary.open("wb") as file:
+            file.write(content)
+            if durable:
+                file.flush()
+                os.fsync(file.fileno())
+        temporary.replace(path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            temporary.unlink(missing_ok=True)
+        raise
+    if durable:
+        sync_folder(path.parent)
+
+
+def sync_folder(folder: Path) -> None:
+    """Force the names in a folder to disk; syncing a file forces only its content."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def load_arrays(path: Path) -> dict[str, NDArray[Any]]:
+    """Return all arrays of an npz file by name; pickled content is refused.
+
+    Raises:
+        One of `READ_ERRORS`: the file is missing, damaged, or holds anything but plain arrays.
+    """
+    with path.open("rb") as file, np.load(file, allow_pickle=False) as stored:
+        return {name: stored[name] for name in stored.files}
+
+
+def file_name(text: str) -> str:
+    """Return a policy's or scenario's name in a form that is safe as part of a file name."""
+    return re.sub(r"[^\w.-]+", "-", text).strip(".-") or "unnamed"

@@ -1,0 +1,22 @@
+"""Fixtures of the golden tests."""
+
+import cases
+import pytest
+
+
+@pytest.fixture(scope="session")
+def digests():
+    """The content of digests.json."""
+    return cases.stored()
+
+
+@pytest.fixture(scope="session")
+def empty_cache(tmp_path_factory):
+    """A cache folder that nothing was written to before this session."""
+    return tmp_path_factory.mktemp("cache")
+
+
+@pytest.fixture
+def fresh_cache(empty_cache, monkeypatch):
+    """Calibrated noise is computed by this code, not read from the user's cache."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(empty_cache))
