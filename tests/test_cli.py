@@ -1,27 +1,19 @@
-"""The command line as a user meets it: real processes, exit codes, one clear line on bad input."""
+"""The command line as a user meets it: exit codes, files, one clear line on bad input.
+
+Most tests call the entry point in this process; those about processes, signals and files of the installation start one.
+"""
 
 import json
-import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
 
-FEDLANE = str(Path(sys.executable).parent / "fedlane")
-
-
-def fedlane(*arguments, cwd, **environment):
-    return subprocess.run(
-        [FEDLANE, *arguments],
-        cwd=cwd,
-        capture_output=True,
-        text=True,
-        env={**os.environ, "COLUMNS": "80", **environment},
-    )
+from support.terminal import COMMAND, fedlane, fedlane_killed, fedlane_process
+from support.waiting import wait_for
 
 
 def run_folders(root):
@@ -29,7 +21,7 @@ def run_folders(root):
 
 
 def test_run_writes_a_folder_and_a_table(tmp_path):
-    result = fedlane("run", "--rounds", "20", "--no-learning", cwd=tmp_path)
+    result = fedlane_process("run", "--rounds", "20", "--no-learning", cwd=tmp_path)
     assert result.returncode == 0, result.stderr
     assert "cumulative delay" in result.stdout
     assert "seed 0" in result.stdout
@@ -60,7 +52,7 @@ def test_json_is_json_and_nothing_else(tmp_path):
 
 
 def test_quiet_is_silent(tmp_path):
-    result = fedlane("run", "--rounds", "5", "--quiet", "--no-learning", "--out", "o", cwd=tmp_path)
+    result = fedlane_process("run", "--rounds", "5", "--quiet", "--no-learning", "--out", "o", cwd=tmp_path)
     assert (result.returncode, result.stdout, result.stderr) == (0, "", "")
 
 
@@ -187,7 +179,7 @@ CALIBRATE = ("privacy", "calibrate", "--epsilon", "8", "--delta", "1e-5", *SIZES
         (("reproduce", "fig-delay", "--import", "."), "holds no curves-*.npz"),
         (("privacy", "calibrate", "--epsilon", "8"), "--delta is missing"),
         (("privacy", "calibrate", "quickstart", "--epsilon", "8"), "give a scenario, or --epsilon"),
-        (("privacy", "calibrate", "--set", "rounds=3"), "--set changes a scenario, and none is given"),
+        (("privacy", "calibrate", "--set", "rounds=3"), "--set needs a scenario to change"),
         (("privacy", "account", "nowhere"), "ledger nowhere does not exist"),
         (
             ("privacy", "account", "--mechanism", "paper", "--epsilon", "-1"),
@@ -213,13 +205,29 @@ CALIBRATE = ("privacy", "calibrate", "--epsilon", "8", "--delta", "1e-5", *SIZES
     ],
 )
 def test_bad_input_is_one_line_and_exit_2(arguments, message, tmp_path):
-    result = fedlane(*arguments, cwd=tmp_path)
+    check_refusal(fedlane(*arguments, cwd=tmp_path), message, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("run", "paper-fmnst"), "unknown scenario 'paper-fmnst' (did you mean 'paper-fmnist'?)"),
+        (("run", "--rounds", "many"), "Invalid value for '--rounds': 'many' is not a valid int"),
+        (("privacy", "account", "nowhere"), "ledger nowhere does not exist"),
+    ],
+)
+def test_bad_input_in_a_process(arguments, message, tmp_path):
+    """What is printed and returned by the installed command is what the other tests see in this process."""
+    check_refusal(fedlane_process(*arguments, cwd=tmp_path), message, tmp_path)
+
+
+def check_refusal(result, message, folder):
     assert result.returncode == 2
     assert result.stdout == ""
     (line,) = result.stderr.splitlines()
     assert line.startswith("fedlane: ")
     assert message in line
-    assert list(tmp_path.iterdir()) == []
+    assert list(folder.iterdir()) == []
 
 
 def test_a_non_empty_output_folder_is_refused(tmp_path):
@@ -246,14 +254,8 @@ def test_a_full_disk_is_one_line_and_leaves_nothing(tmp_path):
         resource.setrlimit(resource.RLIMIT_FSIZE, (4000, 4000))
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 
-    result = subprocess.run(
-        [FEDLANE, "run", "--rounds", "100", "--no-learning", "--quiet", "--out", "o"],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        preexec_fn=limit,
-        env={**os.environ, "NUMBA_CACHE_DIR": ""},
-    )
+    options = ("--rounds", "100", "--no-learning", "--quiet", "--out", "o")
+    result = fedlane_process("run", *options, cwd=tmp_path, preexec_fn=limit, env={"NUMBA_CACHE_DIR": ""})
     assert result.returncode == 2, result.stderr
     (line,) = result.stderr.splitlines()
     assert "output folder o cannot be written: " in line
@@ -262,18 +264,15 @@ def test_a_full_disk_is_one_line_and_leaves_nothing(tmp_path):
 
 def test_ctrl_c_saves_what_is_finished(tmp_path):
     process = subprocess.Popen(
-        [FEDLANE, "run", "--rounds", "200000", "--no-learning", "--out", "o"],
+        [COMMAND, "run", "--rounds", "200000", "--no-learning", "--out", "o"],
         cwd=tmp_path,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
     )
-    deadline = time.monotonic() + 60
-    while not (tmp_path / "o" / "status.json").exists():
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
+    wait_for((tmp_path / "o" / "status.json").exists)
     process.send_signal(signal.SIGINT)
-    _, errors = process.communicate(timeout=60)
+    _, errors = process.communicate(timeout=120)
     assert process.returncode == 130
     assert "rounds are saved; continue with fedlane run --resume o" in " ".join(errors.split())
     assert "Traceback" not in errors
@@ -285,7 +284,7 @@ def test_ctrl_c_saves_what_is_finished(tmp_path):
 def test_the_example_policy_runs_from_the_command_line(tmp_path):
     source = Path(__file__).parent.parent / "examples" / "patient_policy.py"
     (tmp_path / "patient_policy.py").write_text(source.read_text())
-    result = fedlane(
+    result = fedlane_process(
         "run",
         "paper-fmnist",
         "--policy",
@@ -318,15 +317,8 @@ def test_compare_with_learning_draws_accuracy(tmp_path):
 
 def test_an_interrupted_run_is_resumed_to_the_same_results(tmp_path):
     whole = fedlane("run", "--rounds", "60", "--json", "--out", "whole", cwd=tmp_path)
-    process = subprocess.Popen(
-        [FEDLANE, "run", "--rounds", "60", "--quiet", "--checkpoint-every", "5", "--out", "cut"], cwd=tmp_path
-    )
-    deadline = time.monotonic() + 60
-    while not (tmp_path / "cut" / "checkpoint.npz").exists():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-    process.kill()
-    process.wait()
+    options = ("--rounds", "60", "--quiet", "--checkpoint-every", "5", "--out", "cut")
+    assert fedlane_killed(33, "run", *options, cwd=tmp_path).returncode == -signal.SIGKILL
     assert json.loads((tmp_path / "cut" / "status.json").read_text())["state"] == "running"
     resumed = fedlane("run", "--resume", "cut", "--json", cwd=tmp_path)
     assert resumed.returncode == 0, resumed.stderr
@@ -380,9 +372,7 @@ def test_names_beyond_ascii_survive(tmp_path):
 
 def done(folder, *arguments, code=0):
     """The command's result, which must have that exit code."""
-    result = fedlane(*arguments, cwd=folder)
-    assert result.returncode == code, result.stderr
-    return result
+    return fedlane(*arguments, cwd=folder, code=code)
 
 
 def test_privacy_calibrate_and_account_print_the_known_figures(tmp_path):

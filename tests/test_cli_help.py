@@ -1,10 +1,6 @@
 """Help that reads well, and mistyped words that name the nearest right one."""
 
-import os
 import re
-import subprocess
-import sys
-from pathlib import Path
 
 import click
 import pytest
@@ -12,14 +8,7 @@ import typer
 
 from fedlane.cli import app
 from fedlane.cli.help import explain_arguments
-
-FEDLANE = str(Path(sys.executable).parent / "fedlane")
-
-
-def fedlane(*arguments, cwd):
-    return subprocess.run(
-        [FEDLANE, *arguments], cwd=cwd, capture_output=True, text=True, env={**os.environ, "COLUMNS": "80"}
-    )
+from support.terminal import fedlane
 
 
 def commands(command, path=()):

@@ -27,7 +27,7 @@ def fedlane(*arguments, cwd, code=0, **environment):
 
 
 def part(name):
-    from conftest import missing
+    from support.parts import missing
 
     try:
         return __import__(name)

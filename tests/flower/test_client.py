@@ -176,7 +176,7 @@ def test_a_damaged_or_missing_ledger_is_refused(tmp_path, ledger):
     assert not ledger.exists()
     # A hello does not create one either where a ledger existed before.
     reply = reply_of(make_client(tmp_path, create_ledger=True), message("query", **{KEY: Hello("f").record()}))
-    assert "does not start anew" in reply.error.reason
+    assert "cannot be reset" in reply.error.reason
 
 
 def test_changed_terms_are_refused(tmp_path, ledger):
@@ -448,7 +448,7 @@ def test_the_command_line_creates_a_ledger_once(tmp_path):
     path = tmp_path / "new" / "my.ledger"
     assert fedlane_privacy("new-ledger", path, "--client", "anna")[0] == 0
     code, output = fedlane_privacy("new-ledger", path, "--client", "anna")
-    assert (code, "does not start anew" in output) == (2, True)
+    assert (code, "cannot be reset" in output) == (2, True)
     code, output = fedlane_privacy("account", path)
     assert (code, "nothing is spent" in output) == (0, True)
     with ClientLedger(path) as ledger:

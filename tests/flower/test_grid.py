@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from flwr.app import ConfigRecord, Message, MessageType, RecordDict
 from flwr.supercore.task_identity import TaskIdentity
-from superlink import Federation, Relay
 
 from fedlane.flower import _adapted
 from fedlane.flower.server.grid import Post, _arrival, dispatch, exchange
+from support.superlink import Federation, Relay
 
 ROUNDS = 4
 

@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 from cryptography import x509
 
-from conftest import missing
 from fedlane.flower.testbed import links
 from fedlane.flower.testbed.certificates import make_node_files, make_server_files
 from fedlane.flower.testbed.processes import CONNECTION, FlowerCluster, ProcessError
 from fedlane.flower.testbed.proxy import NODE_CALLS, nginx_config
 from fedlane.validate import InputError
+from support.parts import missing
+from support.superlink import APPS
 
-APPS = Path(__file__).parent / "apps"
 PORT, NODE_PORT = 9801, 9802
 OUTSIDE = "198.51.100.7"
 """An address of nobody's (RFC 5737): what goes there would leave the machine."""

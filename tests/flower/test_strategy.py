@@ -7,10 +7,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from superlink import Federation, Relay, wait_for
 
 from fedlane.flower.server.state_files import StateStore
 from fedlane.simulation.results import Run
+from support.superlink import Federation, Relay
+from support.waiting import wait_for
 
 pytestmark = pytest.mark.xdist_group("flower")
 

@@ -11,7 +11,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from conftest import missing
 from fedlane import Run, simulate
 from fedlane.cli.testbed import run_testbed
 from fedlane.flower.testbed import links
@@ -23,6 +22,7 @@ from fedlane.flower.testbed.testbed import Testbed
 from fedlane.learning.datasets import load_dataset
 from fedlane.scenario import Scenario
 from fedlane.validate import InputError
+from support.parts import missing
 
 pytestmark = pytest.mark.xdist_group("flower")
 FEDLANE = Path(sys.executable).parent / "fedlane"

@@ -100,25 +100,14 @@ class Server:
         """Start in a new folder, or continue from the state that the folder holds."""
         from flwr.serverapp.strategy import FedAdam
 
-        from fedlane.flower.server.aggregation import Aggregation, to_arrays
-        from fedlane.flower.server.guard import Guard
-        from fedlane.flower.server.roster import Roster
+        from fedlane.flower import GuardSettings
+        from fedlane.flower.server.aggregation import to_arrays
         from fedlane.flower.server.scheduler import Scheduler
         from fedlane.flower.server.state import ServerState
-        from fedlane.flower.server.state_files import StateStore
 
-        aggregation = Aggregation(FedAdam(fraction_evaluate=0.0))
         scheduler = Scheduler(make_policy("lane"), lanes=2, deadline_s=4.0, rounds=rounds, seed=3)
-        self.memory = ServerState(
-            StateStore(folder),
-            SETTINGS,
-            Roster(8),
-            Guard(None, aggregation.weight),
-            aggregation,
-            scheduler,
-            to_arrays(initial_model()),
-        )
-        self.memory.resume()
+        self.memory = ServerState(folder, FedAdam(fraction_evaluate=0.0), GuardSettings(capacity=8), SETTINGS)
+        self.memory.start(scheduler, to_arrays(initial_model()))
 
     @property
     def round(self) -> int:
@@ -169,7 +158,7 @@ class Server:
         memory.arrays = memory.arrays if made.arrays is None else made.arrays
         memory.elapsed_s += 1.5
         memory.save()
-        memory.record("lane", None, 0.25)
+        memory.write_run_folder(None, 0.25)
 
 
 def initial_model() -> dict[str, np.ndarray]:

@@ -1,14 +1,8 @@
 """Federations: against the slow path, aggregation weights, independence of neighbours, noise."""
 
-import sys
-from pathlib import Path
-
 import numpy as np
 import pytest
 import torch
-
-sys.path.insert(0, str(Path(__file__).parent))
-import slow
 
 from fedlane.learning import layered_model, local, sampling
 from fedlane.learning.aggregate import Uploads, aggregate_
@@ -18,6 +12,7 @@ from fedlane.learning.models import make_model
 from fedlane.learning.partition import Partition, label_counts
 from fedlane.learning.sampling import draw_samples
 from fedlane.records import MechanismSpec
+from support import slow
 
 CLIENTS = 6
 RATE = 0.1

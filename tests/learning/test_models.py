@@ -1,16 +1,12 @@
 """Models against the slow path; clipping; anybody's module."""
 
-import sys
-
 import pytest
 import torch
-
-sys.path.insert(0, str(__import__("pathlib").Path(__file__).parent))
-import slow
 
 from fedlane.learning import layers
 from fedlane.learning.models import Batch, ModuleModel, make_model
 from fedlane.validate import InputError
+from support import slow
 
 SHAPES = {"softmax": (1, 28, 28), "mlp": (1, 28, 28), "cnn": (3, 32, 32)}
 

@@ -9,7 +9,6 @@ import sys
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-from browsing import save_run
 
 from fedlane.report import page_data as module
 from fedlane.report.packing import packed_bits, packed_floats, packed_indices, packed_levels, packed_seconds
@@ -18,6 +17,7 @@ from fedlane.report.page_data import page_data, run_data
 from fedlane.report.run_arrays import run_arrays
 from fedlane.report.run_files import read_run, run_folders, signature
 from fedlane.validate import InputError
+from support.browsing import save_run
 
 pytestmark = pytest.mark.xdist_group("report-data")
 

@@ -10,10 +10,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from browsing import Tab, chromium, save_run
 
 from fedlane.report.page import build_page
 from fedlane.report.page_data import page_data
+from support.browsing import Tab, chromium, save_run
 
 pytestmark = pytest.mark.xdist_group("browser")
 

@@ -11,7 +11,8 @@ import sys
 from urllib.parse import urlsplit
 
 import pytest
-from browsing import Tab, chromium, save_run
+
+from support.browsing import Tab, chromium, save_run
 
 pytestmark = pytest.mark.xdist_group("browser")
 

@@ -118,10 +118,9 @@ def live_view(info: RunInfo, record: RoundRecord, rounds_per_s: float, finished:
     rows = zip(used.tolist(), *(part[0, used].tolist() for part in parts), strict=True)
     accuracy = detail.accuracy_history.mean(axis=0)
     spent = None
-    if record.epsilon is not None:
-        epsilon = record.epsilon if detail.epsilon_paper is None else detail.epsilon_paper
+    if detail.epsilon_shown is not None:
         uploads_left = int(detail.uploads_left.min())
-        spent = PrivacySpent(info.mechanism, float(epsilon.max()), info.epsilon_agreed, uploads_left)
+        spent = PrivacySpent(info.mechanism, float(detail.epsilon_shown.max()), info.epsilon_agreed, uploads_left)
     return LiveView(
         scenario=info.scenario,
         policy=info.policy,

@@ -12,6 +12,7 @@ from rich.panel import Panel
 from rich.text import Text
 
 from fedlane.records import BoolArray, FloatArray
+from fedlane.report.terminal import LOWER_BOUND_MECHANISMS
 
 LEAST_WIDTH, LEAST_HEIGHT = 60, 12
 """A smaller terminal gets one line."""
@@ -242,7 +243,7 @@ def _curves(view: LiveView, width: int, glyphs: _Glyphs) -> list[Text]:
     lines.append(_curve("round time", view.delay_s, last, "cyan", width, glyphs))
     if (spent := view.spent) is not None:
         words = f"largest epsilon {spent.epsilon:.2f} of {spent.agreed:g}"
-        if spent.mechanism == "paper":
+        if spent.mechanism in LOWER_BOUND_MECHANISMS:
             words = f"epsilon {spent.epsilon:.1f} by its formula, {spent.agreed:g} a round"
         left = f"fewest uploads left {spent.uploads_left:,}"
         lines.append(Text.assemble(("privacy     ", "dim"), f"{spent.mechanism}: {words} · {left}"))

@@ -18,6 +18,8 @@ _ROWS = (
     ("largest shortfall to quota", "quota_shortfall", "{:.3f}", ""),
     ("largest queue", "max_queue", "{:.1f}", ""),
 )
+LOWER_BOUND_MECHANISMS = frozenset({"paper"})
+"""Mechanisms whose accounted epsilon is a lower bound on what leaks."""
 
 
 def with_interval(measure: Mapping[str, float | None], form: str, unit: str = "") -> str:
@@ -67,7 +69,7 @@ def summary_table(summary: Summary) -> Table:
 def _privacy_row(privacy: Mapping[str, Any]) -> tuple[str, str]:
     """The largest epsilon that a client has spent, beside what it agreed to."""
     largest, agreed = privacy["epsilon"]["largest"], privacy["epsilon_agreed"]["largest"]
-    if privacy["mechanism"] == "paper":
+    if privacy["mechanism"] in LOWER_BOUND_MECHANISMS:
         return "largest epsilon by the paper's formula", f"{privacy['epsilon_paper']:.2f}"
     return "largest epsilon spent, of agreed", f"{largest:.3f} of {agreed:g}"
 
@@ -114,7 +116,7 @@ def _privacy(summary: Summary) -> list[str]:
     lines = []
     if privacy["exhausted"]:
         lines.append(f"{summary['policy']}: {privacy['exhausted']} client budgets are spent")
-    if privacy["mechanism"] == "paper" and privacy["epsilon"]["largest"] > privacy["epsilon_paper"]:
+    if privacy["mechanism"] in LOWER_BOUND_MECHANISMS and privacy["epsilon"]["largest"] > privacy["epsilon_paper"]:
         lines.append(
             f"{summary['policy']}: the mechanism 'paper' leaks epsilon {privacy['epsilon']['largest']:,.0f} or more to "
             f"a client's worst case, where the paper's formula says {privacy['epsilon_paper']:.1f}"

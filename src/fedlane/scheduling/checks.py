@@ -43,7 +43,7 @@ def check_policy(policy: Policy | SinglePolicy) -> None:
     Raises:
         PolicyError: A rule is broken.
 
-    Example:
+    Examples:
         >>> from fedlane import check_policy, make_policy
         >>> check_policy(make_policy("random"))
     """

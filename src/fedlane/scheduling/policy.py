@@ -37,7 +37,7 @@ class Policy(ABC):
         quota_slack: The fraction by which this policy lowers every quota.
         per_client: Names of the state arrays whose second axis is the clients, or None. `resize` uses it.
 
-    Example:
+    Examples:
         >>> import numpy as np
         >>> from fedlane import Policy, simulate
         >>> class InOrder(Policy):
@@ -140,7 +140,7 @@ class SinglePolicy(ABC):
     that in `per_client` arrays the clients are the first axis. Of the context's optional fields, `losses` is (U,),
     `channel_state` is (U, N), and `distributions` keeps a leading axis of 1. The quotas of `problem` are (U,).
 
-    Example:
+    Examples:
         >>> import numpy as np
         >>> from fedlane import SinglePolicy, check_policy, greedy_matching
         >>> class LongestWait(SinglePolicy):

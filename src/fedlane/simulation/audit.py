@@ -16,14 +16,15 @@ from fedlane.learning.datasets import load_dataset
 from fedlane.learning.local import ClientData, TrainingBatch, as_inputs, train_locally
 from fedlane.learning.models import Model, make_model
 from fedlane.learning.sampling import draw_samples, sampling_of
-from fedlane.privacy import calibrate
-from fedlane.privacy.audit_statistics import LEAST_TRIALS, AuditResult, SamplingResult, audit_sampling, audit_scores
-from fedlane.privacy.paper import paper_noise
+from fedlane.privacy import make_mechanism, mechanism_of
+from fedlane.privacy.audit_statistics import MIN_TRIALS, AuditResult, SamplingResult, audit_sampling, audit_scores
 from fedlane.records import BoolArray, FloatArray, MechanismSpec
 from fedlane.rng import generator
 from fedlane.validate import InputError, at_least
 
 CHUNK_BYTES = 2e8
+USUAL_PLANS: dict[str, dict[str, object]] = {"paper": {"epsilon": 0.8, "delta": 1e-3, "records": 600, "batch_size": 10}}
+"""What the usual audit of a mechanism changes in `AuditPlan`."""
 SAMPLING_DRAWS, SAMPLING_STEPS, SAMPLING_RECORDS, SAMPLING_RATE = 2000, 3, 100, 0.1
 
 
@@ -51,42 +52,36 @@ class AuditPlan:
     @classmethod
     def of(cls, mechanism: str, **changes: object) -> "AuditPlan":
         """The usual audit of a mechanism: the paper's at its own epsilon and a sample rate like the paper's."""
-        own: dict[str, object] = {}
-        if mechanism == "paper":
-            own = {"epsilon": 0.8, "delta": 1e-3, "records": 600, "batch_size": 10}
-        return replace(cls(mechanism=mechanism), **{**own, **changes})  # type: ignore[arg-type]
+        return replace(cls(mechanism=mechanism), **{**USUAL_PLANS.get(mechanism, {}), **changes})  # type: ignore[arg-type]
 
     def spec(self) -> MechanismSpec:
         """The mechanism of two worlds, without and with the canary, as two replicas of one client."""
-        if self.mechanism not in ("paper", "rigorous"):
-            raise InputError(f"mechanism must be paper or rigorous, got '{self.mechanism}': nothing else makes a claim")
+        if not mechanism_of(self.mechanism).has_ledger:
+            raise InputError(f"mechanism must be paper or rigorous, got '{self.mechanism}', which makes no claim")
         if not 1 <= self.batch_size <= self.records:
             raise InputError(f"batch must be from 1 to {self.records}, the records, got {self.batch_size}")
         if not (0 < self.epsilon < np.inf and 0 < self.delta < 1):
             raise InputError(
                 f"epsilon must be greater than 0 and delta between 0 and 1, got {self.epsilon:g} and {self.delta:g}"
             )
-        rigorous = self.mechanism == "rigorous"
-        spec = MechanismSpec.simple(
-            np.array([[self.records], [self.records + 1]]),
-            batch_size=self.batch_size,
-            local_iterations=self.local_iterations,
+        return make_mechanism(
+            self.mechanism,
+            np.array([self.epsilon], np.float64),
+            np.array([self.delta]),
+            np.full((2, 1), self.records),
             clip_norm=self.clip_norm,
-            sampling="poisson" if rigorous else "fixed",
+            batch_size=np.array([self.batch_size]),
+            local_iterations=self.local_iterations,
+            max_uploads=np.array([1]),
+            least_noise=0.0,
         )
-        if not rigorous:
-            noise = paper_noise(self.epsilon, self.delta, self.records, self.batch_size, self.local_iterations)
-            return replace(spec, upload_noise=np.full((2, 1), float(noise)))
-        rate = self.batch_size / self.records
-        steps = calibrate(self.epsilon, self.delta, sample_rate=rate, steps=self.local_iterations)
-        return replace(spec, sample_rate=np.full((2, 1), rate), step_noise=np.full((2, 1), steps))
 
 
 def audit(
     plan: AuditPlan, spec: MechanismSpec | None = None, progress: Callable[[int], None] | None = None
 ) -> AuditResult:
     """Play the trials and bound epsilon from below. ``spec``: what is played, where it is not what the plan claims."""
-    at_least("trials", plan.trials, LEAST_TRIALS)
+    at_least("trials", plan.trials, MIN_TRIALS)
     played = spec or plan.spec()
     model, data = _stage(plan)
     first = model.initial(plan.seed)
@@ -112,7 +107,7 @@ def audit(
         claim=plan.epsilon,
         delta=plan.delta,
         confidence=plan.confidence,
-        gaussian=plan.mechanism == "rigorous" and plan.batch_size == plan.records,
+        gaussian=mechanism_of(plan.mechanism).sampling == "poisson" and plan.batch_size == plan.records,
     )
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from fedlane.privacy import mechanism_of
 from fedlane.privacy.run_ledger import RunLedger
 from fedlane.records import DelayDistributions, IntArray, RoundDetail, RoundRecord, RunInfo
 from fedlane.rng import RoundStreams
@@ -72,7 +73,7 @@ class Simulation:
         self._uploads = np.zeros(problem.quotas.shape, np.int64)
         self._clock_s = np.zeros(problem.replicas)
         mechanism = self.setup.mechanism
-        private = mechanism.name != "none"
+        private = mechanism_of(mechanism.name).has_ledger
         self.spending = PrivacySpending(mechanism) if private else None
         self.ledger = RunLedger(mechanism, scenario.data.dataset, seeds) if private else None
         self.info = RunInfo(
@@ -150,7 +151,6 @@ class Simulation:
         """The record of the round just played, for trackers and displays; made anew at each call."""
         trace, spending, t = self.trace, self.spending, self.round - 1  # before the first round t is -1, an unset row
         evaluated = not np.isnan(trace.accuracy[:, t]).any()
-        paper = spending is not None and spending.spec.name == "paper"
         return RoundRecord(
             round=t,
             delay_s=trace.delay_s[:, t].copy(),
@@ -169,7 +169,7 @@ class Simulation:
                 uploads_left=self.setup.mechanism.max_uploads - self._uploads,
                 delay_history_s=trace.delay_s[:, : self.round],
                 accuracy_history=trace.accuracy[:, : self.round],
-                epsilon_paper=spending.epsilon_paper(self._uploads).max(axis=1) if spending and paper else None,
+                epsilon_shown=None if spending is None else spending.epsilon_shown(self._uploads).max(axis=1),
             ),
         )
 

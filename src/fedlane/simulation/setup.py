@@ -12,7 +12,7 @@ from fedlane.learning.architectures import architecture, parameter_count
 from fedlane.learning.datasets import DatasetInfo, dataset_info
 from fedlane.learning.partition import Partition, label_counts
 from fedlane.network import Compute, FixedLinks, Network, Radio, RadioNetwork, Topology, place
-from fedlane.privacy import make_mechanism, released_histogram
+from fedlane.privacy import make_mechanism, mechanism_of, released_histogram
 from fedlane.records import FloatArray, IntArray, MechanismSpec, Problem
 from fedlane.rng import generator
 from fedlane.scenario import Scenario
@@ -80,12 +80,12 @@ def prepare(scenario: Scenario, seeds: Sequence[int]) -> Setup:
     divergence = theta(
         _label_shares(counts, mechanism, seeds),
         sizes,
-        np.inf if mechanism.name == "none" else scenario.epsilon,
+        mechanism.epsilon,
         scenario.per_client(scenario.privacy.delta),
         local_iterations=learning.local_iterations,
         batch_size=scenario.per_client(learning.batch_size),
         dimension=dimension,
-        noise=_upload_noise(mechanism) if mechanism.name == "rigorous" else None,
+        noise=mechanism_of(mechanism.name).divergence_noise(mechanism),
     )
     topology = place(seeds, network.clients, network.channels, network.area_m)
     compute = _compute(scenario, sizes)
@@ -157,12 +157,6 @@ def _label_shares(counts: IntArray, mechanism: MechanismSpec, seeds: Sequence[in
         return np.asarray(counts / counts.sum(axis=2, keepdims=True))
     normals = np.stack([generator(seed, "label-release").standard_normal(counts.shape[1:]) for seed in seeds])
     return released_histogram(counts, mechanism.histogram_noise, normals)
-
-
-def _upload_noise(mechanism: MechanismSpec) -> FloatArray:
-    """(R, U): the deviation of what tau noised steps add to an upload, in units of eta C."""
-    noise: FloatArray = mechanism.step_noise * np.sqrt(mechanism.local_iterations) / mechanism.batch_size
-    return noise
 
 
 def _model_size(name: str, data: DatasetInfo) -> int:

@@ -1,33 +1,17 @@
 """What the clients of a simulated run have spent: privacy's figures for the uploads that were counted."""
 
-from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedlane.privacy import epsilon_curve
-from fedlane.privacy.accountant import one_upload
-from fedlane.privacy.paper import composed_gaussian, formula_6
+from fedlane.privacy import epsilon_curve, mechanism_of
+from fedlane.privacy.paper import formula_6
 from fedlane.privacy.run_ledger import terms_of
 from fedlane.records import FloatArray, IntArray, MechanismSpec
 
-MANY_KINDS, GRID = 4, 1.05
 RANDOMNESS = "seeded streams of a simulation (not the operating system's generator)"
-
-
-def _fewer_kinds(spec: MechanismSpec) -> MechanismSpec:
-    """The paper's mechanism with more noise and lower rates, on a grid, where a replica's clients are of many kinds.
-
-    What leaks under it is no more than what leaks under the true one, so lower bounds stay lower bounds.
-    """
-    noise, rate = spec.upload_noise.copy(), spec.sample_rate.copy()
-    for r in range(len(noise)):
-        if len(np.unique(noise[r])) > MANY_KINDS:
-            noise[r] = GRID ** np.ceil(np.log(noise[r]) / np.log(GRID) - 1e-9)
-            rate[r] = GRID ** np.floor(np.log(rate[r]) / np.log(GRID) + 1e-9)
-    return replace(spec, upload_noise=noise, sample_rate=np.minimum(rate, spec.sample_rate))
 
 
 class PrivacySpending:
@@ -35,7 +19,8 @@ class PrivacySpending:
 
     def __init__(self, spec: MechanismSpec) -> None:
         self.spec = spec
-        self.terms, self.kind = terms_of(_fewer_kinds(spec) if spec.name == "paper" else spec)
+        self.mechanism = mechanism_of(spec.name)
+        self.terms, self.kind = terms_of(self.mechanism.accounted(spec))
 
     @cached_property
     def _curves(self) -> FloatArray:
@@ -50,7 +35,7 @@ class PrivacySpending:
     @cached_property
     def _of_one(self) -> FloatArray:
         """(R, U): epsilon of one upload."""
-        return np.array([one_upload(terms) for terms in self.terms])[self.kind]
+        return np.array([self.mechanism.epsilon_per_upload(terms) for terms in self.terms])[self.kind]
 
     def epsilon(self, uploads: IntArray) -> FloatArray:
         """Epsilon spent by ``uploads`` (R, ..., U): an upper bound (rigorous), a lower bound of the leak (paper)."""
@@ -60,16 +45,20 @@ class PrivacySpending:
         """The same by the paper's formula (6)."""
         return formula_6(_as_wide(self._of_one, uploads), self.spec.delta, uploads)
 
+    def epsilon_shown(self, uploads: IntArray) -> FloatArray:
+        """Return the epsilon that displays show: formula (6) where the accounted one is a lower bound of the leak."""
+        return self.epsilon_paper(uploads) if self.mechanism.is_lower_bound else self.epsilon(uploads)
+
     def summary(self, uploads: IntArray) -> dict[str, Any]:
         """What a reader must know of the privacy of a run with these uploads (R, U)."""
         spec = self.spec
         epsilon = self.epsilon(uploads)
-        noise = spec.step_noise if spec.name == "rigorous" else spec.upload_noise
+        noise = self.mechanism.noise(spec.step_noise, spec.upload_noise)
         worst = np.unravel_index(int(np.argmax(epsilon)), epsilon.shape)
         summary: dict[str, Any] = {
             "mechanism": spec.name,
             "epsilon_agreed": {"smallest": float(spec.epsilon.min()), "largest": float(spec.epsilon.max())},
-            "per": "round" if spec.name == "paper" else "run",
+            "per": self.mechanism.budget_period,
             "delta": {"smallest": float(spec.delta.min()), "largest": float(spec.delta.max())},
             "noise_multiplier": {"smallest": float(noise.min()), "largest": float(noise.max())},
             "epsilon": {"smallest": float(epsilon.min()), "largest": float(epsilon.max())},
@@ -78,9 +67,9 @@ class PrivacySpending:
             "exhausted": int(np.sum(uploads >= spec.max_uploads)),
             "randomness": RANDOMNESS,
         }
-        if spec.name == "paper":
-            terms, most = self.terms[self.kind[worst]], int(uploads[worst])
-            summary["epsilon_composed"] = composed_gaussian(terms.epsilon, terms.delta, most) if most else 0.0
+        if self.mechanism.is_lower_bound:
+            terms = self.terms[self.kind[worst]]
+            summary["epsilon_composed"] = self.mechanism.epsilon_composed(terms, int(uploads[worst]))
         return summary
 
 

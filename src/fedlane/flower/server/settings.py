@@ -23,7 +23,7 @@ class ScheduleSettings:
         evaluate_every: Evaluate the model after every so many rounds, and after the last.
         seed: Seed of the policy's random numbers.
 
-    Example:
+    Examples:
         >>> from fedlane.flower import ScheduleSettings
         >>> ScheduleSettings(lanes=3, deadline_s=15.0).policy
         'lane'
@@ -60,7 +60,7 @@ class GuardSettings:
             authentication, a restarted node has a new id.
         max_update_norm: Largest norm of an update; by default it follows the norms of earlier updates.
 
-    Example:
+    Examples:
         >>> from fedlane.flower import GuardSettings
         >>> GuardSettings(max_update_norm=5.0).capacity
         64

@@ -43,7 +43,7 @@ class LaneStrategy(Strategy):
 
     Settings are given as keyword arguments, in groups, or both; a keyword argument overrides the field of its group.
 
-    Example:
+    Examples:
         ```python
         from fedlane.flower import GuardSettings, LaneStrategy, ScheduleSettings
         from flwr.serverapp.strategy import FedAvg

@@ -4,8 +4,8 @@ import contextlib
 import shutil
 from pathlib import Path
 
-from conftest import missing
 from fedlane import Scenario, simulate
+from support.parts import missing
 
 SETTINGS = ["learning.evaluate_every=3"]
 PATIENCE_MS = 120_000

@@ -86,7 +86,6 @@ def play(block, namespace):
 
 def main():
     page, wrong, took = Path(sys.argv[1]), [], []
-    sys.path.insert(0, "")
     namespace = {"__name__": "page"}
     for block in blocks(page):
         if block.skipped or block.language not in ("python", "bash"):

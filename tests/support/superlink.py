@@ -24,6 +24,7 @@ import time
 from pathlib import Path
 
 from fedlane.flower.testbed.processes import lower_priority
+from support.waiting import wait_for
 
 BIN = Path(sys.executable).parent
 APPS = Path(__file__).parent / "apps"
@@ -237,13 +238,6 @@ class Submitted:
     def log(self):
         """What SuperLink and the ServerApp printed."""
         return self.federation.log("superlink")
-
-
-def wait_for(condition, seconds, explain=lambda: "", every_s=0.1):
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, f"nothing within {seconds} s\n{explain()[-6000:]}"
-        time.sleep(every_s)
 
 
 def stop(process):
