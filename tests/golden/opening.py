@@ -172,13 +172,18 @@ def server_record(folder: Path) -> dict[str, Any]:
 
     saved = StateStore(folder).load()
     assert saved is not None
+    arrays = dict(saved.arrays)
+    arrays.pop("scheduler.trace.punctual", None)  # not stored when the digests were made
+    quota = (1.0 - make_policy("lane").quota_slack) * arrays["scheduler.quotas"]
+    for name, constant in (("quota", quota), ("deadline_s", np.array([SETTINGS["deadline_s"]]))):
+        arrays.setdefault(f"scheduler.state.{name}", constant)  # part of the policy's state at that time
     digest = hashlib.sha256(json.dumps(saved.values, sort_keys=True).encode())
-    for name in sorted(saved.arrays):
-        array = np.ascontiguousarray(saved.arrays[name])
+    for name in sorted(arrays):
+        array = np.ascontiguousarray(arrays[name])
         digest.update(f"{name} {array.dtype} {array.shape}".encode() + array.tobytes())
     return {
         "state": {arithmetic(): digest.hexdigest()},
-        "sums": {name: float(np.nansum(array)) for name, array in saved.arrays.items() if array.dtype.kind in "fiub"},
+        "sums": {name: float(np.nansum(array)) for name, array in arrays.items() if array.dtype.kind in "fiub"},
         "orders": {arithmetic(): hashlib.sha256((folder / "orders.jsonl").read_bytes()).hexdigest()},
     }
 
