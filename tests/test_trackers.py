@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 from fedlane import Scenario, simulate
-from fedlane.trackers import MEASURES, RoundRecord, flattened, make_tracker
+from fedlane.trackers import MEASURES, RoundRecord, make_tracker
+from fedlane.trackers.values import flattened
 from fedlane.validate import InputError
 
 FEDLANE = str(Path(sys.executable).parent / "fedlane")
