@@ -12,6 +12,8 @@ PAPER_POLICIES = (*OM_POLICIES, *GMBA_POLICIES)
 LARGEST_V_POLICIES = ("mamab-om:V=100", "mamab-gmba:V=100")
 UCB_POLICIES = ("single-ucb:exploration=0.01", "single-ucb:exploration=0.1")
 BASELINES = ("random", "round-robin", *UCB_POLICIES)
+V_FIGURE_POLICIES = (*PAPER_POLICIES, "random", "lane")
+ALL_POLICIES = (*PAPER_POLICIES, *BASELINES, "lane", "genie")
 OM_AND_RANDOM = ("mamab-om:V=100", "random")
 REPRESENTATIVE_POLICIES = ("lane", *OM_AND_RANDOM)
 """Policies of the figures that need many runs per policy (convergence and sensitivity)."""

@@ -5,13 +5,14 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from fedlane.experiments.labels import (
-    BASELINES,
+    ALL_POLICIES,
     FASHION_MNIST,
     LINE_STYLES,
     OM_POLICIES,
     PAPER_POLICIES,
     REPRESENTATIVE_POLICIES,
     TASK_NAMES,
+    V_FIGURE_POLICIES,
     policy_label,
     task_title,
 )
@@ -89,12 +90,12 @@ class Drawer:
         return [*self._both_readings("private"), *(leakage_panel(task, self.store.rounds) for task in self.plan.tasks)]
 
     def _both_readings(self, setting: str) -> list[Panel]:
-        calibrated, literal = (*PAPER_POLICIES, "random", "lane"), (*PAPER_POLICIES, "random")
+        literal = (*PAPER_POLICIES, "random")
         panels = []
         for task in self.plan.tasks:
             panels += [
-                self.accuracy_panel(task, calibrated, setting),
-                self.delay_panel(task, calibrated, setting),
+                self.accuracy_panel(task, V_FIGURE_POLICIES, setting),
+                self.delay_panel(task, V_FIGURE_POLICIES, setting),
                 self.accuracy_panel(task, literal, setting, "literal"),
                 self.delay_panel(task, literal, setting, "literal"),
             ]
@@ -102,13 +103,11 @@ class Drawer:
 
     def fig_accuracy(self) -> list[Panel]:
         """Test accuracy of all policies."""
-        policies = (*PAPER_POLICIES, *BASELINES, "lane", "genie")
-        return [self.accuracy_panel(task, policies, "base") for task in self.plan.tasks]
+        return [self.accuracy_panel(task, ALL_POLICIES, "base") for task in self.plan.tasks]
 
     def fig_delay(self) -> list[Panel]:
         """Accumulated delay of all policies."""
-        policies = (*PAPER_POLICIES, *BASELINES, "lane", "genie")
-        return [self.delay_panel(task, policies, "base") for task in self.plan.tasks]
+        return [self.delay_panel(task, ALL_POLICIES, "base") for task in self.plan.tasks]
 
     def fig_rounds(self) -> list[Panel]:
         """Aggregation rounds completed within a time budget."""
@@ -117,7 +116,7 @@ class Drawer:
             whole = self.over_seeds(Experiment(task, "random"), self.delay)[:, -1].mean()
             budgets = np.round(np.array(TIME_BUDGETS) * whole, -1)
             lines = {}
-            for policy in (*PAPER_POLICIES, "random", "lane"):
+            for policy in V_FIGURE_POLICIES:
                 colour, dash = LINE_STYLES[policy]
                 delays = self.over_seeds(Experiment(task, policy), self.delay)
                 counts = np.stack([np.searchsorted(row, budgets, side="right") for row in delays]).astype(np.float64)
@@ -135,16 +134,20 @@ class Drawer:
                 for policy in (*OM_POLICIES, "lane"):
                     experiment = Experiment(task, policy, setting)
                     colour, dash = LINE_STYLES[policy]
-                    shares = self.over_seeds(experiment, lambda c, s: self.store.result(c, s).share("assigned"))
+                    shares = self.over_seeds(experiment, self._assigned_share)
                     lines[policy_label(policy)] = Line(np.arange(1.0, shares.shape[1] + 1), shares, colour, dash)
                     if not quotas:  # the paper's policies have the same quotas
-                        quotas["quota"] = self.over_seeds(experiment, lambda c, s: self.store.result(c, s).quota).mean(
-                            axis=0
-                        )
+                        quotas["quota"] = self.over_seeds(experiment, self._quota).mean(axis=0)
                 panels.append(
                     Panel(f"{TASK_NAMES[task]}, {title}", "client", "share of rounds chosen", lines, True, quotas)
                 )
         return panels
+
+    def _assigned_share(self, experiment: Experiment, seed: int) -> FloatArray:
+        return self.store.result(experiment, seed).share("assigned")
+
+    def _quota(self, experiment: Experiment, seed: int) -> FloatArray:
+        return self.store.result(experiment, seed).quota
 
     def fig_regret(self) -> list[Panel]:
         """Cumulative pseudo-regret."""
@@ -165,7 +168,7 @@ class Drawer:
         x = np.arange(1.0, self.store.rounds + 1)
         lines = {}
         for number, experiment in enumerate(self.plan.figures["fig-queues"].scheduled):
-            values = self.over_seeds(experiment, lambda c, s: self.store.result(c, s).queue.max(axis=1))
+            values = self.over_seeds(experiment, lambda run, seed: self.store.result(run, seed).queue.max(axis=1))
             lines[policy_label(experiment.policy)] = Line(x, values, number * 2, 0)
         return [Panel(TASK_NAMES[FASHION_MNIST], "round", "largest virtual queue", lines)]
 

@@ -17,6 +17,7 @@ from pathlib import Path
 import numpy as np
 
 from fedlane.experiments.labels import (
+    ALL_POLICIES,
     BASELINES,
     BOTH_TASKS,
     FASHION_MNIST,
@@ -25,6 +26,7 @@ from fedlane.experiments.labels import (
     OM_POLICIES,
     PAPER_POLICIES,
     REPRESENTATIVE_POLICIES,
+    V_FIGURE_POLICIES,
 )
 from fedlane.experiments.store import Experiment, ResultStore, SeededExperiment, batches
 from fedlane.files import READ_ERRORS, load_arrays
@@ -76,14 +78,13 @@ def _figure(scheduled: Sequence[Experiment], learned: Sequence[Experiment] = ())
     return PaperFigure(tuple(dict.fromkeys([*scheduled, *learned])), tuple(learned))
 
 
-_V_POLICIES = (*PAPER_POLICIES, "random", "lane")
-_BASE = _experiments(_V_POLICIES, BOTH_TASKS)
+_BASE = _experiments(V_FIGURE_POLICIES, BOTH_TASKS)
 _LITERAL = _experiments(PAPER_POLICIES, BOTH_TASKS, reading="literal")
 _PRIVATE = [
-    *_experiments(_V_POLICIES, BOTH_TASKS, "private"),
+    *_experiments(V_FIGURE_POLICIES, BOTH_TASKS, "private"),
     *_experiments(PAPER_POLICIES, BOTH_TASKS, "private", "literal"),
 ]
-_ALL_POLICIES = _experiments((*PAPER_POLICIES, *BASELINES, "lane", "genie"), BOTH_TASKS)
+_COMPARISON = _experiments(ALL_POLICIES, BOTH_TASKS)
 _EQUAL_BATCH = _experiments(OM_AND_RANDOM, BOTH_TASKS, "epsilon-0.8")
 _SELECTION = [
     experiment
@@ -96,8 +97,8 @@ FIGURES: dict[str, PaperFigure] = {
     "fig-private": _figure([], [*_PRIVATE, *_EQUAL_BATCH]),
     "fig-rounds": _figure(_BASE),
     "fig-selection": _figure(_SELECTION),
-    "fig-accuracy": _figure([], _ALL_POLICIES),
-    "fig-delay": _figure([*_ALL_POLICIES, *_on_fashion_mnist((*LARGEST_V_POLICIES, *BASELINES), "same-interference")]),
+    "fig-accuracy": _figure([], _COMPARISON),
+    "fig-delay": _figure([*_COMPARISON, *_on_fashion_mnist((*LARGEST_V_POLICIES, *BASELINES), "same-interference")]),
     "fig-regret": _figure(_on_fashion_mnist((*PAPER_POLICIES, *BASELINES, "lane"), "base")),
     "fig-queues": _figure(_on_fashion_mnist((*_SLACK_POLICIES, "lane"), "base")),
     "fig-convergence": _figure(_on_fashion_mnist(REPRESENTATIVE_POLICIES, "softmax", "softmax-slow", "base")),
