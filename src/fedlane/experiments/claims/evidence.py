@@ -12,8 +12,8 @@ from fedlane.experiments.reproduce import BASELINES, BOTH, PAPER, ReproductionPl
 from fedlane.experiments.store import Experiment, ResultStore
 from fedlane.network import Network
 from fedlane.records import FloatArray, IntArray
-from fedlane.simulation.results import interval
 from fedlane.simulation.setup import prepare
+from fedlane.simulation.summary import interval
 from fedlane.theory.regret import Gaps, gaps, pseudo_regret, queue_stability
 
 KINDS = ("mamab-om", "mamab-gmba")
