@@ -50,7 +50,7 @@ def test_policies_handle_budgets_that_run_out(policy):
         assert run.rounds["delay_s"].to_numpy().reshape(2, 40)[:, -1].max() == 0  # no client is assigned any more
     learned = run.rounds["accuracy"].to_numpy().reshape(2, 40)[:, -1]
     assert learned.min() > 0.15
-    assert any("budgets are spent" in note for note in notes(run.summary))
+    assert any("budgets are exhausted" in note for note in notes(run.summary))
 
 
 def test_the_schedule_is_the_same_without_learning():

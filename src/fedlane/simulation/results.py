@@ -52,13 +52,11 @@ class Run:
         model: The global model's tensors by name; with several replicas, names begin with ``replicaN.``
         ledger: The run's ledger, which lists every charged upload; empty without a mechanism.
 
-    Example:
-        ```python
-        from fedlane import simulate
-
-        run = simulate("quickstart", rounds=20, learning=False)
-        print(run.assignments.to_pandas().groupby("channel").delay_s.mean())
-        ```
+    Examples:
+        >>> from fedlane import simulate
+        >>> run = simulate("quickstart", rounds=20, learning=False)
+        >>> run.assignments.column_names[:4], run.assignments.num_rows
+        (['replica', 'round', 'client', 'channel'], 80)
     """
 
     scenario: Scenario

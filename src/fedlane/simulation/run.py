@@ -41,13 +41,11 @@ def simulate(
     Raises:
         InputError: If the scenario, the policy or the seeds are invalid.
 
-    Example:
-        ```python
-        from fedlane import simulate
-
-        run = simulate("quickstart", "lane", rounds=50, seeds=[0, 1], learning=False)
-        print(run.summary["cumulative_delay_s"]["mean"])
-        ```
+    Examples:
+        >>> from fedlane import simulate
+        >>> run = simulate("quickstart", "lane", rounds=50, seeds=[0, 1], learning=False)
+        >>> run.summary["rounds"], sorted(run.summary["cumulative_delay_s"])
+        (50, ['high', 'low', 'mean'])
     """
     if isinstance(scenario, str):
         scenario = Scenario.load(scenario)

@@ -59,15 +59,13 @@ class Simulation:
     Raises:
         InputError: If the scenario, the policy or the seeds are invalid.
 
-    Example:
-        ```python
-        from fedlane import Scenario, Simulation
-
-        simulation = Simulation(Scenario.load("quickstart"), "lane", seeds=[0, 1])
-        while simulation.round < 50:
-            simulation.step()
-        print(simulation.last_round().clock_s)
-        ```
+    Examples:
+        >>> from fedlane import Scenario, Simulation
+        >>> simulation = Simulation(Scenario.load("quickstart"), "lane", seeds=[0, 1])
+        >>> for _ in range(50):
+        ...     simulation.step()
+        >>> simulation.last_round().clock_s.shape
+        (2,)
     """
 
     def __init__(
@@ -158,7 +156,14 @@ class Simulation:
         """Play one round in every replica."""
         available = self._uploads < self.setup.mechanism.max_uploads
         self._state, feedback = play_round(
-            self.round, self.policy, self._state, self.setup.network, self._streams, available, self.distributions
+            self.round,
+            self.policy,
+            self._state,
+            self.setup.network,
+            self._streams,
+            available,
+            self.distributions,
+            self.setup.problem,
         )
         assigned = feedback.assignment >= 0
         if self.ledger is not None:  # charge before training; late uploads are charged as well
