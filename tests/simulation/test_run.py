@@ -9,7 +9,8 @@ import pytest
 
 from fedlane import Run, Scenario, Simulation, simulate
 from fedlane.scheduling import SinglePolicy, policies
-from fedlane.simulation.results import COLUMNS, MEASURES, interval
+from fedlane.simulation.results import COLUMNS, MEASURES
+from fedlane.simulation.summary import interval
 from fedlane.validate import InputError
 
 POLICIES = [

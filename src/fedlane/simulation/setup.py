@@ -5,6 +5,7 @@ Partition -> mechanism -> label-histogram release -> theta -> quotas -> problem;
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -17,6 +18,9 @@ from fedlane.records import FloatArray, IntArray, MechanismSpec, Problem
 from fedlane.rng import generator
 from fedlane.scenario import Scenario
 from fedlane.theory import feasible_scale, quotas, theta
+
+if TYPE_CHECKING:  # only runs that learn load PyTorch
+    from fedlane.learning.schedule import LearningTask
 
 FEASIBILITY_SAMPLES = 2000
 """Samples per pair in the estimate of its success probability."""
@@ -192,3 +196,19 @@ def _model_size(scenario: Scenario, data: DatasetInfo) -> int:
     from fedlane.learning.models import make_model
 
     return make_model(name, data.input_shape, data.classes).size
+
+
+def learning_task(setup: Setup) -> "LearningTask":
+    """The learning part of a scenario as plain values, which need no scenario to be read."""
+    from fedlane.learning.schedule import LearningTask
+
+    learning = setup.scenario.learning
+    return LearningTask(
+        dataset=setup.scenario.data.dataset,
+        model=learning.model,
+        learning_rate=learning.learning_rate,
+        evaluate_every=learning.evaluate_every,
+        mechanism=setup.mechanism,
+        label_counts=setup.label_counts,
+        seeds=np.array(setup.seeds),
+    )

@@ -18,7 +18,8 @@ from fedlane.network import Topology
 from fedlane.records import Problem
 from fedlane.scenario import Scenario
 from fedlane.scheduling.registry import resolved_parameters
-from fedlane.simulation.results import Run, summarise
+from fedlane.simulation.results import Run
+from fedlane.simulation.summary import summarise
 from fedlane.simulation.tables import run_tables
 
 
