@@ -243,8 +243,14 @@ def bad_arrays(**changes):
     [
         (bad_arrays(**{"layer0.bias": Array(np.full(3, np.nan, np.float32))}), "not finite"),
         (bad_arrays(**{"layer0.bias": Array(np.full(3, 1e9, np.float32))}), "weights above 1000"),
-        (bad_arrays(**{"layer0.bias": Array(np.zeros(4, np.float32))}), "'layer0.bias' is float32 (4,)"),
-        (bad_arrays(**{"layer0.bias": Array(np.zeros(3, np.int64))}), "'layer0.bias' is int64 (3,)"),
+        (
+            bad_arrays(**{"layer0.bias": Array(np.zeros(4, np.float32))}),
+            "'layer0.bias' must be float (3,), got float32 (4,)",
+        ),
+        (
+            bad_arrays(**{"layer0.bias": Array(np.zeros(3, np.int64))}),
+            "'layer0.bias' must be float (3,), got int64 (3,)",
+        ),
         (bad_arrays(extra=Array(np.zeros(3, np.float32))), "other arrays than this client's: extra"),
         (ArrayRecord(), "other arrays"),
     ],

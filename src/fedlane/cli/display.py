@@ -10,7 +10,8 @@ from rich.console import Console
 from rich.live import Live
 
 from fedlane.records import RoundRecord, RunInfo
-from fedlane.report.live import Assigned, Finished, LiveView, PrivacySpent, live_line, live_panel
+from fedlane.report.live import live_line, live_panel
+from fedlane.report.live_view import Assigned, Finished, LiveView, PrivacySpent
 
 if TYPE_CHECKING:  # imported only for annotations: `fedlane --help` answers at once
     from fedlane.simulation.run import Simulation

@@ -81,7 +81,7 @@ def run(
     checkpoint_every: CheckpointOption = 50,
     save_schedule: Annotated[
         Path | None,
-        typer.Option("--save-schedule", metavar="FILE", help="Also save the schedule, for learning elsewhere."),
+        typer.Option("--save-schedule", metavar="FILE", help="Also save the schedule, to train from it later."),
     ] = None,
     out: OutOption = None,
     resume: Annotated[

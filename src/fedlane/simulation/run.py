@@ -1,4 +1,4 @@
-"""Whole runs: `simulate` for one call, `Simulation` for whoever wants to follow round by round."""
+"""Runs: `simulate` plays a whole run in one call, `Simulation` plays it round by round."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -26,13 +26,48 @@ from fedlane.simulation.trace import Trace
 from fedlane.trackers import Tracker, Tracking
 from fedlane.validate import InputError, at_least
 
-if TYPE_CHECKING:  # PyTorch is loaded only by runs that learn
+if TYPE_CHECKING:  # only runs that learn load PyTorch
     from fedlane.learning.federation import FederationBatch
     from fedlane.learning.schedule import LearningTask, Schedule
 
 
 class Simulation:
-    """A run in progress: every replica's world, the policy's state, and the trace so far."""
+    """A run in progress: R replicas, U clients.
+
+    Args:
+        scenario: The scenario.
+        policy: A policy's name, with or without parameters (``mamab-om:V=10``), or a policy object.
+        seeds: One seed per replica, all different. A replica's results depend on its own seed only.
+        learning: Whether to train the model.
+        device: Where the model is trained: ``cpu`` or ``cuda``.
+
+    Attributes:
+        info: The run's name, sizes and deadline.
+        scenario: The scenario, including the policy's resolved parameters.
+        label: The policy as the caller named it.
+        policy: The policy object.
+        setup: Everything that was prepared before the first round.
+        quota: (R, U): quotas as the policy serves them, slack included.
+        feasible_scale: (R,): the largest multiple of ``quota`` that any policy can serve; None on large networks.
+        distributions: The true delay distributions if the policy requires them, otherwise None.
+        trace: What happened in every round so far.
+        spending: Accounting of the uploads; None without a mechanism.
+        ledger: Record of every charged upload; None without a mechanism.
+        federation: The models in training; None without learning.
+
+    Raises:
+        InputError: If the scenario, the policy or the seeds are invalid.
+
+    Example:
+        ```python
+        from fedlane import Scenario, Simulation
+
+        simulation = Simulation(Scenario.load("quickstart"), "lane", seeds=[0, 1])
+        while simulation.round < 50:
+            simulation.step()
+        print(simulation.last_round().clock_s)
+        ```
+    """
 
     def __init__(
         self,
@@ -49,7 +84,7 @@ class Simulation:
         elif isinstance(policy, SinglePolicy):
             policy = lift(policy)
         if len(seeds) == 0 or len(set(seeds)) != len(seeds):
-            raise InputError(f"seeds must be at least one and all different, got {list(seeds)}")
+            raise InputError(f"seeds must be at least one number, all different, got {list(seeds)}")
         at_least("seed", min(seeds), 0)
         if max(seeds) >= 2**63:
             raise InputError(f"seed must be less than 2^63, got {max(seeds)}")
@@ -91,16 +126,17 @@ class Simulation:
 
     @property
     def round(self) -> int:
-        """Rounds played so far."""
+        """Number of rounds played so far."""
         return self.trace.rounds
 
     @property
     def finished(self) -> bool:
+        """Whether all rounds have been played."""
         return self.round == self.setup.problem.rounds
 
     @property
     def uploads(self) -> IntArray:
-        """(R, U): uploads charged so far, late ones too."""
+        """(R, U): uploads charged so far, late ones included."""
         return self._uploads
 
     def play(self, tracking: Tracking | None = None, on_round: Callable[[], object] | None = None) -> None:
@@ -131,7 +167,7 @@ class Simulation:
             self.setup.problem,
         )
         assigned = feedback.assignment >= 0
-        if self.ledger is not None:  # charged before anybody trains, and late uploads are charged too
+        if self.ledger is not None:  # charge before training; late uploads are charged as well
             self.ledger.charge(self.round, assigned)
         self._uploads += assigned
         self._queue = updated_queues(self._queue, self.quota, feedback.punctual)
@@ -141,15 +177,15 @@ class Simulation:
             self._learn(self.federation, self.round - 1)
 
     def _learn(self, federation: "FederationBatch", t: int) -> None:
-        """The punctual clients of round ``t`` teach the model; now and then it is tested."""
+        """Train on the punctual clients of round ``t``, and evaluate the model if it is time to."""
         federation.play(t, self.trace.client[:, t], self.trace.punctual[:, t])
         if self.finished or (t + 1) % self.scenario.learning.evaluate_every == 0:
             evaluation = federation.evaluate()
             self.trace.accuracy[:, t], self.trace.loss[:, t] = evaluation.accuracy, evaluation.loss
 
     def last_round(self) -> RoundRecord:
-        """The record of the round just played, for trackers and displays; made anew at each call."""
-        trace, spending, t = self.trace, self.spending, self.round - 1  # before the first round t is -1, an unset row
+        """Make the record of the round just played, for trackers and displays."""
+        trace, spending, t = self.trace, self.spending, self.round - 1  # before the first round, t = -1: an unset row
         evaluated = not np.isnan(trace.accuracy[:, t]).any()
         return RoundRecord(
             round=t,
@@ -174,7 +210,7 @@ class Simulation:
         )
 
     def result(self) -> Run:
-        """What has been played so far as a `Run`."""
+        """The results of the rounds played so far."""
         summary = summarise(
             self.label,
             resolved_parameters(self.policy),
@@ -194,14 +230,14 @@ class Simulation:
         )
 
     def schedule(self) -> "Schedule":
-        """The rounds played so far as a schedule that can be learned from elsewhere."""
+        """The rounds played so far as a schedule, from which a model can be trained on another machine."""
         from fedlane.learning.schedule import Schedule
 
         trace = self.trace.played()
         return Schedule(learning_task(self.setup), trace.client, trace.punctual, trace.delay_s)
 
     def checkpoint(self) -> Checkpoint:
-        """Everything needed to go on from here."""
+        """The state that a resumed run continues from."""
         arrays: dict[str, np.ndarray[Any, Any]] = {
             **{f"state.{name}": array for name, array in self._state.items()},
             **self.trace.saved(),
@@ -214,7 +250,15 @@ class Simulation:
 
     @classmethod
     def resume(cls, folder: str | Path, device: str = "cpu") -> "Simulation":
-        """The run of a folder, at its last checkpoint: going on gives what an unbroken run would have given."""
+        """Resume the run of a folder at its last checkpoint, with the same results as an uninterrupted run.
+
+        Args:
+            folder: The run's folder.
+            device: Where the model is trained: ``cpu`` or ``cuda``.
+
+        Raises:
+            InputError: If the checkpoint is missing, damaged or does not fit the folder's scenario.
+        """
         saved = Checkpoint.load(Path(folder))
         simulation = cls(
             Scenario.load(Path(folder) / "scenario.toml"),
@@ -254,9 +298,31 @@ def simulate(
     progress: Callable[[int], None] | None = None,
     trackers: Sequence[Tracker] = (),
 ) -> Run:
-    """Run a scenario under a policy for some seeds at once.
+    """Simulate a scenario under a policy, for several seeds together.
 
-    ``progress`` is called with the rounds played so far; ``trackers`` are told of the run as `fedlane.trackers` says.
+    Args:
+        scenario: A scenario, a preset's name or the path of a TOML file.
+        policy: A policy's name, with or without parameters (``mamab-om:V=10``), or a policy object.
+        rounds: Number of rounds, instead of the scenario's.
+        seeds: One seed per replica, all different.
+        learning: Whether to train the model; without, only the schedule is computed.
+        device: Where the model is trained: ``cpu`` or ``cuda``.
+        progress: Called after every round with the number of rounds played so far.
+        trackers: Objects that log the run (see `fedlane.trackers`).
+
+    Returns:
+        The tables, the summary and the model of the run.
+
+    Raises:
+        InputError: If the scenario, the policy or the seeds are invalid.
+
+    Example:
+        ```python
+        from fedlane import simulate
+
+        run = simulate("quickstart", "lane", rounds=50, seeds=[0, 1], learning=False)
+        print(run.summary["cumulative_delay_s"]["mean"])
+        ```
     """
     if isinstance(scenario, str):
         scenario = Scenario.load(scenario)
@@ -273,7 +339,7 @@ def simulate(
 
 
 def learning_task(setup: Setup) -> "LearningTask":
-    """What the scenario says of learning, as plain values."""
+    """The learning part of a scenario as plain values, which need no scenario to be read."""
     from fedlane.learning.schedule import LearningTask
 
     learning = setup.scenario.learning
