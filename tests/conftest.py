@@ -12,6 +12,14 @@ from support.parts import SHARED_DATA, missing
 os.environ["OMP_NUM_THREADS"] = "1"  # two workers share two cores; read when PyTorch is first imported
 
 
+@pytest.fixture(scope="module")  # Playwright keeps an event loop running, which asyncio.run() in other tests refuses
+def browser():
+    from support.browsing import chromium
+
+    with chromium() as running:
+        yield running
+
+
 @pytest.fixture(scope="session")
 def fashion_mnist():
     from fedlane.learning.datasets import dataset_info, load_dataset, locate

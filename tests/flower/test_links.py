@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +15,7 @@ from fedlane.flower.testbed import links, rates
 from fedlane.scenario import Scenario
 from fedlane.validate import InputError
 from support.parts import missing
+from support.waiting import wait_for
 
 pytestmark = pytest.mark.xdist_group("flower")
 
@@ -46,8 +46,8 @@ while word := link.recv(8):
 """
 MOVER = """
 import json, socket, sys, time
-from fedlane.flower.testbed.links import Cell
-cell, plan = Cell(sys.argv[1], 2), json.loads(sys.argv[2])
+from fedlane.flower.testbed.links import RadioCell
+cell, plan = RadioCell(sys.argv[1], 2), json.loads(sys.argv[2])
 link = socket.create_connection(("10.201.0.1", 5001))
 took = []
 for way, rate, count in plan:
@@ -65,12 +65,13 @@ print(json.dumps(took))
 """
 
 
+@pytest.mark.slow
 def test_an_open_connection_gets_the_rate_of_its_pair_both_ways(cell):
     """Size over rate, through four switches of one connection; the other client's crawl does not matter."""
     plan = [("d", 4.0, 250_000), ("u", 4.0, 250_000), ("d", 20.0, 1_000_000), ("u", 1.0, 100_000), ("d", 2.0, 200_000)]
     bounds = [1.1 * count * 8e-6 / rate + 0.02 for _, rate, count in plan]
     best = np.full(len(plan), np.inf)
-    for _ in range(3):  # a busy machine slows a transfer, nothing makes it faster
+    for _ in range(6):  # a busy machine slows a transfer, nothing makes it faster
         took = np.array(moved(cell, plan))
         for (way, rate, count), seconds in zip(plan, took, strict=True):
             assert seconds > 0.97 * (count - 16_000) * 8e-6 / rate, (way, rate)  # the bucket's burst passes at once
@@ -88,7 +89,7 @@ def moved(cell, plan):
     try:
         assert peer.stdout.readline() == "ready\n"
         mover = ["ip", "netns", "exec", cell.client(0), sys.executable, "-c", MOVER, cell.name, json.dumps(plan)]
-        return json.loads(subprocess.run(mover, capture_output=True, text=True, check=True, timeout=60).stdout)
+        return json.loads(subprocess.run(mover, capture_output=True, text=True, check=True, timeout=180).stdout)
     finally:
         peer.kill()
         peer.wait()
@@ -113,10 +114,10 @@ OWNER = """
 import sys, time
 from pathlib import Path
 from fedlane.flower.testbed import links
-from fedlane.flower.testbed.processes import Federation
+from fedlane.flower.testbed.processes import FlowerCluster
 built = links.build_cell(2)
 cell = built.cell
-federation = Federation(Path(sys.argv[1]), port=1, namespace=cell.base)
+federation = FlowerCluster(Path(sys.argv[1]), port=1, namespace=cell.base)
 sleepers = [federation.start("sleeper", ["sleep", "600"], cell.client(0))]
 while not cell.processes():
     time.sleep(0.01)
@@ -125,6 +126,7 @@ time.sleep(600)
 """
 
 
+@pytest.mark.slow
 def test_what_a_killed_owner_left_is_removed_at_the_next_start(cell, tmp_path):
     """Its processes die with it; its namespaces go when the next cell is built; a living owner's stay."""
     owner = subprocess.Popen([sys.executable, "-c", OWNER, str(tmp_path)], stdout=subprocess.PIPE, text=True)
@@ -138,10 +140,7 @@ def test_what_a_killed_owner_left_is_removed_at_the_next_start(cell, tmp_path):
     finally:
         owner.send_signal(signal.SIGKILL)
         owner.wait()
-    gone = time.monotonic() + 5.0
-    while left.processes() and time.monotonic() < gone:
-        time.sleep(0.02)
-    assert not left.processes()
+    wait_for(lambda: not left.processes())
     with links.build(1) as other:
         assert not any(Path(f"/run/netns/{namespace}").exists() for namespace in left.namespaces)
         assert other.name != name
@@ -162,7 +161,7 @@ def test_the_end_ends_processes_even_those_that_do_not_want_to():
     assert process.stdout.readline() == b"on\n"
     process.stdout.close()
     built.close()
-    assert process.wait(5) == -signal.SIGKILL
+    assert process.wait(60) == -signal.SIGKILL
     assert not any(Path(f"/run/netns/{namespace}").exists() for namespace in built.cell.namespaces)
     built.close()
 

@@ -18,7 +18,6 @@ from fedlane.flower import _adapted
 from fedlane.flower.node.prefork import COMMAND, prefork_server
 
 BIN = Path(sys.executable).parent
-pytestmark = pytest.mark.xdist_group("flower")
 PROBE = """
 import atexit, json, os, signal, sys
 import numpy.random
@@ -50,8 +49,8 @@ def call(*arguments, marker="", word=""):
     folder = Path(os.environ["PYTHONPATH"])
     (folder / "word").write_text(word)
     with (folder / "word").open() as asked, (folder / "said").open("w+") as said:
-        done = subprocess.run([COMMAND, *arguments], stdin=asked, stdout=said, stderr=subprocess.STDOUT, timeout=30)
-        end = time.monotonic() + 20
+        done = subprocess.run([COMMAND, *arguments], stdin=asked, stdout=said, stderr=subprocess.STDOUT, timeout=120)
+        end = time.monotonic() + 120
         while True:
             said.seek(0)
             text = said.read()
@@ -62,7 +61,7 @@ def call(*arguments, marker="", word=""):
 
 def wait_for_the_nursery():
     """Until it answers: before that, Flower's own command is run, which is right, too."""
-    end = time.monotonic() + 30
+    end = time.monotonic() + 120
     folder = Path(os.environ["PATH"].split(os.pathsep)[0]).parent
     with socket.socket(socket.AF_UNIX) as line:
         while line.connect_ex(str(folder / "door")):
@@ -84,6 +83,7 @@ def processes(word):
     return found
 
 
+@pytest.mark.slow
 def test_each_app_is_a_new_process(modules):
     """Its own files, arguments and signals, and random numbers that no other has."""
     (modules / "probe.py").write_text(PROBE)
@@ -110,6 +110,7 @@ def test_each_app_is_a_new_process(modules):
     assert not probes[0]["cwd_first"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("why", ["dead", "stopped", "threads", "broken"])
 def test_without_a_nursery_flowers_own_command_is_run(modules, capfd, why):
     """A nursery that has died, that is stuck, or that modules make impossible: once, and nothing is born later."""
@@ -124,7 +125,7 @@ def test_without_a_nursery_flowers_own_command_is_run(modules, capfd, why):
             _, nursery = wait_for_the_nursery()
             os.kill(nursery, signal.SIGKILL if why == "dead" else signal.SIGSTOP)
         else:
-            end = time.monotonic() + 30
+            end = time.monotonic() + 120
             while processes(str(folder)) or "apps start as Flower has it" not in (said := capfd.readouterr().err):
                 assert time.monotonic() < end
                 time.sleep(0.1)
@@ -144,6 +145,7 @@ def test_without_a_nursery_flowers_own_command_is_run(modules, capfd, why):
             assert call("--no-such-option", marker="usage")[0] == 2
 
 
+@pytest.mark.slow
 def test_a_nursery_ends_with_its_node(modules):
     """Killed without a word, the node leaves neither nursery nor folder behind."""
     code = (
@@ -156,7 +158,7 @@ def test_a_nursery_ends_with_its_node(modules):
     node.kill()
     node.wait()
     node.stdout.close()
-    end = time.monotonic() + 30
+    end = time.monotonic() + 120
     while processes(str(folder)) or folder.exists():
         assert time.monotonic() < end, "the nursery lives on"
         time.sleep(0.05)

@@ -199,7 +199,7 @@ def on_a_terminal(arguments, cwd, columns=80, rows=24, interrupt=None):
         env={**environment, "TERM": "xterm-256color"},
     )
     os.close(slave)
-    seen, deadline = b"", time.monotonic() + 120
+    seen, deadline = b"", time.monotonic() + 400
     while time.monotonic() < deadline:
         if select.select([master], [], [], 0.1)[0]:
             try:
@@ -210,7 +210,7 @@ def on_a_terminal(arguments, cwd, columns=80, rows=24, interrupt=None):
             if interrupt is not None and interrupt.encode() in seen:
                 process.send_signal(signal.SIGINT)
                 interrupt = None
-    output, _ = process.communicate(timeout=60)
+    output, _ = process.communicate(timeout=180)
     os.close(master)
     return process.returncode, output.decode(), seen.decode()
 
