@@ -136,6 +136,7 @@ def test_tensorboard_reads_back_what_happened(tmp_path):
         assert one["clock_s"] == pytest.approx({row["round"]: row["clock_s"] for row in rows if row["seed"] == seed})
 
 
+@pytest.mark.slow
 def test_mlflow_reads_back_what_happened(tmp_path):
     part("mlflow")
     uri = f"sqlite:///{tmp_path / 'm.db'}"
@@ -262,6 +263,7 @@ def test_without_the_extra_one_line_says_so(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_a_full_disk_costs_the_tracker_and_not_the_run(tmp_path):
     """A file-size limit stands in for a full disk: the write fails in the operating system."""
     part("tensorboard")

@@ -210,6 +210,7 @@ def small_test_set(cifar10, monkeypatch):
     monkeypatch.setattr(replay, "load_dataset", lambda name: dataclasses.replace(cifar10, test=few))
 
 
+@pytest.mark.slow
 @pytest.mark.xdist_group("cifar10")  # unpacked once
 @pytest.mark.parametrize(("policy", "setting"), [("random", "tau-1"), ("mamab-om:V=100", "private")])
 def test_a_cell_of_cifar10_learns_what_a_fresh_run_does(tmp_path, small_test_set, policy, setting):

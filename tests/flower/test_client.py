@@ -366,6 +366,7 @@ t.ask(client, t.order(t.ArrayRecord(Slow().state_dict())))
 """
 
 
+@pytest.mark.slow
 def test_a_client_killed_while_it_trains_has_spent_the_upload(tmp_path, ledger):
     process = subprocess.Popen(
         [sys.executable, "-c", KILLED, str(tmp_path)],

@@ -215,6 +215,7 @@ def on_a_terminal(arguments, cwd, columns=80, rows=24, interrupt=None):
     return process.returncode, output.decode(), seen.decode()
 
 
+@pytest.mark.slow
 def test_a_terminal_shows_the_panel_and_gets_its_cursor_back(tmp_path):
     options = ("--policy", "lane", "--policy", "random", "--rounds", "3000", "--no-learning", "--out", "o")
     code, output, seen = on_a_terminal(("compare", "quickstart", *options), tmp_path, 100, 30)
@@ -227,6 +228,7 @@ def test_a_terminal_shows_the_panel_and_gets_its_cursor_back(tmp_path):
     assert "╭─" not in output
 
 
+@pytest.mark.slow
 def test_ctrl_c_on_a_terminal_saves_and_says_how_to_go_on(tmp_path):
     command = ("run", "--rounds", "400000", "--no-learning", "--out", "o")
     code, _, seen = on_a_terminal(command, tmp_path, interrupt="on the air")
@@ -237,6 +239,7 @@ def test_ctrl_c_on_a_terminal_saves_and_says_how_to_go_on(tmp_path):
     assert json.loads((tmp_path / "o" / "status.json").read_text())["state"] == "interrupted"
 
 
+@pytest.mark.slow
 def test_json_on_a_terminal_is_json_alone(tmp_path):
     code, output, seen = on_a_terminal(("run", "--rounds", "50", "--no-learning", "--json", "--out", "o"), tmp_path)
     assert (code, seen) == (0, "")

@@ -61,6 +61,7 @@ def test_the_schedule_is_the_same_without_learning():
     assert with_.client_rounds.equals(without.client_rounds)
 
 
+@pytest.mark.slow
 def test_epsilons_are_dp_accounting_s_for_the_uploads_that_were_made():
     run = simulate(scenario(privacy__max_uploads=40), "lane", seeds=[2], learning=False)
     clients, setup = run.clients.to_pydict(), prepare(run.scenario, [2])
@@ -191,6 +192,7 @@ def test_a_schedule_carries_the_mechanism(tmp_path):
     np.testing.assert_array_equal(curves.weights, simulation.federation.weights.numpy())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mechanism", ["paper", "rigorous"])
 def test_each_replica_is_its_own(mechanism):
     """Uneven sizes, so that rates are rounded: seed 7 alone and among others."""
@@ -243,6 +245,7 @@ def test_a_ledger_that_was_changed_stops_the_resumed_run(tmp_path, change):
     assert file.read_text() == changed
 
 
+@pytest.mark.slow
 def test_many_sizes_under_the_paper_s_mechanism_are_few_curves_and_stay_lower_bounds():
     run = Simulation(scenario(privacy__mechanism="paper", data__imbalance=0.5, rounds=8), "random", range(6))
     while not run.finished:
