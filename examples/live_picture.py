@@ -26,11 +26,10 @@ def main() -> None:
     """Run the quickstart scenario and write the panel as an SVG."""
     simulation = Simulation(Scenario.load("quickstart"), "lane", learning=True)
     started = time.monotonic()
-    deadline_s = simulation.setup.problem.deadline_s
-    while simulation.round < 120 or not (simulation.trace.total_s_at(simulation.round - 1) > deadline_s).any():
+    while simulation.round < 120 or simulation.last_round().punctual[0] == simulation.info.channels:
         simulation.step()  # continue until a round has a late client
     console = Console(record=True, width=WIDTH, height=HEIGHT, file=io.StringIO(), color_system="truecolor")
-    view = live_view(simulation, simulation.round / (time.monotonic() - started))
+    view = live_view(simulation.info, simulation.last_round(), simulation.round / (time.monotonic() - started))
     console.print(live_panel(view, WIDTH, HEIGHT))
     svg = console.export_svg(title="fedlane run", theme=MONOKAI, code_format=FRAME, unique_id="live")
     PICTURE.write_text(svg.replace("Fira Code", "DejaVu Sans Mono"), encoding="utf-8")

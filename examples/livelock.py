@@ -43,8 +43,7 @@ STYLES = (
 def play(policy: str, seeds: Sequence[int]) -> Simulation:
     """Run all rounds of `paper-fmnist` under a policy."""
     simulation = Simulation(Scenario.load("paper-fmnist").with_values({"rounds": ROUNDS}), policy, seeds)
-    while not simulation.finished:
-        simulation.step()
+    simulation.play()
     return simulation
 
 
@@ -118,7 +117,7 @@ def survey() -> None:
         assert scale is not None, "feasible_scale is always computed for a network of this size"
         queue = simulation.trace.queue
         largest, last = queue.max(axis=(1, 2)), queue[:, -1].max(axis=1)
-        smallest = simulation.trace.counts(simulation.setup.problem.deadline_s)[1].min(axis=1) / ROUNDS
+        smallest = simulation.trace.counts()[1].min(axis=1) / ROUNDS
         delay_s = simulation.trace.delay_s.sum(axis=1)
         for name, group in (
             ("at least 1.1", scale >= 1.1),

@@ -1,4 +1,4 @@
-"""The example app in real processes: `flwr run` accepts it, clients train privately, ledgers and server agree."""
+"""The example app in real processes: clients train privately, and ledgers and server agree."""
 
 from pathlib import Path
 
@@ -15,13 +15,13 @@ ROUNDS, CLIENTS = 2, 2
 
 @pytest.mark.slow
 @pytest.mark.xdist_group("flower")
-def test_the_example_trains_and_counts(tmp_path):
+def test_the_example_app_trains_and_counts_uploads(tmp_path):
     ledgers = [tmp_path / f"{number}.ledger" for number in range(CLIENTS)]
     with Federation(tmp_path / "federation") as federation:
         for number, ledger in enumerate(ledgers):
             switch = f"mkdir -p {tmp_path}/switched/{number}-{{lane}}"
-            mine = {"fedlane-ledger": str(ledger), "fedlane-switch": switch}
-            federation.start_node(number, preload=["fedlane.flower.node.preload"] * number, **mine)
+            config = {"fedlane-ledger": str(ledger), "fedlane-switch": switch}
+            federation.start_node(number, preload=["fedlane.flower.node.preload"] * number, **config)
         config = {"rounds": ROUNDS, "clients": CLIENTS, "hidden": 16, "lanes": 2, "deadline-s": 200.0}
         run = federation.run(APP, {**config, "state-dir": str(tmp_path / "state")})
         run.wait(500)

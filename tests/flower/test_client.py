@@ -1,4 +1,4 @@
-"""A client as Flower calls it: real messages in, real messages out, and a ledger on disk."""
+"""LaneClient and LaneMod with real Flower messages and a ledger on disk."""
 
 import json
 import os
@@ -27,7 +27,7 @@ SHAPE = (1, 4, 4)
 
 
 def records(context=None):
-    """300 small pictures of three classes."""
+    """Return 300 small images of three classes."""
     rng = np.random.default_rng(1)
     labels = np.repeat(np.arange(3), COUNTS)
     images = rng.integers(0, 200, (300, *SHAPE), dtype=np.uint8)
@@ -35,7 +35,7 @@ def records(context=None):
     return images, labels
 
 
-def a_client(folder, **changes):
+def make_client(folder, **changes):
     settings = {
         "model": "softmax",
         "data": records,
@@ -61,20 +61,20 @@ def context(**node_config):
 
 
 def message(kind, **content):
-    """A message as a client gets it: Flower has filled in its metadata."""
+    """Return a message as a client receives it, with the metadata that Flower fills in."""
     metadata = Metadata(1, "some id", 1, 7, "", "", time.time(), 60.0, kind)
     return Message(content=RecordDict(content), metadata=metadata)
 
 
 def order(arrays=None, **changes):
     values = {"federation": "f", "client": "anna", "round": 4, "lane": 1, "deadline_s": 10.0, "iterations": 2}
-    said = Order(**{"server_count": 0, **values, **changes})
+    an_order = Order(**{"server_count": 0, **values, **changes})
     arrays = first_arrays("softmax", SHAPE, 3) if arrays is None else arrays
-    return message("train", arrays=arrays, config=ConfigRecord({"lr": 1.0}), **{KEY: said.record()})
+    return message("train", arrays=arrays, config=ConfigRecord({"lr": 1.0}), **{KEY: an_order.record()})
 
 
-def ask(client, question, where=None):
-    return client.app()(question, where or context())
+def reply_of(client, request, node=None):
+    return client.app()(request, node or context())
 
 
 def report_of(reply):
@@ -86,13 +86,13 @@ def uploads_on_disk(path):
     return {name: account.uploads for name, account in read_accounts(path)[1].items()}
 
 
-def numbers(record):
+def arrays_of(record):
     return {name: array.numpy() for name, array in record.items()}
 
 
 def test_an_order_is_charged_trained_and_reported(tmp_path, ledger):
     sent = first_arrays("softmax", SHAPE, 3)
-    reply = ask(a_client(tmp_path), order(sent))
+    reply = reply_of(make_client(tmp_path), order(sent))
     report = report_of(reply)
     assert (report.client, report.round, report.lane, report.status, report.reason) == ("anna", 4, 1, "trained", "")
     assert (report.uploads, report.max_uploads, report.delta) == (1, 3, 1e-5)
@@ -106,9 +106,9 @@ def test_an_order_is_charged_trained_and_reported(tmp_path, ledger):
         assert not np.array_equal(array.numpy(), sent[name].numpy())
 
 
-def test_nothing_that_depends_on_data_leaves_beside_the_update(tmp_path, ledger):
-    """The records in a reply, and the number of examples: the released one, with deviation 10 sqrt(3)."""
-    reply = ask(a_client(tmp_path), order())
+def test_only_the_update_and_the_released_size_depend_on_the_data(tmp_path, ledger):
+    """The number of examples in a reply is the released one, whose standard deviation is 10 sqrt(3)."""
+    reply = reply_of(make_client(tmp_path), order())
     assert set(reply.content) == {"arrays", "metrics", KEY}
     assert set(reply.content["metrics"]) == {"num-examples"}
     claimed_size = reply.content["metrics"]["num-examples"]
@@ -118,22 +118,22 @@ def test_nothing_that_depends_on_data_leaves_beside_the_update(tmp_path, ledger)
     assert abs(claimed_size - 300) < 6 * 10 * 3**0.5
 
 
-def test_a_reason_names_no_folder():
-    for text, out in (
+def test_public_reasons_contain_no_folders():
+    for text, expected in (
         ("ledger /home/anna/a.ledger is damaged", "ledger a.ledger is damaged"),
         ("'~/x/y' is", "'y' is"),
     ):
-        assert public_reason(InputError(text)) == out
+        assert public_reason(InputError(text)) == expected
     assert public_reason(InputError("b / |D| is 3/4")) == "b / |D| is 3/4"
 
 
-def test_past_its_budget_a_client_refuses_and_says_so(tmp_path, ledger):
-    client = a_client(tmp_path)
+def test_a_client_refuses_once_its_budget_is_spent(tmp_path, ledger):
+    client = make_client(tmp_path)
     for count in range(1, 4):
-        report = report_of(ask(client, order(server_count=count - 1)))
+        report = report_of(reply_of(client, order(server_count=count - 1)))
         assert (report.status, report.uploads) == ("trained", count)
     assert report.epsilon == pytest.approx(8.0, rel=1e-3)
-    reply = ask(client, order(server_count=3))
+    reply = reply_of(client, order(server_count=3))
     report = report_of(reply)
     assert (report.status, report.uploads, report.max_uploads) == ("refused", 3, 3)
     assert "budget of data set data is spent" in report.reason
@@ -144,14 +144,14 @@ def test_past_its_budget_a_client_refuses_and_says_so(tmp_path, ledger):
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
-        ({"client": "berta"}, "for client 'berta', this is 'anna'"),
-        ({"iterations": 3}, "3 local iterations, this client's terms say 2"),
+        ({"client": "berta"}, "for client 'berta', but this is 'anna'"),
+        ({"iterations": 3}, "3 local iterations, but this client's terms say 2"),
         ({"federation": "g"}, "from federation 'g'"),
         ({"server_count": 1}, "was rolled back"),
     ],
 )
 def test_orders_that_are_not_for_this_client_are_refused(tmp_path, ledger, changes, reason):
-    reply = ask(a_client(tmp_path, federation="f"), order(**changes))
+    reply = reply_of(make_client(tmp_path, federation="f"), order(**changes))
     report = report_of(reply)
     assert report.status == "refused"
     assert reason in report.reason
@@ -159,60 +159,65 @@ def test_orders_that_are_not_for_this_client_are_refused(tmp_path, ledger, chang
     assert not sum(uploads_on_disk(ledger).values())
 
 
-def test_a_ledger_that_cannot_be_trusted_refuses(tmp_path, ledger):
-    client = a_client(tmp_path)
-    assert report_of(ask(client, order())).status == "trained"
+def test_a_damaged_or_missing_ledger_is_refused(tmp_path, ledger):
+    client = make_client(tmp_path)
+    assert report_of(reply_of(client, order())).status == "trained"
     content = bytearray(ledger.read_bytes())
     content[700] ^= 1
     ledger.write_bytes(content)
-    report = report_of(ask(client, order(server_count=1)))
+    report = report_of(reply_of(client, order(server_count=1)))
     assert (report.status, "is damaged" in report.reason) == ("refused", True)
     ledger.unlink()
-    for client in (a_client(tmp_path), a_client(tmp_path, create_ledger=True)):  # an order never makes a ledger
-        report = report_of(ask(client, order(server_count=1)))
+    for client in (make_client(tmp_path), make_client(tmp_path, create_ledger=True)):  # an order never creates a ledger
+        report = report_of(reply_of(client, order(server_count=1)))
         assert report.status == "refused"
         assert "is missing" in report.reason
         assert "new_ledger" in report.reason
     assert not ledger.exists()
-    # Nor does a question, where a ledger was.
-    reply = ask(a_client(tmp_path, create_ledger=True), message("query", **{KEY: Hello("f").record()}))
-    assert "does not start anew" in reply.error.reason
+    # A hello does not create one either where a ledger existed before.
+    reply = reply_of(make_client(tmp_path, create_ledger=True), message("query", **{KEY: Hello("f").record()}))
+    assert "cannot be reset" in reply.error.reason
 
 
-def test_terms_do_not_change(tmp_path, ledger):
-    assert report_of(ask(a_client(tmp_path), order())).status == "trained"
-    for changes in ({"max_uploads": 4}, {"epsilon": 9.0}, {"batch_size": 20}, {"data": lambda c: _less(records())}):
-        report = report_of(ask(a_client(tmp_path, **changes), order(server_count=1)))
+def test_changed_terms_are_refused(tmp_path, ledger):
+    assert report_of(reply_of(make_client(tmp_path), order())).status == "trained"
+    for changes in (
+        {"max_uploads": 4},
+        {"epsilon": 9.0},
+        {"batch_size": 20},
+        {"data": lambda c: _without_last(records())},
+    ):
+        report = report_of(reply_of(make_client(tmp_path, **changes), order(server_count=1)))
         assert (report.status, "holds other terms" in report.reason) == ("refused", True), changes
-    report = report_of(ask(a_client(tmp_path, name="berta"), order(client="berta")))
+    report = report_of(reply_of(make_client(tmp_path, name="berta"), order(client="berta")))
     assert "belongs to client 'anna'" in report.reason
     assert uploads_on_disk(ledger) == {"data": 1}
 
 
-def test_after_the_first_time_the_noise_is_the_ledger_s(tmp_path, ledger, monkeypatch):
-    """Another release of the accountant, or an empty cache, changes nothing and costs no time."""
-    assert report_of(ask(a_client(tmp_path), order())).status == "trained"
+def test_the_noise_is_calibrated_once_and_then_read_from_the_ledger(tmp_path, ledger, monkeypatch):
+    """A new version of the accountant, or an empty cache, neither changes the noise nor takes time."""
+    assert report_of(reply_of(make_client(tmp_path), order())).status == "trained"
     monkeypatch.setattr(
         fedlane.flower.client.training, "make_mechanism", lambda *_, **__: pytest.fail("calibrated again")
     )
-    assert report_of(ask(a_client(tmp_path), order(server_count=1))).uploads == 2
+    assert report_of(reply_of(make_client(tmp_path), order(server_count=1))).uploads == 2
 
 
-def _less(data):
+def _without_last(data):
     return data[0][:-1], data[1][:-1]
 
 
-def test_two_at_once_is_a_failure_of_the_second_and_costs_nothing(tmp_path, ledger):
+def test_a_second_upload_at_the_same_time_fails_without_a_charge(tmp_path, ledger):
     with ClientLedger(ledger):
-        report = report_of(ask(a_client(tmp_path), order()))
+        report = report_of(reply_of(make_client(tmp_path), order()))
     assert (report.status, "in use" in report.reason) == ("failed", True)
     assert uploads_on_disk(ledger) == {}
 
 
-def test_the_ledger_is_held_while_training(tmp_path, ledger):
-    held = []
+def test_the_ledger_is_locked_during_training(tmp_path, ledger):
+    uploads_when_locked = []
 
-    class Curious(torch.nn.Module):
+    class LedgerOpener(torch.nn.Module):
         def __init__(self):
             super().__init__()
             self.layer = torch.nn.Linear(16, 3)
@@ -221,12 +226,12 @@ def test_the_ledger_is_held_while_training(tmp_path, ledger):
             try:
                 ClientLedger(ledger).close()
             except LedgerInUseError:
-                held.append(uploads_on_disk(ledger)["data"])
+                uploads_when_locked.append(uploads_on_disk(ledger)["data"])
             return self.layer(x.flatten(1))
 
-    arrays = ArrayRecord(Curious().state_dict())
-    assert report_of(ask(a_client(tmp_path, model=Curious), order(arrays))).status == "trained"
-    assert held == [1, 1]  # in each of two steps, and charged by then
+    arrays = ArrayRecord(LedgerOpener().state_dict())
+    assert report_of(reply_of(make_client(tmp_path, model=LedgerOpener), order(arrays))).status == "trained"
+    assert uploads_when_locked == [1, 1]  # in both steps, and already charged
 
 
 def bad_arrays(**changes):
@@ -238,112 +243,118 @@ def bad_arrays(**changes):
     [
         (bad_arrays(**{"layer0.bias": Array(np.full(3, np.nan, np.float32))}), "not finite"),
         (bad_arrays(**{"layer0.bias": Array(np.full(3, 1e9, np.float32))}), "weights above 1000"),
-        (bad_arrays(**{"layer0.bias": Array(np.zeros(4, np.float32))}), "'layer0.bias' is float32 (4,)"),
-        (bad_arrays(**{"layer0.bias": Array(np.zeros(3, np.int64))}), "'layer0.bias' is int64 (3,)"),
+        (
+            bad_arrays(**{"layer0.bias": Array(np.zeros(4, np.float32))}),
+            "'layer0.bias' must be float (3,), got float32 (4,)",
+        ),
+        (
+            bad_arrays(**{"layer0.bias": Array(np.zeros(3, np.int64))}),
+            "'layer0.bias' must be float (3,), got int64 (3,)",
+        ),
         (bad_arrays(extra=Array(np.zeros(3, np.float32))), "other arrays than this client's: extra"),
         (ArrayRecord(), "other arrays"),
     ],
 )
-def test_models_that_no_honest_server_sends_cost_nothing(tmp_path, ledger, arrays, reason):
-    report = report_of(ask(a_client(tmp_path), order(arrays)))
+def test_invalid_server_models_fail_without_a_charge(tmp_path, ledger, arrays, reason):
+    report = report_of(reply_of(make_client(tmp_path), order(arrays)))
     assert report.status == "failed"
     assert reason in report.reason
     assert not sum(uploads_on_disk(ledger).values())
 
 
-def test_errors_of_a_user_s_own_code_are_told_by_kind_alone(tmp_path, ledger):
+def test_of_errors_in_user_code_only_the_type_is_sent(tmp_path, ledger):
     def broken(context):
         raise KeyError("patient 17 has no label")
 
-    report = report_of(ask(a_client(tmp_path, data=broken), order()))
-    assert (report.status, report.reason) == ("failed", "KeyError (the client's log has more)")
-    reply = ask(a_client(tmp_path, data=broken), message("query", **{KEY: Hello("f").record()}))
-    assert reply.error.reason == "KeyError (the client's log has more)"
+    report = report_of(reply_of(make_client(tmp_path, data=broken), order()))
+    assert (report.status, report.reason) == ("failed", "KeyError (see the client's log)")
+    reply = reply_of(make_client(tmp_path, data=broken), message("query", **{KEY: Hello("f").record()}))
+    assert reply.error.reason == "KeyError (see the client's log)"
     for kind in ("train", "query", "evaluate"):
-        assert lane_app(broken)(message(kind), context()).error.reason == "KeyError (the client's log has more)"
+        assert lane_app(broken)(message(kind), context()).error.reason == "KeyError (see the client's log)"
 
 
-def test_the_switch_is_called_before_training_and_its_failure_costs_nothing(tmp_path, ledger):
-    seen = []
+def test_a_switch_runs_before_training_and_its_failure_is_not_charged(tmp_path, ledger):
+    calls = []
 
     def slow(lane):
-        seen.append((lane, uploads_on_disk(ledger)))
+        calls.append((lane, uploads_on_disk(ledger)))
         time.sleep(0.3)
 
     begin = time.perf_counter()
-    report = report_of(ask(a_client(tmp_path, switch=slow), order(lane=2)))
-    assert seen == [(2, {})]
+    report = report_of(reply_of(make_client(tmp_path, switch=slow), order(lane=2)))
+    assert calls == [(2, {})]
     assert report.switch_s >= 0.3
-    assert report.compute_s + report.switch_s <= time.perf_counter() - begin  # told apart
-    for switch, why in ((CommandSwitch("false {lane}"), "status 1"), (lambda lane: 1 / 0, "ZeroDivisionError")):
-        report = report_of(ask(a_client(tmp_path, switch=switch), order(lane=1)))
+    assert report.compute_s + report.switch_s <= time.perf_counter() - begin  # measured separately
+    for switch, reason in ((CommandSwitch("false {lane}"), "status 1"), (lambda lane: 1 / 0, "ZeroDivisionError")):
+        report = report_of(reply_of(make_client(tmp_path, switch=switch), order(lane=1)))
         assert (report.status, report.uploads) == ("failed", 0)
-        assert report.reason.startswith("lane 1 could not be switched")
-        assert why in report.reason
+        assert report.reason.startswith("cannot switch to lane 1")
+        assert reason in report.reason
     assert uploads_on_disk(ledger) == {"data": 1}
 
 
-def test_an_introduction_releases_the_histogram_once(tmp_path):
-    client = a_client(tmp_path, create_ledger=True)
+def test_the_histogram_is_released_once(tmp_path):
+    client = make_client(tmp_path, create_ledger=True)
     hello = message("query", **{KEY: Hello("f").record()})
-    first, second = (Introduction.read(ask(client, hello).content) for _ in range(2))
+    first, second = (Introduction.read(reply_of(client, hello).content) for _ in range(2))
     assert first == second
     assert (first.name, first.epsilon, first.max_uploads, first.uploads, first.local_iterations) == ("anna", 8, 3, 0, 2)
     assert first.label_counts != COUNTS
     assert np.abs(np.subtract(first.label_counts, COUNTS)).max() < 60
     terms = read_accounts(tmp_path / "ledger")[1]["data"].terms
     assert first.upload_noise == pytest.approx(terms.step_noise * 2**0.5 / 30)
-    assert report_of(ask(client, order())).uploads == 1
-    assert Introduction.read(ask(client, hello).content).uploads == 1
-    other = a_client(tmp_path / "other", create_ledger=True)
-    assert Introduction.read(ask(other, hello).content).label_counts != first.label_counts
+    assert report_of(reply_of(client, order())).uploads == 1
+    assert Introduction.read(reply_of(client, hello).content).uploads == 1
+    other = make_client(tmp_path / "other", create_ledger=True)
+    assert Introduction.read(reply_of(other, hello).content).label_counts != first.label_counts
 
 
 def test_a_client_without_privacy_needs_no_ledger(tmp_path):
-    client = a_client(tmp_path, epsilon=None, ledger=None)
-    introduction = Introduction.read(ask(client, message("query", **{KEY: Hello("f").record()})).content)
+    client = make_client(tmp_path, epsilon=None, ledger=None)
+    introduction = Introduction.read(reply_of(client, message("query", **{KEY: Hello("f").record()})).content)
     assert (introduction.size, introduction.label_counts, introduction.epsilon, introduction.max_uploads) == (
         300,
         COUNTS,
         0,
         0,
     )
-    reply = ask(client, order())
+    reply = reply_of(client, order())
     assert (report_of(reply).status, report_of(reply).max_uploads) == ("trained", 0)
     assert reply.content["metrics"]["num-examples"] == 300
 
 
-def test_a_private_client_evaluates_only_where_it_is_told_to(tmp_path, ledger):
-    question = message("evaluate", arrays=first_arrays("softmax", SHAPE, 3), config=ConfigRecord())
-    reply = ask(a_client(tmp_path), question)
+def test_a_private_client_evaluates_only_on_evaluate_on(tmp_path, ledger):
+    request = message("evaluate", arrays=first_arrays("softmax", SHAPE, 3), config=ConfigRecord())
+    reply = reply_of(make_client(tmp_path), request)
     assert "reports no loss or accuracy" in reply.error.reason
-    reply = ask(a_client(tmp_path, evaluate_on=lambda c: _less(records())), question)
+    reply = reply_of(make_client(tmp_path, evaluate_on=lambda c: _without_last(records())), request)
     metrics = reply.content["metrics"]
     assert metrics["num-examples"] == 299
-    weights, bias = (numbers(question.content["arrays"])[f"layer0.{part}"] for part in ("weight", "bias"))
-    images, labels = _less(records())
+    weights, bias = (arrays_of(request.content["arrays"])[f"layer0.{part}"] for part in ("weight", "bias"))
+    images, labels = _without_last(records())
     scores = images.reshape(299, -1) / 255 @ weights.T + bias
     assert metrics["accuracy"] == pytest.approx((scores.argmax(1) == labels).mean())
-    chances = np.exp(scores) / np.exp(scores).sum(1, keepdims=True)
-    assert metrics["loss"] == pytest.approx(-np.log(chances[np.arange(299), labels]).mean(), rel=1e-5)
+    probabilities = np.exp(scores) / np.exp(scores).sum(1, keepdims=True)
+    assert metrics["loss"] == pytest.approx(-np.log(probabilities[np.arange(299), labels]).mean(), rel=1e-5)
 
 
-def test_messages_without_an_order_are_answered_with_an_error(tmp_path, ledger):
-    reply = ask(a_client(tmp_path), message("train", arrays=first_arrays("softmax", SHAPE, 3)))
+def test_messages_without_an_order_get_an_error_reply(tmp_path, ledger):
+    reply = reply_of(make_client(tmp_path), message("train", arrays=first_arrays("softmax", SHAPE, 3)))
     assert "carries no Order" in reply.error.reason
     assert uploads_on_disk(ledger) == {}
 
 
-def test_names_and_ledgers_come_from_the_node_s_configuration(tmp_path):
+def test_name_and_ledger_default_to_the_node_configuration(tmp_path):
     new_ledger(tmp_path / "a" / "my.ledger", "carl")
-    client = a_client(tmp_path, name=None, ledger=None)
-    where = context(**{"fedlane-name": "carl", "fedlane-ledger": str(tmp_path / "a" / "my.ledger"), "partition-id": 3})
-    assert report_of(ask(client, order(client="carl"), where)).status == "trained"
-    report = report_of(ask(client, order(client="client-3"), context(**{"partition-id": 3})))
+    client = make_client(tmp_path, name=None, ledger=None)
+    node = context(**{"fedlane-name": "carl", "fedlane-ledger": str(tmp_path / "a" / "my.ledger"), "partition-id": 3})
+    assert report_of(reply_of(client, order(client="carl"), node)).status == "trained"
+    report = report_of(reply_of(client, order(client="client-3"), context(**{"partition-id": 3})))
     assert (report.status, "needs a ledger" in report.reason) == ("refused", True)
-    assert report_of(ask(client, order(client="x"))).client == "node-7"
-    app = lane_app(lambda c: a_client(tmp_path, name=f"of run {c.run_id}"))
-    assert Report.read(app(order(), context()).content).client == "of run 1"
+    assert report_of(reply_of(client, order(client="x"))).client == "node-7"
+    app = lane_app(lambda c: make_client(tmp_path, name=f"client of run {c.run_id}"))
+    assert Report.read(app(order(), context()).content).client == "client of run 1"
 
 
 KILLED = """
@@ -357,17 +368,17 @@ class Slow(torch.nn.Module):
         self.layer = torch.nn.Linear(16, 3)
     def forward(self, x):
         Slow.calls = getattr(Slow, "calls", 0) + 1
-        if Slow.calls > 2:  # past the checks before training
+        if Slow.calls > 2:  # after the checks that precede training
             print("training", flush=True)
             time.sleep(60)
         return self.layer(x.flatten(1))
-client = t.a_client(Path(sys.argv[1]), model=Slow)
-t.ask(client, t.order(t.ArrayRecord(Slow().state_dict())))
+client = t.make_client(Path(sys.argv[1]), model=Slow)
+t.reply_of(client, t.order(t.ArrayRecord(Slow().state_dict())))
 """
 
 
 @pytest.mark.slow
-def test_a_client_killed_while_it_trains_has_spent_the_upload(tmp_path, ledger):
+def test_a_client_killed_during_training_has_spent_the_upload(tmp_path, ledger):
     process = subprocess.Popen(
         [sys.executable, "-c", KILLED, str(tmp_path)],
         env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
@@ -380,9 +391,9 @@ def test_a_client_killed_while_it_trains_has_spent_the_upload(tmp_path, ledger):
     assert uploads_on_disk(ledger) == {"data": 1}
 
 
-def test_a_mod_wraps_a_plain_training_function():
-    seen = []
-    lanes = LaneMod(size=40, label_counts=(30, 10), local_iterations=2, name="anna", switch=seen.append)
+def test_lane_mod_wraps_a_training_function():
+    switched = []
+    lanes = LaneMod(size=40, label_counts=(30, 10), local_iterations=2, name="anna", switch=switched.append)
     app = ClientApp(mods=[lanes])
     app.query()(lanes.introduce)
 
@@ -402,14 +413,14 @@ def test_a_mod_wraps_a_plain_training_function():
     )
     reply = app(order(lane=2), context())
     report = report_of(reply)
-    assert (report.status, report.lane, seen) == ("trained", 2, [2])
+    assert (report.status, report.lane, switched) == ("trained", 2, [2])
     assert report.compute_s >= 0.2
     assert reply.content["metrics"]["num-examples"] == 40
     assert report_of(app(order(iterations=1), context())).status == "refused"
     failing = order()
     failing.content["config"]["lr"] = 2.0
     report = report_of(app(failing, context()))
-    assert (report.status, report.reason) == ("failed", "ValueError (the client's log has more)")
+    assert (report.status, report.reason) == ("failed", "ValueError (see the client's log)")
     plain = message("train", config=ConfigRecord({"lr": 1.0}))
     assert set(app(plain, context()).content) == {"metrics"}
 
@@ -421,31 +432,31 @@ def test_importing_the_client_loads_neither_torch_nor_the_accountant():
     assert json.loads(done.stdout) == []
 
 
-def test_settings_out_of_bounds_are_refused(tmp_path, ledger):
+def test_invalid_settings_are_rejected(tmp_path, ledger):
     with pytest.raises(InputError, match="classes must be at least 2"):
-        a_client(tmp_path, classes=1)
+        make_client(tmp_path, classes=1)
     for changes, reason in (
         ({"learning_rate": 0}, "learning_rate must be greater than 0"),
         ({"delta": 0.0}, "delta must be greater than 0"),
-        ({"classes": 2}, "labels must be whole numbers from 0 to 1"),
+        ({"classes": 2}, "labels must be integers from 0 to 1"),
         ({"data": lambda c: (np.zeros((3, 1, 4, 4), int), np.zeros(3, int))}, "bytes or floats"),
         ({"data": lambda c: (np.full((3, 1, 4, 4), np.inf), np.zeros(3, int))}, "must be finite"),
     ):
-        report = report_of(ask(a_client(tmp_path, **changes), order()))
+        report = report_of(reply_of(make_client(tmp_path, **changes), order()))
         assert (report.status, reason in report.reason) == ("failed", True), report.reason
 
 
-def test_the_command_line_makes_a_ledger_once(tmp_path):
-    def fedlane_privacy(*words):
-        command = [sys.executable, "-c", "from fedlane.cli import main; main()", "privacy", *map(str, words)]
+def test_the_command_line_creates_a_ledger_once(tmp_path):
+    def fedlane_privacy(*arguments):
+        command = [sys.executable, "-c", "from fedlane.cli import main; main()", "privacy", *map(str, arguments)]
         done = subprocess.run(command, capture_output=True, text=True)
         return done.returncode, done.stdout + done.stderr
 
     path = tmp_path / "new" / "my.ledger"
     assert fedlane_privacy("new-ledger", path, "--client", "anna")[0] == 0
-    code, said = fedlane_privacy("new-ledger", path, "--client", "anna")
-    assert (code, "does not start anew" in said) == (2, True)
-    code, said = fedlane_privacy("account", path)
-    assert (code, "nothing is spent" in said) == (0, True)
+    code, output = fedlane_privacy("new-ledger", path, "--client", "anna")
+    assert (code, "cannot be reset" in output) == (2, True)
+    code, output = fedlane_privacy("account", path)
+    assert (code, "nothing is spent" in output) == (0, True)
     with ClientLedger(path) as ledger:
         assert (ledger.client, ledger.accounts) == ("anna", {})

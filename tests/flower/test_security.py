@@ -26,10 +26,10 @@ servers = pytest.mark.slow  # these start SuperLink, SuperNodes and nginx
 
 @pytest.fixture(scope="module")
 def cell():
-    reason = links.missing()
+    reason = links.unsupported_reason()
     if reason is not None:
         missing(f"real links cannot be built here: {reason}")
-    with links.build(2) as built:
+    with links.temporary_cell(2) as built:
         built.tune({0: 50.0, 1: 50.0})
         for namespace in built.namespaces:  # every packet to the outside is counted here, and goes nowhere
             enter = ["ip", "netns", "exec", namespace]
@@ -118,7 +118,7 @@ def test_strangers_are_refused(federation, cell):
     }
     for name, node in started.items():
         reason = attempts[name][2]
-        node.wait_for(lambda node=node, reason=reason: reason in node.said(), 120, f"refusal with {reason!r}")
+        node.wait_for(lambda node=node, reason=reason: reason in node.log_text(), 120, f"refusal with {reason!r}")
         assert not node.admitted(), name
     nodes = json.loads(federation.operate("supernode", "list", CONNECTION, "--format", "json"))["nodes"]
     assert [n["status"] for n in nodes] == ["online"]
@@ -228,7 +228,7 @@ def test_certificates_name_the_server_and_keys_are_private(tmp_path):
         ({"listen": "0.0.0.0"}, "listen must be address:port"),
         ({"superlink": "127.0.0.1:1; return 200"}, "superlink must be address:port"),
         ({"superlink_name": "a b"}, "superlink_name must be a host name"),
-        ({"folder": Path('/a/"b')}, "cannot stand in an nginx configuration"),
+        ({"folder": Path('/a/"b')}, "paths in an nginx configuration"),
         ({"largest_call_mb": 0}, "largest_call_mb must be at least 1"),
     ],
 )

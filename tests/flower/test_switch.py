@@ -1,4 +1,4 @@
-"""Lane switches: commands that end, and packets that really take the chosen interface."""
+"""Lane switches: commands with time limits, and real packets that leave by the chosen interface."""
 
 import contextlib
 import json
@@ -17,7 +17,7 @@ from support.parts import missing
 from support.waiting import wait_for
 
 
-def test_a_command_is_run_with_the_lane_and_without_a_shell(tmp_path):
+def test_a_command_runs_with_the_lane_and_without_a_shell(tmp_path):
     code = "import sys, pathlib; pathlib.Path(sys.argv[1]).write_text(sys.argv[2])"
     for lane in (0, 3):
         CommandSwitch([sys.executable, "-c", code, str(tmp_path / "lane"), "to {lane}; $HOME"])(lane)
@@ -30,16 +30,16 @@ def test_a_command_is_run_with_the_lane_and_without_a_shell(tmp_path):
     ("command", "message"),
     [
         (["false", "{lane}"], "false failed with status 1"),
-        (["no-such-program", "{lane}"], "no-such-program cannot be run: No such file"),
+        (["no-such-program", "{lane}"], "cannot run no-such-program: No such file"),
         (["sh", "-c", "echo first >&2; echo lane is busy >&2; exit 3", "{lane}"], "status 3: lane is busy"),
     ],
 )
-def test_a_command_that_fails_says_why(command, message):
+def test_a_failed_command_reports_its_last_error_line(command, message):
     with pytest.raises(SwitchError, match=message):
         CommandSwitch(command)(0)
 
 
-def test_a_command_that_hangs_is_ended_with_its_children(tmp_path):
+def test_a_command_that_hangs_is_killed_with_its_children(tmp_path):
     pid = tmp_path / "pid"
     hang = CommandSwitch(["sh", "-c", f"sleep 60 & echo $! > {pid}; wait", "{lane}"], timeout_s=0.5)
     begin = time.monotonic()
@@ -50,7 +50,7 @@ def test_a_command_that_hangs_is_ended_with_its_children(tmp_path):
     wait_for(lambda: not state.exists() or state.read_text().split()[2] == "Z")
 
 
-def test_a_daemon_left_behind_does_not_hold_the_switch():
+def test_a_daemon_left_behind_does_not_block_the_switch():
     begin = time.monotonic()
     CommandSwitch(["sh", "-c", "sleep 20 & exit 0", "{lane}"])(0)
     assert time.monotonic() - begin < 15
@@ -59,14 +59,14 @@ def test_a_daemon_left_behind_does_not_hold_the_switch():
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: CommandSwitch("modem up"), "must have {lane}"),
+        (lambda: CommandSwitch("modem up"), "must contain {lane}"),
         (lambda: CommandSwitch("modem {lane}", timeout_s=0), "timeout_s must be"),
-        (lambda: PolicyRoutingSwitch("server.example", ["eth0"]), "addresses, not names"),
+        (lambda: PolicyRoutingSwitch("server.example", ["eth0"]), "must be IP addresses"),
         (lambda: PolicyRoutingSwitch("10.0.0.1", []), "at least 1 interface"),
-        (lambda: PolicyRoutingSwitch("10.0.0.1", ["eth0"], table=254), "table of its own"),
+        (lambda: PolicyRoutingSwitch("10.0.0.1", ["eth0"], table=254), "table must be from 1"),
     ],
 )
-def test_switches_that_make_no_sense_are_refused(make, message):
+def test_invalid_switches_are_rejected(make, message):
     with pytest.raises(InputError, match=message):
         make()
 
@@ -76,13 +76,13 @@ CLIENT, SERVER = "10.77.1.1", "10.77.0.1"
 
 @pytest.fixture
 def two_lanes():
-    """A client and a server namespace joined by two links, lane0 and lane1, with one address each over both."""
+    """Join a client and a server namespace by two links, lane0 and lane1; each has one address for both."""
     if os.geteuid() != 0 or shutil.which("ip") is None:
         missing("network namespaces need root and iproute2")
     client, server = f"fbc{os.getpid()}", f"fbs{os.getpid()}"
 
-    def ip(*words):
-        subprocess.run(["ip", *words], check=True, capture_output=True)
+    def ip(*arguments):
+        subprocess.run(["ip", *arguments], check=True, capture_output=True)
 
     try:
         for space, address in ((client, CLIENT), (server, SERVER)):
@@ -145,9 +145,9 @@ print(json.dumps(result))
 
 RECEIVER = """
 import socket
-with socket.create_server(("%(server)s", 5000)) as door:
+with socket.create_server(("%(server)s", 5000)) as listener:
     print("ready", flush=True)
-    link, _ = door.accept()
+    link, _ = listener.accept()
     for _ in range(4):
         left = 200_000
         while left:
@@ -158,8 +158,8 @@ with socket.create_server(("%(server)s", 5000)) as door:
 
 @pytest.mark.slow
 @pytest.mark.xdist_group("flower")
-def test_an_open_connection_takes_the_lane_that_was_switched_to(two_lanes):
-    """200 kB over one connection after each switch: all on the lane's counter, next to nothing elsewhere."""
+def test_an_open_connection_follows_the_switched_lane(two_lanes):
+    """Of 200 kB sent over one connection after each switch, almost all is counted on the lane's interface."""
     client, server = two_lanes
     names = {"client": CLIENT, "server": SERVER}
     receiver = subprocess.Popen(
@@ -182,7 +182,7 @@ def test_an_open_connection_takes_the_lane_that_was_switched_to(two_lanes):
     for lane, moved in zip((0, 1, 0, 1), result["moved"], strict=True):
         assert moved[lane] > 200_000
         assert moved[1 - lane] < 5_000
-    assert result["rules"] == 2  # one rule: its priority and its table
+    assert result["rules"] == 2  # one rule, which shows the number as its priority and as its table
     assert "leaves by lane1, not by lane0" in result["error"]
     assert result["after"] == 0
 

@@ -1,4 +1,4 @@
-"""The testbed command, as a user runs it: real processes, real links, an ordinary run folder, and nothing left."""
+"""The testbed command with real processes and links: an ordinary run folder, and nothing else is left."""
 
 import json
 import os
@@ -12,10 +12,10 @@ import pytest
 
 from fedlane import Run, simulate
 from fedlane.cli.testbed import run_testbed
-from fedlane.flower.testbed import links, testbed
+from fedlane.flower.testbed import links, spec, testbed
 from fedlane.flower.testbed.app import perceptron
 from fedlane.flower.testbed.calibration import Calibration
-from fedlane.flower.testbed.meter import _moved
+from fedlane.flower.testbed.meter import measure_transfer
 from fedlane.learning.datasets import load_dataset
 from fedlane.scenario import Scenario
 from fedlane.validate import InputError
@@ -29,13 +29,13 @@ FEDLANE = Path(sys.executable).parent / "fedlane"
 
 @pytest.fixture(autouse=True, scope="module")
 def _root():
-    reason = links.missing()
+    reason = links.unsupported_reason()
     if reason is not None:
         missing(f"real links cannot be built here: {reason}")
 
 
 def cells_of(process):
-    """Names of the cells that a process has built and not yet removed; others may have theirs at the same time."""
+    """Return the names of the cells that a process has built and not yet removed."""
     return [path.name for path in links.LOCKS.glob("fl-*") if _read(path).strip() == str(process).encode()]
 
 
@@ -44,15 +44,15 @@ def namespaces_of(cell):
 
 
 @servers
-def test_one_command_plays_a_federation_and_leaves_a_run_folder(tmp_path):
-    """3 clients, 2 lanes, 2 rounds of 300 kB, a trace of 2 to 8 Mbit/s: what links carried took size over rate."""
+def test_one_command_runs_a_federation_and_writes_a_run_folder(tmp_path):
+    """3 clients, 2 lanes, 2 rounds of 300 kB, a trace of 2 to 8 Mbit/s: transfers take size / rate."""
     out, trace = tmp_path / "out", tmp_path / "trace.csv"
     trace.write_text("dl_mbps\n" + "\n".join(str(2.0 + 6.0 * (second // 10) / 11) for second in range(120)))
-    words = (
+    options = (
         f"--clients 3 --lanes 2 --rounds 2 --trace {trace} --payload 300000 --deadline 60 --seed 4 --calibrate --json"
     )
     done = subprocess.run(
-        [FEDLANE, "testbed", *words.split(), "--out", str(out)], capture_output=True, text=True, timeout=600
+        [FEDLANE, "testbed", *options.split(), "--out", str(out)], capture_output=True, text=True, timeout=600
     )
     assert done.returncode == 0, done.stderr
     (row,) = json.loads(done.stdout)["runs"]
@@ -72,20 +72,22 @@ def test_one_command_plays_a_federation_and_leaves_a_run_folder(tmp_path):
     )
     rates = np.array(json.loads((out / "rates.json").read_text()))
     payload = perceptron.size_bytes(300_000)
-    for one in transfers:
-        assert one["expected_s"] == pytest.approx(8e-6 * payload / rates[one["round"], one["client"], one["lane"]])
-        assert one["seconds"] > 0.85 * one["expected_s"]
-    slowdown = [one["seconds"] / one["expected_s"] for one in transfers]
+    for transfer in transfers:
+        assert transfer["expected_s"] == pytest.approx(
+            8e-6 * payload / rates[transfer["round"], transfer["client"], transfer["lane"]]
+        )
+        assert transfer["seconds"] > 0.85 * transfer["expected_s"]
+    slowdown = [t["seconds"] / t["expected_s"] for t in transfers]
     assert np.median(slowdown) > 0.9
-    assert min(slowdown) < 1.6  # a busy machine slows a transfer, nothing makes it faster
+    assert min(slowdown) < 1.6  # a busy machine can only slow a transfer down
 
     scenario = Scenario.load(out / "simulation.toml")
     low, high = scenario.network.floor_s
     assert 0.0 <= low < high < 60.0
-    assert (rates[0] != rates[1]).all()  # the next ten seconds
+    assert (rates[0] != rates[1]).all()  # each round replays the next ten seconds
     np.testing.assert_allclose(scenario.network.rates_mbps, rates)
     simulated = simulate(scenario, policy="lane", seeds=[4], learning=False)
-    np.testing.assert_allclose(  # the same partition, so the same quotas, as the nodes introduced themselves with
+    np.testing.assert_allclose(  # the same partition as the nodes' introductions, so the same quotas
         simulated.clients["quota"].to_numpy(), run.clients["quota"].to_numpy(), atol=1e-6
     )
     assert row["predicted_s"] > 0
@@ -93,55 +95,55 @@ def test_one_command_plays_a_federation_and_leaves_a_run_folder(tmp_path):
 
 
 @servers
-def test_a_lane_goes_dead_and_comes_back(tmp_path):
-    """For three rounds one lane carries next to nothing: deadlines hold, the other works on, and it is used again.
+def test_a_lane_fails_and_recovers(tmp_path):
+    """For three rounds one lane is too slow: deadlines hold, the other lane works, and later both are used.
 
-    On a busy machine clients need more than 4 s where nothing is wrong; then there is a second try with more time.
+    On a busy machine clients may miss a deadline of 4 s on a working lane; then the test repeats with a longer one.
     """
     rounds, dead = 8, range(2, 5)
     for deadline_s in (4.0, 30.0):
         rates = np.full((rounds, 3, 2), 20.0)
         rates[dead.start : dead.stop, :, 1] = 8e-6 * 60_000 / (2.5 * deadline_s)
-        setting = testbed.TestbedSpec(3, 2, rounds, deadline_s, 60_000, 0, rates)
-        with testbed.Testbed(setting, tmp_path / str(deadline_s)) as bed:
-            run = bed.play("lane").run
+        small_spec = spec.TestbedSpec(3, 2, rounds, deadline_s, 60_000, 0, rates)
+        with testbed.Testbed(small_spec, tmp_path / str(deadline_s)) as running:
+            run = running.run("lane", "lane").run
         rows = run.assignments.to_pylist()
         if np.mean([row["punctual"] for row in rows if row["channel"] == 0 or row["round"] not in dead]) > 0.8:
             break
-    lane = {True: [row for row in rows if row["channel"] == 1 and row["round"] in dead]}
-    lane[False] = [row for row in rows if row["channel"] == 1 and row["round"] not in dead]
-    assert lane[True]
-    assert not any(row["punctual"] for row in lane[True])
-    assert any(row["punctual"] for row in lane[False] if row["round"] < dead.start), rows
-    assert any(row["punctual"] for row in lane[False] if row["round"] >= dead.stop), rows
+    lane = [row for row in rows if row["channel"] == 1]
+    failed = [row for row in lane if row["round"] in dead]
+    assert failed
+    assert not any(row["punctual"] for row in failed)
+    assert any(row["punctual"] for row in lane if row["round"] < dead.start), rows
+    assert any(row["punctual"] for row in lane if row["round"] >= dead.stop), rows
     assert np.mean([row["punctual"] for row in rows if row["channel"] == 0]) > 0.8, rows
     assert max(run.rounds["delay_s"].to_pylist()) < deadline_s + 0.05
 
 
 @servers
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_an_interrupted_testbed_leaves_nothing(tmp_path, number):
+def test_an_interrupted_testbed_removes_links_and_processes(tmp_path, number):
     out = tmp_path / "out"
     process = subprocess.Popen(
         [FEDLANE, "testbed", "--clients", "2", "--lanes", "1", "--rounds", "500", "--quiet", "--out", str(out)],
         stderr=subprocess.PIPE,
         text=True,
         env={**os.environ, "PYTHONUNBUFFERED": "1"},
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # tests in the background inherit it ignored
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a shell may start tests with SIGINT ignored
     )
     try:
         wait_for((out / "logs" / "superlink.log").exists)
         (cell,) = cells_of(process.pid)
         assert len(namespaces_of(cell)) == 3
         process.send_signal(number)
-        said = process.communicate(timeout=180)[1]
+        errors = process.communicate(timeout=180)[1]
     finally:
         process.kill()
         process.wait()
         process.stderr.close()
-    assert process.returncode == 130, said
-    assert said.startswith("fedlane: interrupted: links and processes are gone")
-    assert "Traceback" not in said
+    assert process.returncode == 130, errors
+    assert errors.startswith("fedlane: interrupted: links and processes were removed")
+    assert "Traceback" not in errors
     assert not cells_of(process.pid)
     assert not namespaces_of(cell)
     holders = [p for p in Path("/proc").glob("[0-9]*/cmdline") if str(out).encode() in _read(p)]
@@ -159,19 +161,19 @@ def _read(path):
     ("options", "message"),
     [
         ({"policy": ["lnae"]}, "unknown policy 'lnae' .did you mean 'lane'"),
-        ({"policy": ["genie"]}, "policy genie needs to see what no federation can measure"),
+        ({"policy": ["genie"]}, "policy genie needs information that no real federation can measure"),
         ({"policy": ["lane", "lane"]}, "names the same policy twice"),
         ({"rates": "1"}, "--rates must be LOW:HIGH"),
         ({"rates": "1:2", "trace": "x"}, "exclude each other"),
         ({"calibrate": True, "calibration": Path("x")}, "exclude each other"),
-        ({"calibration": Path("nowhere.json")}, "calibration nowhere.json cannot be read"),
+        ({"calibration": Path("nowhere.json")}, "cannot read the calibration nowhere.json"),
         ({"clients": 0}, "--clients must be at least 1, got 0"),
         ({"payload": 7}, "--payload must be at least"),
         ({"deadline": 0.0}, "deadline must be greater than 0"),
         ({"out": Path(__file__).parent}, "is not empty"),
     ],
 )
-def test_bad_input_is_one_line_before_anything_is_built(options, message, tmp_path, monkeypatch):
+def test_invalid_options_are_rejected_before_anything_is_built(options, message, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(InputError, match=message):
         run_testbed(**options)
@@ -179,25 +181,25 @@ def test_bad_input_is_one_line_before_anything_is_built(options, message, tmp_pa
     assert not list(tmp_path.iterdir())
 
 
-def test_a_calibration_of_other_nodes_is_refused(tmp_path, monkeypatch):
+def test_a_calibration_with_other_nodes_is_rejected(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Calibration((1.0, 5.0), 0.1, 0.1, 20, stock_nodes=True).write(tmp_path / "calibration.json")
-    with pytest.raises(InputError, match="measured with other nodes"):
+    with pytest.raises(InputError, match="measured with a different kind of node"):
         run_testbed(calibration=tmp_path / "calibration.json")
     assert [path.name for path in tmp_path.iterdir()] == ["calibration.json"]
 
 
-def test_the_meter_finds_a_transfer_among_polls():
-    """1 MB of frames in 2 s, 5 s after the beginning, with a poll of 1 kB each second before and after."""
+def test_the_meter_measures_a_transfer_among_polls():
+    """1 MB of payload in 2 s, starting at 5 s, with a poll of 1 kB in every second."""
     at = np.arange(0.0, 12.0, 0.02)
     bulk = np.clip((at - 5.0) / 2.0, 0.0, 1.0) * 1e6 * links.WIRE_PER_PAYLOAD
-    moved, seconds = _moved(at, bulk + 1000.0 * np.floor(at), 1e6)
+    moved, seconds = measure_transfer(at, bulk + 1000.0 * np.floor(at), 1e6)
     assert moved == pytest.approx(1e6 * links.WIRE_PER_PAYLOAD + 11_000)
     assert seconds == pytest.approx(2.0, rel=0.02)
-    assert _moved(at, 0.5 * bulk, 1e6) is None
+    assert measure_transfer(at, 0.5 * bulk, 1e6) is None
 
 
-def test_the_perceptron_learns_and_its_gradient_is_right():
+def test_the_perceptron_learns_with_the_right_gradient():
     rng = np.random.default_rng(0)
     weights = perceptron.initial(20_000, 1)
     assert sum(array.nbytes for array in weights.values()) == perceptron.size_bytes(20_000)

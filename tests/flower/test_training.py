@@ -1,4 +1,4 @@
-"""Private training of a user's own model: the right noise, the right steps, and the arrays that came."""
+"""Private training of a user's model: noise, steps, and the names and types of the arrays."""
 
 import numpy as np
 import pytest
@@ -12,7 +12,7 @@ from fedlane.learning.datasets import load_dataset
 from fedlane.records import MechanismSpec
 from fedlane.validate import InputError
 
-RECIPE = {
+TERMS = {
     "learning_rate": 0.1,
     "batch_size": 30,
     "local_iterations": 2,
@@ -26,7 +26,7 @@ RECIPE = {
 
 
 class Net(torch.nn.Module):
-    """The built-in mlp, as a user writes it."""
+    """The built-in mlp as a user would write it."""
 
     def __init__(self):
         super().__init__()
@@ -41,17 +41,17 @@ def records(size=300, planes=1, side=4):
     return rng.integers(0, 256, (size, planes, side, side), dtype=np.uint8), np.arange(size) % 3
 
 
-def pupil(model, sent, data=None):
+def make_trainer(model, sent, data=None):
     inputs, labels = as_stored(*(data or records()), 3)
     return LocalTrainer.of(model, {name: array.numpy() for name, array in sent.items()}, inputs, labels, 3)
 
 
-def books_of(spec):
-    return PrivacyAccount(None, "data", spec, None, ())
+def account_with(spec):
+    return PrivacyAccount(spec, None, ())
 
 
 def tiny_noise(sampled=1.0, size=300):
-    """A mechanism that takes every record in every step, with next to no noise."""
+    """Return a mechanism that uses every record in every step, with almost no noise."""
     return MechanismSpec.simple(
         np.array([[size]]), batch_size=int(size * sampled), local_iterations=2, clip_norm=0.5, step_noise=1e-9,
         sampling="poisson",
@@ -62,81 +62,83 @@ def flat(record):
     return np.concatenate([array.numpy().ravel() for array in record.values()])
 
 
-def test_an_upload_s_noise_is_z_c_eta_over_b_in_every_step(tmp_path):
-    """All pixels 0 and equal labels' gradients known: the weights of a softmax model move by noise alone."""
+def test_the_noise_of_each_step_is_z_c_eta_over_b(tmp_path):
+    """With all pixels 0, the weights of a softmax model have no gradient: they move by the noise alone."""
     path = new_ledger(tmp_path / "l", "a")
     side = 60
     data = np.zeros((300, 1, side, side), np.uint8), np.arange(300) % 3
     sent = first_arrays("softmax", (1, side, side), 3)
     model = build_model("softmax", (1, side, side), 3)
     with open_ledger(path, "a") as ledger:
-        books = open_privacy_account(ledger, "data", TrainingTerms(**RECIPE), np.array([100, 100, 100]))
+        account = open_privacy_account(ledger, "data", TrainingTerms(**TERMS), np.array([100, 100, 100]))
         moves = []
         for _ in range(2):
-            update = pupil(model, sent, data).trained_privately(books, 0.1)
+            update = make_trainer(model, sent, data).train_privately(account, 0.1)
             moves.append(update["layer0.weight"].numpy() - sent["layer0.weight"].numpy())
-    z = books.spec.step_noise[0, 0]
+    z = account.spec.step_noise[0, 0]
     assert z > 0.5
     expected = z * 0.5 * 0.1 / 30 * 2**0.5
     count = 3 * side**2
     for move in moves:
         assert move.std() == pytest.approx(expected, rel=5 / np.sqrt(2 * count))
         assert abs(move.mean()) < 5 * expected / np.sqrt(count)
-    # The system's randomness: the second upload's noise has nothing to do with the first's.
+    # The noise comes from the operating system: two uploads are uncorrelated.
     assert abs(np.corrcoef(moves[0].ravel(), moves[1].ravel())[0, 1]) < 5 / np.sqrt(count)
-    assert books.upload_noise * 0.1 * 0.5 == pytest.approx(expected)
+    assert account.upload_noise * 0.1 * 0.5 == pytest.approx(expected)
 
 
-def test_samples_are_poisson_at_the_rate_that_is_accounted_for(tmp_path):
-    """A picture of one white pixel in one record of 300: its weight moves as often as q says."""
+def test_records_are_poisson_sampled_at_the_accounted_rate(tmp_path):
+    """Only one of 300 records has a white pixel: that pixel's weight moves as often as the record is sampled."""
     spec = tiny_noise(0.1)
     images = np.zeros((300, 1, 4, 4), np.uint8)
     images[17, 0, 2, 1] = 255
     model, sent = build_model("softmax", (1, 4, 4), 3), first_arrays("softmax", (1, 4, 4), 3)
-    there = pupil(model, sent, (images, np.arange(300) % 3))
+    trainer = make_trainer(model, sent, (images, np.arange(300) % 3))
     before, moved = sent["layer0.weight"].numpy()[:, 9], 0
     for _ in range(400):
-        after = there.trained_privately(books_of(spec), 0.1)["layer0.weight"].numpy()[:, 9]
+        after = trainer.train_privately(account_with(spec), 0.1)["layer0.weight"].numpy()[:, 9]
         moved += bool(np.abs(after - before).max() > 1e-6)
     rate = 1 - 0.9**2
     assert abs(moved - 400 * rate) < 5 * np.sqrt(400 * rate * (1 - rate))
 
 
-def test_a_user_s_own_module_trains_as_the_built_in_does():
-    """Every record in every step, noise of 1e-9: the same update, from the same weights, by other code."""
-    built_in, own = build_model("mlp", (1, 4, 4), 3), build_model(Net, (1, 4, 4), 3)
+def test_a_user_module_trains_like_the_built_in_model():
+    """With every record in every step and noise of 1e-9, both give the same update from the same weights."""
+    built_in, module = build_model("mlp", (1, 4, 4), 3), build_model(Net, (1, 4, 4), 3)
     first = first_arrays("mlp", (1, 4, 4), 3)
     renamed = dict(zip(Net().state_dict(), first.values(), strict=True))
-    one = pupil(built_in, first).trained_privately(books_of(tiny_noise()), 0.5)
-    other = pupil(own, ArrayRecord(renamed)).trained_privately(books_of(tiny_noise()), 0.5)
-    assert list(other) == list(Net().state_dict())
-    np.testing.assert_allclose(flat(one), flat(other), atol=2e-6)
-    assert np.abs(flat(one) - flat(first)).max() > 1e-3
+    expected = make_trainer(built_in, first).train_privately(account_with(tiny_noise()), 0.5)
+    update = make_trainer(module, ArrayRecord(renamed)).train_privately(account_with(tiny_noise()), 0.5)
+    assert list(update) == list(Net().state_dict())
+    np.testing.assert_allclose(flat(expected), flat(update), atol=2e-6)
+    assert np.abs(flat(expected) - flat(first)).max() > 1e-3
 
 
 @pytest.mark.parametrize("kind", ["bytes", "floats"])
-def test_a_clipped_step_by_hand(kind):
-    """One step of a linear model on all records, each gradient clipped to C, in plain NumPy."""
+def test_a_clipped_step_equals_numpy(kind):
+    """One step of a linear model on all records, with each gradient clipped to C."""
     images, labels = records(40)
-    given = images if kind == "bytes" else (images / 255.0)
+    inputs = images if kind == "bytes" else (images / 255.0)
     sent = first_arrays("softmax", (1, 4, 4), 3)
     spec = MechanismSpec.simple(
         np.array([[40]]), batch_size=40, local_iterations=1, clip_norm=0.5, step_noise=1e-9, sampling="poisson"
     )
-    update = pupil(build_model("softmax", (1, 4, 4), 3), sent, (given, labels)).trained_privately(books_of(spec), 0.3)
+    update = make_trainer(build_model("softmax", (1, 4, 4), 3), sent, (inputs, labels)).train_privately(
+        account_with(spec), 0.3
+    )
     weights, bias = sent["layer0.weight"].numpy().astype(float), sent["layer0.bias"].numpy().astype(float)
     total = np.zeros((3, 17))
-    for picture, label in zip(images.reshape(40, -1) / 255.0, labels, strict=True):
-        scores = np.exp(weights @ picture + bias)
-        gradient = np.outer(scores / scores.sum() - np.eye(3)[label], np.append(picture, 1.0))
+    for image, label in zip(images.reshape(40, -1) / 255.0, labels, strict=True):
+        scores = np.exp(weights @ image + bias)
+        gradient = np.outer(scores / scores.sum() - np.eye(3)[label], np.append(image, 1.0))
         total += gradient * min(1.0, 0.5 / np.linalg.norm(gradient))
-    moved = np.hstack([weights, bias[:, None]]) - 0.3 / 40 * total
-    np.testing.assert_allclose(update["layer0.weight"].numpy(), moved[:, :-1], atol=1e-5)
-    np.testing.assert_allclose(update["layer0.bias"].numpy(), moved[:, -1], atol=1e-5)
+    expected = np.hstack([weights, bias[:, None]]) - 0.3 / 40 * total
+    np.testing.assert_allclose(update["layer0.weight"].numpy(), expected[:, :-1], atol=1e-5)
+    np.testing.assert_allclose(update["layer0.bias"].numpy(), expected[:, -1], atol=1e-5)
 
 
 @pytest.mark.parametrize("kind", [np.float16, np.float64])
-def test_arrays_leave_in_the_order_and_kind_of_number_in_which_they_came(kind):
+def test_updates_keep_the_order_and_types_of_the_arrays(kind):
     model = build_model("cnn", (3, 8, 8), 3)
     named = {name: array.numpy().astype(kind) for name, array in first_arrays("cnn", (3, 8, 8), 3).items()}
     backwards = dict(reversed(named.items()))
@@ -150,14 +152,14 @@ def test_arrays_leave_in_the_order_and_kind_of_number_in_which_they_came(kind):
 
 
 def test_plain_training_learns():
-    """Without privacy, the embedded Fashion-MNIST subset: far better than chance after 300 steps."""
+    """Without privacy, 300 steps on the embedded Fashion-MNIST subset are far better than chance."""
     data = load_dataset("fashion-mnist-mini")
     images, labels = data.train.images.transpose(0, 3, 1, 2), data.train.labels
     model, sent = build_model("mlp", (1, 28, 28), 10), first_arrays("mlp", (1, 28, 28), 10)
     inputs, targets = as_stored(images, labels, 10)
-    recipe = TrainingTerms(**{**RECIPE, "epsilon": None, "local_iterations": 300})
+    terms = TrainingTerms(**{**TERMS, "epsilon": None, "local_iterations": 300})
     named = {name: array.numpy() for name, array in sent.items()}
-    update = LocalTrainer.of(model, named, inputs, targets, 10).trained_plainly(recipe)
+    update = LocalTrainer.of(model, named, inputs, targets, 10).train_plainly(terms)
     test = data.test.images.transpose(0, 3, 1, 2), data.test.labels
     assert evaluate_arrays("mlp", sent, *test, 10)["accuracy"] < 0.3
     assert evaluate_arrays("mlp", update, *test, 10)["accuracy"] > 0.65
@@ -185,29 +187,29 @@ class Frozen(Net):
     [
         (Dropping, (1, 4, 4), 3, "Dropping has no per-sample gradients"),
         (Normed, (1, 4, 4), 3, "has buffers"),
-        (Frozen, (1, 4, 4), 3, "not trained"),
-        (Net, (1, 5, 5), 3, r"Net does not take inputs \(1, 5, 5\)"),
-        (Net, (1, 4, 4), 4, "must give 4 scores"),
+        (Frozen, (1, 4, 4), 3, "frozen parameters"),
+        (Net, (1, 5, 5), 3, r"Net does not accept inputs \(1, 5, 5\)"),
+        (Net, (1, 4, 4), 4, "must return 4 scores"),
         ("mpl", (1, 4, 4), 3, "did you mean 'mlp'"),
         ("torch.nn:Identity", (16,), 3, "pass its class instead"),
     ],
 )
-def test_models_that_cannot_be_trained_privately_are_refused_before_anything_is_spent(model, shape, classes, message):
+def test_models_that_cannot_be_trained_privately_are_rejected(model, shape, classes, message):
     with pytest.raises(InputError, match=message):
         build_model(model, shape, classes)
 
 
-def test_modules_of_other_inputs_than_pictures():
-    make = lambda: torch.nn.Sequential(torch.nn.Linear(5, 8), torch.nn.Tanh(), torch.nn.Linear(8, 3))  # noqa: E731
+def test_modules_may_take_inputs_other_than_images():
+    make_module = lambda: torch.nn.Sequential(torch.nn.Linear(5, 8), torch.nn.Tanh(), torch.nn.Linear(8, 3))  # noqa: E731
     data = np.random.default_rng(0).normal(size=(50, 5)), np.arange(50) % 3
     spec = tiny_noise(size=50)
-    sent = ArrayRecord(make().state_dict())
-    update = pupil(build_model(make, (5,), 3), sent, data).trained_privately(books_of(spec), 0.1)
+    sent = ArrayRecord(make_module().state_dict())
+    update = make_trainer(build_model(make_module, (5,), 3), sent, data).train_privately(account_with(spec), 0.1)
     assert np.abs(flat(update) - flat(sent)).max() > 1e-3
 
 
-def test_pictures_reach_a_module_as_they_were_given():
-    """Two planes, not square: scores by FedLane and by calling the module itself."""
+def test_a_module_receives_images_in_their_given_layout():
+    """Images of two planes that are not square: FedLane's figures equal those of the module itself."""
 
     class Planes(torch.nn.Module):
         def __init__(self):

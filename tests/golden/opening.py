@@ -40,7 +40,7 @@ def interrupt(simulation: Any, folder: Path) -> None:
 
     target = RunFolder.create(folder)
     target.write(simulation.result(), checkpoint=simulation.checkpoint(), interrupted=True)
-    simulation.ledger.keep_in(target.path)
+    simulation.ledger.attach_file(target.path)
 
 
 def run_accounts(folder: Path) -> Any:
@@ -79,9 +79,9 @@ def ledger_terms() -> Any:
 
 def reproduction(folder: Path) -> tuple[Any, Any]:
     """The store of `fedlane reproduce --quick --out FOLDER`, and the cell of it that is stored here with its curves."""
-    from fedlane.experiments.cells import Cell, Store
+    from fedlane.experiments.store import Experiment, ResultStore
 
-    return Store(folder / "quick", rounds=100), Cell("fashion-mnist", "lane")
+    return ResultStore(folder / "quick", rounds=100), Experiment("fashion-mnist", "lane")
 
 
 @contextlib.contextmanager
@@ -98,18 +98,19 @@ class Server:
 
     def __init__(self, folder: Path, rounds: int) -> None:
         """Start in a new folder, or continue from the state that the folder holds."""
-        from fedlane.flower.aggregation import Aggregation, to_arrays
-        from fedlane.flower.guard import Guard
-        from fedlane.flower.memory import Memory
-        from fedlane.flower.roster import Roster
-        from fedlane.flower.scheduler import Scheduler
-        from fedlane.flower.state import Store
         from flwr.serverapp.strategy import FedAdam
+
+        from fedlane.flower.server.aggregation import Aggregation, to_arrays
+        from fedlane.flower.server.guard import Guard
+        from fedlane.flower.server.roster import Roster
+        from fedlane.flower.server.scheduler import Scheduler
+        from fedlane.flower.server.state import ServerState
+        from fedlane.flower.server.state_files import StateStore
 
         aggregation = Aggregation(FedAdam(fraction_evaluate=0.0))
         scheduler = Scheduler(make_policy("lane"), lanes=2, deadline_s=4.0, rounds=rounds, seed=3)
-        self.memory = Memory(
-            Store(folder),
+        self.memory = ServerState(
+            StateStore(folder),
             SETTINGS,
             Roster(8),
             Guard(None, aggregation.weight),
@@ -127,11 +128,11 @@ class Server:
     @identity()
     def play(self) -> None:
         """Play one round as `LaneStrategy` does. A fifth client joins in round 3; some replies never come."""
-        from fedlane.flower.aggregation import to_arrays, to_model
-        from fedlane.flower.scheduler import Measured
         from flwr.app import ConfigRecord, Message, MessageType, MetricRecord, RecordDict
 
         from fedlane.flower.protocol import TRAINED, Introduction, Report
+        from fedlane.flower.server.aggregation import to_arrays, to_model
+        from fedlane.flower.server.scheduler import MeasuredDelay
 
         memory, round = self.memory, self.round
         scheduler, roster, model = memory.scheduler, memory.roster, to_model(memory.arrays)
@@ -147,7 +148,7 @@ class Server:
         measured, replies = {}, []
         for client, lane in lanes.items():
             member = roster.put(roster.members[client].ordered())
-            measured[client] = Measured(lane, None)
+            measured[client] = MeasuredDelay(lane, None)
             if (round + client) % 5 == 4:
                 memory.dropped[member.name] = memory.dropped.get(member.name, 0) + 1
                 continue
@@ -160,7 +161,7 @@ class Server:
             reply = Message(RecordDict(content), reply_to=asked)
             memory.guard.check(reply.content, report, model, 50.0)
             roster.put(member.heard(report))
-            measured[client] = Measured(lane, 1.0 + 0.5 * lane + 0.25 * client, 0.25)
+            measured[client] = MeasuredDelay(lane, 1.0 + 0.5 * lane + 0.25 * client, 0.25)
             replies.append(reply)
         scheduler.learn(measured, available)
         scheduler.epsilon[round] = [member.epsilon for member in roster.members]
@@ -178,9 +179,9 @@ def initial_model() -> dict[str, np.ndarray]:
 
 def server_record(folder: Path) -> dict[str, Any]:
     """Digests of a server's checkpoint and journal, and the sums of its arrays."""
-    from fedlane.flower.state import Store
+    from fedlane.flower.server.state_files import StateStore
 
-    saved = Store(folder).load()
+    saved = StateStore(folder).load()
     assert saved is not None
     digest = hashlib.sha256(json.dumps(saved.values, sort_keys=True).encode())
     for name in sorted(saved.arrays):

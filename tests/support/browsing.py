@@ -1,4 +1,4 @@
-"""Real run folders and a real browser for the tests of pages."""
+"""Run folders and a browser for the tests of the report page."""
 
 import contextlib
 import shutil
@@ -9,13 +9,13 @@ from support.parts import missing
 
 SETTINGS = ["learning.evaluate_every=3"]
 PATIENCE_MS = 120_000
-"""How long a test waits for what must come, on a machine that is busy with other tests."""
+"""Timeout of browser actions, long enough for a machine that is busy with other tests."""
 
 
 def save_run(
     folder: Path, scenario="quickstart", *, policy="lane", rounds=12, seeds=(0, 1), learning=True, settings=()
 ):
-    """A run folder as `fedlane run` writes it."""
+    """Write a run folder as `fedlane run` does."""
     loaded = Scenario.load(scenario).with_settings([*SETTINGS, *settings])
     run = simulate(loaded, policy=policy, rounds=rounds, seeds=list(seeds), learning=learning)
     run.save(folder)
@@ -24,10 +24,10 @@ def save_run(
 
 @contextlib.contextmanager
 def chromium():
-    """Headless Chromium of the system."""
+    """Start the system's Chromium without a window."""
     path = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
     if path is None:
-        missing("Chromium is not here (Debian: chromium)")
+        missing("Chromium is not installed (Debian: chromium)")
     try:
         from playwright.sync_api import expect, sync_playwright
     except ModuleNotFoundError:
@@ -42,7 +42,7 @@ def chromium():
 
 
 class Tab:
-    """A tab that keeps what went wrong in it and what it asked for."""
+    """A browser tab that records its errors and requests."""
 
     def __init__(self, browser, url, *, width=1280, **options):
         self.context = browser.new_context(viewport={"width": width, "height": 900}, **options)
@@ -63,15 +63,16 @@ class Tab:
         self.context.close()
 
     def look_at_round(self, number):
-        """Move the slider to its ``number``-th place."""
+        """Move the slider to position ``number`` (from 1)."""
         self.page.locator("#slider").fill(str(number))
 
     def links(self):
-        """The map's links: {(client, channel, punctual)}."""
+        """Links on the map: {(client, channel, punctual)}."""
         found = self.page.eval_on_selector_all(
             "#map .link", "links => links.map(l => [l.dataset.client, l.dataset.channel, l.classList.contains('late')])"
         )
         return {(int(client), int(channel), not late) for client, channel, late in found}
 
     def scroll_width(self):
+        """Width of the page's content in pixels."""
         return self.page.evaluate("document.documentElement.scrollWidth")

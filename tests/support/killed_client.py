@@ -1,12 +1,12 @@
-"""A real client that is killed again and again, and the server that counts its uploads. Run by test_ledger.
+"""A real client that is killed repeatedly, and the server that counts its uploads. Run by test_ledger.
 
-    python killed_client.py FOLDER KILLS          kills at random instants, until every stage was hit
-    python killed_client.py FOLDER steps          kills before and after every single write, sync and rename
+    python killed_client.py FOLDER KILLS          kills at random moments, until every stage was hit
+    python killed_client.py FOLDER steps          kills before and after every write, sync, link and rename
 
-The client opens its ledger, reserves, trains with the operating system's randomness, noises, sends its model and waits
-for the acknowledgement, for ever. Every child is forked from this process, which has everything imported, so that a
-life takes milliseconds. After every death the ledger is replayed and compared with what the server saw. Prints one line
-of JSON.
+The client opens its ledger, reserves an upload, trains with the operating system's randomness, adds noise, sends its
+model and waits for the acknowledgement, in an endless loop. Every child is forked from this process, which has imported
+everything, so that it starts within milliseconds. After every kill the ledger is read and compared with what the server
+saw. Prints one line of JSON.
 """
 
 import contextlib
@@ -42,7 +42,7 @@ TERMS = Terms("rigorous", 0.5, 2, 1.0, 0.0, 8.0, 1e-5, 10**6, 0.0)
 
 
 def serve(path, seen):
-    """Count models that arrived whole, then acknowledge."""
+    """Count and acknowledge models that arrive completely."""
     listener = socket.socket(socket.AF_UNIX)
     listener.bind(str(path))
     listener.listen(64)
@@ -58,7 +58,7 @@ def serve(path, seen):
 
 
 def receive(connection, count):
-    """Exactly ``count`` bytes, or None where the other side died."""
+    """Return exactly ``count`` bytes, or None if the other side closed the connection."""
     data = b""
     while len(data) < count:
         part = connection.recv(count - len(data))
@@ -68,8 +68,8 @@ def receive(connection, count):
     return data
 
 
-def workshop():
-    """A model, its first weights and a client's data."""
+def training_setup():
+    """Return a model, its initial weights and a client's data."""
     model = make_model("mlp", (1, 4, 4), 10)
     images = torch.arange(RECORDS * 16, dtype=torch.int64).mul(37).remainder(256).to(torch.uint8).view(-1, 4, 4, 1)
     labels = torch.nn.functional.one_hot(torch.arange(RECORDS) % 10, 10).float()
@@ -79,14 +79,14 @@ def workshop():
 
 
 def trained(model, first, data):
-    """An upload: trained on samples, with noise, that nobody can draw again."""
+    """Return an upload, trained with samples and noise from the operating system."""
     weights = first.clone()
     train_locally(model, weights, data, system_rows(SPEC, RECORDS), 0.1, 1.0)
     return weights.numpy().tobytes()
 
 
-def live(folder, stage, tools, seen):
-    """A client's life: uploads without end."""
+def run_client(folder, stage, tools, seen):
+    """Run a client that uploads in an endless loop."""
     stage[0] = STAGES.index("open")
     path = folder / "ledger"
     with ClientLedger(path) if path.exists() else ClientLedger.create(path, "client 7") as ledger:
@@ -105,7 +105,7 @@ def live(folder, stage, tools, seen):
 
 
 def child(work):
-    """Fork; the child does ``work`` and never returns."""
+    """Fork a child that runs ``work`` and never returns."""
     pid = os.fork()
     if pid == 0:
         try:
@@ -117,17 +117,17 @@ def child(work):
 
 
 def die_at(step):
-    """Kill this process just before (even) or just after (odd) the n-th write, sync, link or rename."""
+    """Kill this process just before (even step) or after (odd step) the n-th sync, link, rename or removal."""
     count = 0
 
     def wrap(function):
         def wrapped(*arguments, **options):
             nonlocal count
-            mine, count = count, count + 1
-            if step == 2 * mine:
+            index, count = count, count + 1
+            if step == 2 * index:
                 os.kill(os.getpid(), signal.SIGKILL)
             result = function(*arguments, **options)
-            if step == 2 * mine + 1:
+            if step == 2 * index + 1:
                 os.kill(os.getpid(), signal.SIGKILL)
             return result
 
@@ -138,13 +138,13 @@ def die_at(step):
 
 
 def counted(folder):
-    """Uploads that the ledger holds; a client that never finished its first line has none."""
+    """Return the uploads in the ledger; 0 if the client never completed its first line."""
     path = folder / "ledger"
     return read_accounts(path)[1].get("images").uploads if path.exists() and len(path.read_bytes()) > 512 else 0
 
 
-def life_span(work, seen):
-    """Seconds from a client's start to its third upload, on this machine as busy as it is."""
+def three_uploads_s(work, seen):
+    """Return the seconds from a client's start to its third upload, which depend on the machine's load."""
     start, before = time.monotonic(), seen[0]
     pid = child(work)
     while seen[0] < before + 3:
@@ -157,37 +157,37 @@ def life_span(work, seen):
 def main():
     folder, kills = Path(sys.argv[1]), sys.argv[2]
     torch.set_num_threads(1)
-    tools = workshop()
-    trained(*tools)  # compiles once, for all children
+    tools = training_setup()
+    trained(*tools)  # compile once for all children
     shared = memoryview(mmap.mmap(-1, 16)).cast("q")
     seen, stage = shared[:1], shared[1:]
     child_server = child(lambda: serve(folder / "server", seen))
     while not (folder / "server").exists():
         time.sleep(0.01)
     chance = random.Random(5)
-    stages, worst, lives = dict.fromkeys(STAGES, 0), 0, 0
-    life_s = 0.0 if kills == "steps" else life_span(lambda: live(folder, stage, tools, seen), seen)
+    stages, worst, killed = dict.fromkeys(STAGES, 0), 0, 0
+    uploads_s = 0.0 if kills == "steps" else three_uploads_s(lambda: run_client(folder, stage, tools, seen), seen)
     for number in range(60 if kills == "steps" else 10 * int(kills)):
         if kills != "steps" and number >= int(kills) and min(stages.values()) > 0:
             break
         if kills == "steps":
-            if number % 20 == 0:  # a new ledger now and then, to die while it is made
+            if number % 20 == 0:  # start a new ledger, so that its creation is interrupted as well
                 for name in ("ledger", "ledger.head", ".ledger.head"):
                     (folder / name).unlink(missing_ok=True)
                 seen[0] = 0
-            pid = child(lambda step=number % 20: (die_at(step), live(folder, stage, tools, seen)))
+            pid = child(lambda step=number % 20: (die_at(step), run_client(folder, stage, tools, seen)))
         else:
-            pid = child(lambda: live(folder, stage, tools, seen))
-            time.sleep(chance.uniform(0.0, life_s))
+            pid = child(lambda: run_client(folder, stage, tools, seen))
+            time.sleep(chance.uniform(0.0, uploads_s))
             os.kill(pid, signal.SIGKILL)
         _, status = os.waitpid(pid, 0)
         if os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL:
-            lives += 1
+            killed += 1
         stages[STAGES[stage[0]]] += 1
         worst = max(worst, seen[0] - counted(folder))
     os.kill(child_server, signal.SIGKILL)
     os.waitpid(child_server, 0)
-    report = {"killed": lives, "stages": stages, "seen": seen[0], "counted": counted(folder), "under_counted": worst}
+    report = {"killed": killed, "stages": stages, "seen": seen[0], "counted": counted(folder), "under_counted": worst}
     print(json.dumps(report))
 
 

@@ -23,7 +23,7 @@ import threading
 import time
 from pathlib import Path
 
-from fedlane.flower.testbed.processes import give_way
+from fedlane.flower.testbed.processes import lower_priority
 from support.waiting import wait_for
 
 BIN = Path(sys.executable).parent
@@ -117,7 +117,7 @@ class Federation:
         self.nodes[number] = self._start(
             f"node{number}", BIN / ("flower-supernode" if stock else "fedlane-supernode"), *options
         )
-        give_way(self.nodes[number].pid)
+        lower_priority(self.nodes[number].pid)
 
     def kill_node(self, number):
         """Kill a SuperNode and everything it started, without a word."""

@@ -1,4 +1,4 @@
-"""What a person sees of a run while it goes on: the live panel on a terminal, now and then a line elsewhere."""
+"""The display of a run in progress: the live panel on a terminal, or occasional lines elsewhere."""
 
 import time
 from collections.abc import Mapping, Sequence
@@ -9,23 +9,32 @@ import numpy as np
 from rich.console import Console
 from rich.live import Live
 
-from fedlane.report.live import Assigned, Finished, LiveView, PrivacySpent, live_line, live_panel
+from fedlane.records import RoundRecord, RunInfo
+from fedlane.report.live import live_line, live_panel
+from fedlane.report.live_view import Assigned, Finished, LiveView, PrivacySpent
 
-if TYPE_CHECKING:  # imported where they are used: `fedlane --help` answers at once
+if TYPE_CHECKING:  # imported only for annotations: `fedlane --help` answers at once
     from fedlane.simulation.run import Simulation
 
 REFRESH_S, SLOWEST_S = 0.1, 2.0
-"""The panel is redrawn at most this often, and at least that often,"""
+"""Shortest and longest time between two drawings of the panel, in seconds."""
 SHARE = 0.01
-"""and in between so often that it takes this share of the processor time of the run."""
-LOOK_S = 0.02
-"""Processor time is asked for no more often than this: the question is a call of the system."""
+"""Between those limits, drawing takes this share of the run's processor time."""
+CHECK_S = 0.02
+"""Shortest time between two readings of the processor clock, each of which is a system call."""
 LINE_S, QUICK_LINE_S = 5.0, 1.0
-"""Without a terminal: a line this often, or at every tenth of the run if that is no more often than the second."""
+"""Without a terminal, a line is printed after this many seconds, or at every tenth of the run but no more often than
+the second value."""
 
 
 class Display:
-    """Follows one run; a context in which the terminal is the panel's, and given back in any case."""
+    """Shows the progress of one run; a context manager that restores the terminal on exit.
+
+    Args:
+        console: The console to write to.
+        quiet: Show nothing.
+        finished: Finished runs of the same comparison, which the panel lists.
+    """
 
     def __init__(self, console: Console, *, quiet: bool = False, finished: Sequence[Finished] = ()) -> None:
         self.console = console
@@ -33,10 +42,10 @@ class Display:
         self._panel = console.is_terminal and not console.is_dumb_terminal and not quiet
         self._lines = not self._panel and not quiet
         self._live: Live | None = None
-        self._started = self._shown = self._look = self._worked = self._rest_s = 0.0
+        self._started = self._shown = self._next_check = self._worked = self._rest_s = 0.0
         self._first = self._tenth = 0
         self.drawing_s = 0.0
-        """Processor time that pictures have taken since `begin`."""
+        """Processor time spent on drawing since `begin`, in seconds."""
 
     def __enter__(self) -> "Display":
         return self
@@ -46,96 +55,94 @@ class Display:
             self._live.stop()
 
     def preparing(self, name: str) -> AbstractContextManager[Any]:
-        """A context that says that a run is being made ready."""
+        """Return a context manager that shows that a run is being prepared."""
         return self.console.status(f"{name}: preparing") if self._panel else nullcontext()
 
     def begin(self, simulation: "Simulation") -> None:
-        """From here on rounds are played."""
-        if self._panel and simulation.spending is not None:
-            simulation.spending.epsilon(simulation.uploads)  # the curves: results need them anyway
+        """Start to show a run, before its first round."""
+        if self._panel:
+            simulation.last_round()  # computes the run's epsilon curves, which is slow, before the clock starts
         self._started = self._shown = time.monotonic()
         self._first = simulation.round
-        self._tenth = 10 * simulation.round // simulation.scenario.rounds
+        self._tenth = 10 * simulation.round // simulation.info.rounds
         if self._panel:
             self._live = Live(console=self.console, auto_refresh=False, transient=True)
             self._live.start()
             self._draw(self._live, simulation, self._started)
-            self._rest_s = self.drawing_s = 0.0  # the first picture is slow: it fills rich's caches
+            self._rest_s = self.drawing_s = 0.0  # the first drawing is slow: it fills rich's caches
 
     def update(self, simulation: "Simulation") -> None:
-        """A round has been played; shown if it is time."""
+        """Show the round just played, if it is time to."""
         now = time.monotonic()
         if self._live is not None:
-            # Processor time, so that a busy machine, on which every second has less of it, has fewer pictures.
-            if now > self._look:
-                self._look = now + LOOK_S
+            # Processor time rather than elapsed time: a busy machine, which gives the run less of it, draws less often.
+            if now > self._next_check:
+                self._next_check = now + CHECK_S
                 if time.thread_time() - self._worked > self._rest_s or now - self._shown > SLOWEST_S:
                     self._draw(self._live, simulation, now)
         elif self._lines and now - self._shown > QUICK_LINE_S:
-            tenth = 10 * simulation.round // simulation.scenario.rounds
+            tenth = 10 * simulation.round // simulation.info.rounds
             if tenth > self._tenth or now - self._shown > LINE_S:
-                view = live_view(simulation, self._speed(simulation, now))
-                self.console.print(live_line(view), highlight=False, markup=False, soft_wrap=True)
+                line = live_line(self._view(simulation, now))
+                self.console.print(line, highlight=False, markup=False, soft_wrap=True)
                 self._shown, self._tenth = now, tenth
 
     def _draw(self, live: Live, simulation: "Simulation", now: float) -> None:
         started = time.thread_time()
         width, height = self.console.size
-        view = live_view(simulation, self._speed(simulation, now), self.finished)
+        view = self._view(simulation, now)
         live.update(live_panel(view, width, height - 1, ascii_only=self.console.options.ascii_only), refresh=True)
         self._shown, self._worked = time.monotonic(), time.thread_time()
-        self._look = self._shown + REFRESH_S
+        self._next_check = self._shown + REFRESH_S
         took_s = self._worked - started
         self.drawing_s += took_s
         self._rest_s = took_s / SHARE
 
-    def _speed(self, simulation: "Simulation", now: float) -> float:
-        return (simulation.round - self._first) / max(now - self._started, 1e-9)
+    def _view(self, simulation: "Simulation", now: float) -> LiveView:
+        rounds_per_s = (simulation.round - self._first) / max(now - self._started, 1e-9)
+        return live_view(simulation.info, simulation.last_round(), rounds_per_s, self.finished)
 
 
-def live_view(simulation: "Simulation", rounds_per_s: float, finished: Sequence[Finished] = ()) -> LiveView:
-    """The panel's record of a simulation after its last round."""
-    trace, problem, t = simulation.trace, simulation.setup.problem, simulation.round
-    last = max(t - 1, 0)
-    used = np.flatnonzero(trace.client[0, last] >= 0)
-    parts = (trace.client, trace.download_s, trace.compute_s, trace.upload_s)
-    rows = zip(used.tolist(), *(part[0, last, used].tolist() for part in parts), strict=True)
-    accuracy = trace.accuracy[:, :t].mean(axis=0)
+def live_view(info: RunInfo, record: RoundRecord, rounds_per_s: float, finished: Sequence[Finished] = ()) -> LiveView:
+    """Make the panel's view of a run from the record of its last round.
+
+    Args:
+        info: The run.
+        record: The last round, as `Simulation.last_round` returns it.
+        rounds_per_s: Speed of the run.
+        finished: Finished runs of the same comparison.
+    """
+    detail = record.detail
+    assert detail is not None, "a simulation's record has its detail"
+    used = np.flatnonzero(detail.client[0] >= 0)
+    parts = (detail.client, detail.download_s, detail.compute_s, detail.upload_s)
+    rows = zip(used.tolist(), *(part[0, used].tolist() for part in parts), strict=True)
+    accuracy = detail.accuracy_history.mean(axis=0)
+    spent = None
+    if detail.epsilon_shown is not None:
+        uploads_left = int(detail.uploads_left.min())
+        spent = PrivacySpent(info.mechanism, float(detail.epsilon_shown.max()), info.epsilon_agreed, uploads_left)
     return LiveView(
-        scenario=simulation.scenario.name,
-        policy=simulation.label,
-        seeds=simulation.setup.seeds,
-        round=t,
-        rounds=problem.rounds,
-        channels=problem.channels,
-        deadline_s=problem.deadline_s,
+        scenario=info.scenario,
+        policy=info.policy,
+        seeds=info.seeds,
+        round=record.round + 1,
+        rounds=info.rounds,
+        channels=info.channels,
+        deadline_s=info.deadline_s,
         assigned=tuple(Assigned(client, channel, down, work, up) for channel, client, down, work, up in rows),
-        queue=trace.queue[0, last].astype(np.float64),
-        available=simulation.uploads[0] < simulation.setup.mechanism.max_uploads,
-        delay_s=trace.delay_s[:, :t].mean(axis=0),
+        queue=detail.queue[0].astype(np.float64),
+        available=detail.uploads_left[0] > 0,
+        delay_s=detail.delay_history_s.mean(axis=0),
         accuracy=accuracy[~np.isnan(accuracy)],
-        spent=_spent(simulation),
+        spent=spent,
         rounds_per_s=rounds_per_s,
         finished=tuple(finished),
     )
 
 
-def _spent(simulation: "Simulation") -> PrivacySpent | None:
-    spending, uploads = simulation.spending, simulation.uploads
-    if spending is None:
-        return None
-    spec = spending.spec
-    epsilon = spending.epsilon_paper(uploads) if spec.name == "paper" else spending.epsilon(uploads)
-    return PrivacySpent(
-        mechanism=spec.name,
-        epsilon=float(epsilon.max()),
-        agreed=float(spec.epsilon.max()),
-        uploads_left=int((spec.max_uploads - uploads).min()),
-    )
-
-
 def finished_run(summary: Mapping[str, Any]) -> Finished:
-    """A run's summary as a row of the panel."""
+    """Make the panel's row for a finished run from the run's summary."""
     return Finished(
         policy=summary["policy"],
         clock_s=summary["cumulative_delay_s"]["mean"],

@@ -1,4 +1,4 @@
-"""Help texts of the command line: examples below each, arguments explained, each suggestion once."""
+"""Help texts: examples below every command, help for arguments, and no suggestion printed twice."""
 
 import re
 from typing import Annotated, get_args, get_origin, get_type_hints
@@ -8,12 +8,12 @@ from typer.models import ArgumentInfo
 
 
 def examples(*lines: str) -> str:
-    """An epilogue of commands to copy, one a line."""
+    """Make a help epilogue of example commands, one per line."""
     return "\n\n".join(["[dim]Examples:[/dim]", *(f"[bold cyan]{line}[/bold cyan]" for line in lines)])
 
 
 def explain_arguments(command: click.Command) -> None:
-    """Give arguments back their help texts, which typer 0.20 loses under click 8.5."""
+    """Restore the help texts of arguments, which typer 0.20 loses under click 8.5."""
     if isinstance(command, click.Group):
         for sub in command.commands.values():
             explain_arguments(sub)
@@ -30,5 +30,5 @@ def explain_arguments(command: click.Command) -> None:
 
 
 def dedupe_suggestion(message: str) -> str:
-    """Without the suggestion that both click and typer add."""
+    """Remove the second copy of a suggestion that both click and typer add."""
     return re.sub(r"( Did you mean [^?]*\?)\1", r"\1", message)

@@ -1,126 +1,164 @@
-"""A run at the terminal: what is shown and tracked, checkpoints, Ctrl-C, and where results go."""
+"""One run at the terminal: progress, trackers, checkpoints, Ctrl-C, and the output folder."""
 
 import signal
 import threading
 import time
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 
 from fedlane.cli.display import Display
-from fedlane.trackers import Tracking
+from fedlane.trackers import Tracking, make_tracker
 from fedlane.validate import InputError
 
-if TYPE_CHECKING:  # imported where they are used: `fedlane --help` answers at once
+if TYPE_CHECKING:  # imported only for annotations: `fedlane --help` answers at once
     from collections.abc import Callable, Iterator, Sequence
 
+    from fedlane.report.live_view import Finished
     from fedlane.simulation import Run
     from fedlane.simulation.results import RunFolder
     from fedlane.simulation.run import Simulation
-    from fedlane.trackers import Tracker
-
-
-class InterruptedRunError(Exception):
-    """Ctrl-C after which something could be saved; the message says what."""
-
 
 CHECKPOINT_S = 5.0
-"""A run that lasts is written this often, so that it can be followed."""
+"""A long run's folder is rewritten at least this often, in seconds, so that others can follow the run."""
 
 screen = Console()
 messages = Console(stderr=True)
 
 
-def with_target(result: "Run", target: float | None) -> dict[str, Any]:
-    """A run's summary, with the time it took to reach an accuracy if one was asked for."""
-    from fedlane.simulation.results import interval
-
-    summary = dict(result.summary)
-    if target is not None:
-        seconds = result.time_to_accuracy(target)
-        reached = seconds[seconds == seconds]
-        summary["time_to_accuracy"] = {"target": target, "reached": len(reached), **interval(reached)}
-    return summary
+class InterruptedRunError(Exception):
+    """Ctrl-C ended a run whose results could be saved; the message says where."""
 
 
-def play(
-    name: str,
-    make: "Callable[[], Simulation]",
-    target: "RunFolder",
-    checkpoint_every: int,
-    display: Display,
-    trackers: "Sequence[Tracker]" = (),
-) -> "Run":
-    """Run to the end, shown and tracked; the folder is rewritten on the way, so that the run can be followed."""
-    simulation: Simulation | None = None
-    tracking = Tracking(trackers, warn)
-    try:
-        with display, tracking.closing():
-            with display.preparing(name):
-                simulation = make()
-                if simulation.ledger is not None and simulation.round:  # resumed: what is there is checked first
-                    simulation.ledger.attach_file(target.path)
-                tracking.start(simulation)
-            display.begin(simulation)
-            written, started = time.monotonic(), simulation.round
-            with between_rounds() as check_interrupt:
-                while not simulation.finished:
-                    simulation.step()
-                    tracking.round(simulation)
-                    display.update(simulation)
-                    check_interrupt()
-                    due = (simulation.round - started) % checkpoint_every == 0 and simulation.federation is not None
-                    if (due or time.monotonic() - written > CHECKPOINT_S) and not simulation.finished:
-                        _save(simulation, target)
-                        written = time.monotonic()
-                result = _save(simulation, target)
-                tracking.end(result.summary, "finished")
-                check_interrupt()
-    except KeyboardInterrupt:
-        if simulation is None or not simulation.round:
-            target.abandon()
+@dataclass(frozen=True)
+class Session:
+    """Settings with which the terminal plays runs.
+
+    Attributes:
+        quiet: Show no progress.
+        checkpoint_every: Rounds between two checkpoints of a run that learns.
+        track: Trackers as the user named them, for example ``mlflow:URI``.
+    """
+
+    quiet: bool = False
+    checkpoint_every: int = 50
+    track: "Sequence[str]" = ()
+
+    def play(
+        self,
+        name: str,
+        make: "Callable[[], Simulation]",
+        folder: "RunFolder",
+        *,
+        tracked_as: str | None = None,
+        finished: "Sequence[Finished]" = (),
+        schedule: Path | None = None,
+    ) -> "Run":
+        """Play a run to its end, rewriting its folder on the way.
+
+        Args:
+            name: Shown while the run is being prepared.
+            make: Makes the simulation, new or resumed.
+            folder: The run's folder.
+            tracked_as: Name of the run in trackers; by default the folder's name.
+            finished: Finished runs of the same comparison, to be shown with this one.
+            schedule: File to save the schedule to.
+
+        Raises:
+            InterruptedRunError: On Ctrl-C after the first round; the rounds played so far are saved.
+        """
+        simulation: Simulation | None = None
+        display = Display(messages, quiet=self.quiet, finished=finished)
+        tracked_as = tracked_as or folder.path.resolve().name
+        tracking = Tracking([make_tracker(text, tracked_as, folder.path) for text in self.track], warn)
+        try:
+            with display, tracking.closing():
+                with display.preparing(name):
+                    simulation = make()
+                    if simulation.ledger is not None and simulation.round:  # check an earlier ledger before playing
+                        simulation.ledger.attach_file(folder.path)
+                    seeds, played = simulation.info.seeds, simulation.round
+                    tracking.start(simulation.scenario, simulation.label, seeds, round=played)
+                display.begin(simulation)
+                result = self._play_rounds(simulation, folder, display, tracking)
+        except KeyboardInterrupt:
+            if simulation is None or not simulation.round:
+                folder.abandon()
+                raise
+            raise _saved_on_interrupt(simulation, folder) from None
+        except BaseException:
+            folder.abandon()
             raise
-        if simulation.finished:
-            _save(simulation, target)
-            raise InterruptedRunError(f"interrupted: the run in {target.path} is complete") from None
-        _save(simulation, target, interrupted=True)
-        raise InterruptedRunError(
-            f"interrupted: the first {simulation.round} rounds are saved; go on with fedlane run --resume {target.path}"
-        ) from None
-    except BaseException:
-        target.abandon()
-        raise
-    return result
+        if schedule is not None:
+            simulation.schedule().save(schedule)
+        return result
+
+    def _play_rounds(
+        self, simulation: "Simulation", folder: "RunFolder", display: Display, tracking: Tracking
+    ) -> "Run":
+        """Play the remaining rounds, save the results and end the trackers."""
+        first, saved = simulation.round, time.monotonic()
+
+        def on_round() -> None:
+            nonlocal saved
+            display.update(simulation)
+            check_interrupt()
+            due = (simulation.round - first) % self.checkpoint_every == 0 and simulation.federation is not None
+            if (due or time.monotonic() - saved > CHECKPOINT_S) and not simulation.finished:
+                _save(simulation, folder)
+                saved = time.monotonic()
+
+        with between_rounds() as check_interrupt:
+            simulation.play(tracking, on_round)
+            result = _save(simulation, folder)
+            tracking.end(result.summary, "finished")
+            check_interrupt()
+        return result
 
 
-def _save(simulation: "Simulation", target: "RunFolder", *, interrupted: bool = False) -> "Run":
-    """Write the folder; from the first time on, the ledger's file follows the run line by line."""
+def _saved_on_interrupt(simulation: "Simulation", folder: "RunFolder") -> InterruptedRunError:
+    """Save an interrupted run; returns the error that says so."""
+    _save(simulation, folder, interrupted=True)
+    if simulation.finished:
+        return InterruptedRunError(f"interrupted: the run in {folder.path} is complete")
+    return InterruptedRunError(
+        f"interrupted: the first {simulation.round} rounds are saved; continue with fedlane run --resume {folder.path}"
+    )
+
+
+def _save(simulation: "Simulation", folder: "RunFolder", *, interrupted: bool = False) -> "Run":
+    """Write the folder; after the first time, the ledger's file follows the run line by line."""
     result = simulation.result()
-    target.write(result, checkpoint=None if simulation.finished else simulation.checkpoint(), interrupted=interrupted)
+    folder.write(result, checkpoint=None if simulation.finished else simulation.checkpoint(), interrupted=interrupted)
     if simulation.ledger is not None:
-        simulation.ledger.attach_file(target.path)
+        simulation.ledger.attach_file(folder.path)
     return result
 
 
 @contextmanager
 def between_rounds() -> "Iterator[Callable[[], None]]":
-    """Hold Ctrl-C back until the caller asks, so that a round, and a write, is always whole."""
-    asked = False
+    """Delay Ctrl-C until the caller checks for it, so that no round and no write is cut short.
 
-    def ask(number: int, frame: object) -> None:
-        nonlocal asked
-        asked = True
+    Yields:
+        A function that raises `KeyboardInterrupt` if Ctrl-C has been pressed.
+    """
+    pressed = False
+
+    def remember(number: int, frame: object) -> None:
+        nonlocal pressed
+        pressed = True
 
     def check() -> None:
-        if asked:
+        if pressed:
             raise KeyboardInterrupt
 
     if threading.current_thread() is not threading.main_thread():
         yield check
         return
-    before = signal.signal(signal.SIGINT, ask)
+    before = signal.signal(signal.SIGINT, remember)
     try:
         yield check
     finally:
@@ -128,12 +166,18 @@ def between_rounds() -> "Iterator[Callable[[], None]]":
 
 
 def warn(line: str) -> None:
-    """One line of warning on the terminal."""
+    """Print a one-line warning."""
     messages.print(f"Warning: {line}.", style="yellow", markup=False, highlight=False, soft_wrap=True)
 
 
+def print_notes(lines: list[str]) -> None:
+    """Print the notes that belong to a result."""
+    for line in lines:
+        messages.print(f"Note: {line}.", style="yellow", highlight=False, markup=False)
+
+
 def new_folder(stem: str) -> Path:
-    """runs/STEM-TIME, with a number behind it if that is taken."""
+    """Return runs/STEM-TIME, with a number appended if that folder exists."""
     base = Path("runs") / f"{stem}-{time.strftime('%Y%m%d-%H%M%S')}"
     folder, number = base, 2
     while folder.exists():
@@ -142,7 +186,7 @@ def new_folder(stem: str) -> Path:
 
 
 def check_writable(path: Path) -> None:
-    """Refuse, before the work, a file that could not be written after it."""
+    """Raise `InputError` if a file cannot be written, before work whose result goes there."""
     try:
         with path.open("ab"):
             pass

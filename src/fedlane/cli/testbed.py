@@ -1,6 +1,8 @@
-"""`fedlane testbed`: a real federation over real links on this machine."""
+"""`fedlane testbed`: a real federation over shaped links on this machine."""
 
 import json
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,9 +14,11 @@ from fedlane.cli.session import InterruptedRunError, messages, new_folder, scree
 from fedlane.files import file_name
 from fedlane.validate import InputError
 
-if TYPE_CHECKING:
-    from fedlane.flower.testbed.calibration import Calibration
-    from fedlane.flower.testbed.testbed import Played, TestbedSpec
+if TYPE_CHECKING:  # imported where they are used: `fedlane --help` must answer at once
+    from fedlane.flower.testbed.spec import TestbedSpec
+    from fedlane.flower.testbed.testbed import Testbed, TestbedResult
+    from fedlane.records import FloatArray
+    from fedlane.scenario import Scenario
 
 CLIENTS, LANES, ROUNDS, DEADLINE_S, RATES = 6, 3, 40, 30.0, "1:20"
 
@@ -24,31 +28,35 @@ def run_testbed(
         str | None,
         typer.Argument(metavar="[SCENARIO]", help="Take clients, lanes, rounds, deadline and rates from a scenario."),
     ] = None,
-    clients: Annotated[int | None, typer.Option("--clients", metavar="U", help=f"Client nodes ({CLIENTS}).")] = None,
-    lanes: Annotated[int | None, typer.Option("--lanes", metavar="N", help=f"Lanes ({LANES}).")] = None,
-    rounds: Annotated[int | None, typer.Option("--rounds", metavar="T", help=f"Rounds ({ROUNDS}).")] = None,
+    clients: Annotated[
+        int | None, typer.Option("--clients", metavar="U", help=f"Clients (default: {CLIENTS}).")
+    ] = None,
+    lanes: Annotated[int | None, typer.Option("--lanes", metavar="N", help=f"Lanes (default: {LANES}).")] = None,
+    rounds: Annotated[int | None, typer.Option("--rounds", metavar="T", help=f"Rounds (default: {ROUNDS}).")] = None,
     policy: Annotated[
-        list[str] | None, typer.Option("--policy", metavar="P", help="As lane or mamab-om:V=10; once for each (lane).")
+        list[str] | None,
+        typer.Option("--policy", metavar="P", help="Policy, for example mamab-om:V=10; repeatable (default: lane)."),
     ] = None,
     deadline: Annotated[
-        float | None, typer.Option("--deadline", metavar="S", help=f"Seconds that a round may take ({DEADLINE_S:g}).")
+        float | None, typer.Option("--deadline", metavar="S", help=f"Round deadline in s (default: {DEADLINE_S:g}).")
     ] = None,
     rates: Annotated[
-        str | None, typer.Option("--rates", metavar="LOW:HIGH", help=f"Mbit/s, log-uniform per pair ({RATES}).")
+        str | None, typer.Option("--rates", metavar="LOW:HIGH", help=f"Log-uniform rates, Mbit/s (default: {RATES}).")
     ] = None,
     trace: Annotated[
-        str | None, typer.Option("--trace", metavar="FILE", help="Replay a throughput trace instead (FEDLANE_DATA).")
+        str | None,
+        typer.Option("--trace", metavar="FILE", help="Replay a throughput trace (path, or in FEDLANE_DATA)."),
     ] = None,
     payload: Annotated[int, typer.Option("--payload", metavar="BYTES", help="Size of the model.")] = 1_000_000,
-    seed: Annotated[int, typer.Option("--seed", metavar="S", help="Of rates, data and policy.")] = 0,
+    seed: Annotated[int, typer.Option("--seed", metavar="S", help="Seed of rates, data and policy.")] = 0,
     calibrate: Annotated[
-        bool, typer.Option("--calibrate", help="First measure what Flower itself adds to a round, for the prediction.")
+        bool, typer.Option("--calibrate", help="First measure Flower's share of a delay, for the prediction.")
     ] = False,
     calibration: Annotated[
-        Path | None, typer.Option("--calibration", metavar="FILE", help="Take what an earlier --calibrate measured.")
+        Path | None, typer.Option("--calibration", metavar="FILE", help="Use the result of an earlier --calibrate.")
     ] = None,
     stock_nodes: Annotated[
-        bool, typer.Option("--stock-nodes", help="Start Flower's own SuperNodes, with all their waits.")
+        bool, typer.Option("--stock-nodes", help="Start Flower's own SuperNodes, which poll less often.")
     ] = False,
     out: Annotated[Path | None, typer.Option("--out", metavar="DIR", help="Output folder: new or empty.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON, and nothing else.")] = False,
@@ -56,67 +64,11 @@ def run_testbed(
 ) -> None:
     """Run a real federation over shaped links on this machine (Linux, root).
 
-    A network namespace for the base station and for every client, Flower's processes with TLS and node keys, and a
-    rate of its own for every pair of client and lane. Everything but DIR is gone afterwards.
+    Creates a network namespace for the base station and for each client, sets a rate for each pair of client and lane,
+    and starts Flower's processes with TLS and node keys. Only DIR remains afterwards.
     """
-    from fedlane.flower.testbed import links
-    from fedlane.scheduling import make_policy
-    from fedlane.simulation.results import RunFolder
-
-    try:
-        from fedlane.flower.testbed.calibration import Calibration
-        from fedlane.flower.testbed.testbed import Testbed
-    except ImportError as error:
-        raise InputError(f"the testbed needs Flower: install fedlane[flower] ({error.name} is missing)") from None
-
-    chosen = policy or ["lane"]
-    names = [file_name(text) for text in chosen]
-    if len(set(names)) < len(names):
-        raise InputError(f"--policy names the same policy twice: {', '.join(chosen)}")
-    for text in chosen:
-        if make_policy(text, {}).requires:
-            raise InputError(f"policy {text} needs to see what no federation can measure")
-    if calibrate and calibration is not None:
-        raise InputError("--calibrate and --calibration exclude each other")
-    measured = None if calibration is None else Calibration.read(calibration)
-    setting = _setting(scenario, clients, lanes, rounds, deadline, rates, trace, payload, seed, stock_nodes)
-    setting.check(measured)
-    reason = links.missing()
-    if reason is not None:
-        raise InputError(f"the testbed cannot run here: {reason}")
-    folder = RunFolder.create(out or new_folder("testbed")).path
-    quiet = quiet or as_json
-    hidden = quiet or not messages.is_terminal
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("rounds"))
-    with Progress(*columns, TimeElapsedColumn(), console=messages, transient=True, disable=hidden) as progress:
-        bar = progress.add_task("preparing", total=None)
-
-        def say(text: str) -> None:
-            progress.update(bar, description=text, total=None)
-            if hidden and not quiet:
-                messages.print(text, highlight=False, markup=False)
-
-        def follow(round: int) -> None:
-            progress.update(bar, completed=round)
-
-        played: list[Played] = []
-        try:
-            with Testbed(setting, folder, say, measured) as bed:
-                if calibrate:
-                    say("calibrating")
-                    bed.calibrate(follow)
-                for text in chosen:
-                    say(f"playing {text}")
-                    progress.update(bar, total=setting.rounds, completed=0)
-                    played.append(bed.play(text, follow))
-                known = bed.calibration
-        except KeyboardInterrupt:
-            raise InterruptedRunError(
-                f"interrupted: links and processes are gone; what was played is in {folder}"
-            ) from None
-    predicted = {one.policy: _predicted_s(folder / "simulation.toml", one.policy, setting, known) for one in played}
-    rows = [_row(one, predicted[one.policy]) for one in played]
-    (folder / "testbed.json").write_text(json.dumps(rows, indent=1) + "\n")
+    options = TestbedOptions(scenario, clients, lanes, rounds, deadline, rates, trace, payload, seed, stock_nodes)
+    folder, rows = _run(options, policy or ["lane"], calibrate, calibration, out, quiet or as_json)
     if as_json:
         print(json.dumps({"folder": str(folder), "runs": rows}))
     elif not quiet:
@@ -124,77 +76,173 @@ def run_testbed(
         screen.print(f"Saved to {folder}", highlight=False, markup=False, soft_wrap=True)
 
 
-def _setting(
-    scenario: str | None,
-    clients: int | None,
-    lanes: int | None,
-    rounds: int | None,
-    deadline: float | None,
-    rates: str | None,
-    trace: str | None,
-    payload: int,
-    seed: int,
-    stock_nodes: bool,
-) -> "TestbedSpec":
-    """What was asked for, each value once."""
-    from fedlane.flower.testbed import rates as source
-    from fedlane.flower.testbed.testbed import TestbedSpec
-    from fedlane.scenario import Scenario
+@dataclass(frozen=True)
+class TestbedOptions:
+    """The command's options that describe the testbed; None stands for the scenario's value, or the default."""
 
-    if sum(given is not None for given in (scenario, rates, trace)) > 1:
-        raise InputError("a scenario, --rates and --trace exclude each other: each says what the links are")
-    if seed < 0:
-        raise InputError(f"--seed must be at least 0, got {seed}")
-    base = None if scenario is None else Scenario.load(scenario)
-    if base is not None and (clients is not None or lanes is not None):
-        changes = {"network.clients": clients, "network.channels": lanes}
-        base = base.with_values({key: value for key, value in changes.items() if value is not None})
-    users = base.network.clients if base else CLIENTS if clients is None else clients
-    width = base.network.channels if base else LANES if lanes is None else lanes
-    length = rounds if rounds is not None else base.rounds if base else ROUNDS
-    for field, value in (("--clients", users), ("--lanes", width), ("--rounds", length)):
-        if value < 1:
-            raise InputError(f"{field} must be at least 1, got {value}")
-    if base is not None:
-        table = source.of_scenario(base, seed)
-    elif trace is not None:
-        table = source.replayed(trace, users, width, length, seed)
-    else:
-        table = source.drawn(users, width, *source.parse_range(rates or RATES), seed)
-    limit = deadline if deadline is not None else base.network.deadline_s if base else DEADLINE_S
-    return TestbedSpec(users, width, length, limit, payload, seed, table, stock_nodes)
+    scenario: str | None
+    clients: int | None
+    lanes: int | None
+    rounds: int | None
+    deadline_s: float | None
+    rates: str | None
+    trace: str | None
+    payload_bytes: int
+    seed: int
+    stock_nodes: bool
+
+    def spec(self) -> "TestbedSpec":
+        """Return the testbed with all values resolved."""
+        from fedlane.flower.testbed.spec import TestbedSpec
+
+        if sum(source is not None for source in (self.scenario, self.rates, self.trace)) > 1:
+            raise InputError("a scenario, --rates and --trace exclude each other: each one defines the links")
+        if self.seed < 0:
+            raise InputError(f"--seed must be at least 0, got {self.seed}")
+        scenario = self._load_scenario()
+        network = scenario.network if scenario else None
+        clients = network.clients if network else CLIENTS if self.clients is None else self.clients
+        lanes = network.channels if network else LANES if self.lanes is None else self.lanes
+        rounds = self.rounds if self.rounds is not None else scenario.rounds if scenario else ROUNDS
+        deadline_s = self.deadline_s if self.deadline_s is not None else network.deadline_s if network else DEADLINE_S
+        for field, value in (("--clients", clients), ("--lanes", lanes), ("--rounds", rounds)):
+            if value < 1:
+                raise InputError(f"{field} must be at least 1, got {value}")
+        rates_mbps = self._rates_mbps(scenario, clients, lanes, rounds)
+        return TestbedSpec(
+            clients, lanes, rounds, deadline_s, self.payload_bytes, self.seed, rates_mbps, self.stock_nodes
+        )
+
+    def _load_scenario(self) -> "Scenario | None":
+        from fedlane.scenario import Scenario
+
+        if self.scenario is None:
+            return None
+        changes = {"network.clients": self.clients, "network.channels": self.lanes}
+        changes = {key: value for key, value in changes.items() if value is not None}
+        scenario = Scenario.load(self.scenario)
+        return scenario.with_values(changes) if changes else scenario
+
+    def _rates_mbps(self, scenario: "Scenario | None", clients: int, lanes: int, rounds: int) -> "FloatArray":
+        from fedlane.flower.testbed.rates import draw_rates, parse_range, replay_trace, scenario_rates
+
+        if scenario is not None:
+            return scenario_rates(scenario, self.seed)
+        if self.trace is not None:
+            return replay_trace(self.trace, clients, lanes, rounds, self.seed)
+        return draw_rates(clients, lanes, *parse_range(self.rates or RATES), self.seed)
 
 
-def _predicted_s(scenario: Path, policy: str, setting: "TestbedSpec", known: "Calibration | None") -> float | None:
-    """What simulation says the rounds take in all, the time between them included; None without a calibration."""
-    if known is None:
-        return None
-    from fedlane.scenario import Scenario
-    from fedlane.simulation.run import Simulation
+def _run(
+    options: TestbedOptions,
+    policies: list[str],
+    calibrate: bool,
+    calibration_file: Path | None,
+    out: Path | None,
+    quiet: bool,
+) -> tuple[Path, list[dict[str, object]]]:
+    """Check all options, run the policies one after the other, and return the folder and a row per policy."""
+    try:
+        from fedlane.flower.testbed.calibration import Calibration
+        from fedlane.flower.testbed.testbed import Testbed
+    except ImportError as error:
+        raise InputError(f"the testbed needs Flower: install fedlane[flower] ({error.name} is missing)") from None
+    from fedlane.flower.testbed.links import unsupported_reason
+    from fedlane.simulation.results import RunFolder
 
-    simulation = Simulation(Scenario.load(scenario), policy, [setting.seed], learning=False)
-    while not simulation.finished:
-        simulation.step()
-    return float(simulation.trace.delay_s.sum()) + known.between_s * setting.rounds
+    named = _named_policies(policies)
+    if calibrate and calibration_file is not None:
+        raise InputError("--calibrate and --calibration exclude each other")
+    calibration = None if calibration_file is None else Calibration.read(calibration_file)
+    spec = options.spec()
+    spec.check(calibration)
+    reason = unsupported_reason()
+    if reason is not None:
+        raise InputError(f"the testbed cannot run on this machine: {reason}")
+    folder = RunFolder.create(out or new_folder("testbed")).path
+    with TestbedProgress(quiet) as progress:
+        testbed = Testbed(spec, folder, progress.step, calibration)
+        try:
+            results = _run_policies(testbed, named, calibrate, progress)
+        except KeyboardInterrupt:
+            raise InterruptedRunError(
+                f"interrupted: links and processes were removed; finished runs are in {folder}"
+            ) from None
+    rows = [_row(result, testbed) for result in results]
+    (folder / "testbed.json").write_text(json.dumps(rows, indent=1) + "\n")
+    return folder, rows
 
 
-def _row(one: "Played", predicted_s: float | None) -> dict[str, object]:
-    summary = one.run.summary
+def _named_policies(policies: list[str]) -> dict[str, str]:
+    """Return {folder name: policy}; raise `InputError` for duplicates and policies that no federation can serve."""
+    from fedlane.scheduling import make_policy
+
+    named = {file_name(policy): policy for policy in policies}
+    if len(named) < len(policies):
+        raise InputError(f"--policy names the same policy twice: {', '.join(policies)}")
+    for policy in policies:
+        if make_policy(policy, {}).requires:
+            raise InputError(f"policy {policy} needs information that no real federation can measure")
+    return named
+
+
+class TestbedProgress(Progress):
+    """A progress bar of the current step; without a terminal, one line per step."""
+
+    def __init__(self, quiet: bool) -> None:
+        self._print_steps = not quiet and not messages.is_terminal
+        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("rounds"))
+        hidden = quiet or not messages.is_terminal
+        super().__init__(*columns, TimeElapsedColumn(), console=messages, transient=True, disable=hidden)
+        self._bar = self.add_task("preparing", total=None)
+
+    def step(self, text: str, rounds: int | None = None) -> None:
+        """Begin a step, which may have a known number of rounds."""
+        self.update(self._bar, description=text, total=rounds, completed=None if rounds is None else 0)
+        if self._print_steps:
+            messages.print(text, highlight=False, markup=False)
+
+    def round(self, rounds_done: int) -> None:
+        """Show the number of rounds done."""
+        self.update(self._bar, completed=rounds_done)
+
+
+def _run_policies(
+    testbed: "Testbed", policies: Mapping[str, str], calibrate: bool, progress: TestbedProgress
+) -> "list[TestbedResult]":
+    with testbed:
+        if calibrate:
+            progress.step("calibrating")
+            testbed.calibrate(progress.round)
+        results = []
+        for name, policy in policies.items():
+            progress.step(f"running {policy}", testbed.spec.rounds)
+            results.append(testbed.run(policy, name, progress.round))
+        return results
+
+
+def _row(result: "TestbedResult", testbed: "Testbed") -> dict[str, object]:
+    """Return the figures of one run; the prediction is None without a calibration."""
+    from fedlane.flower.testbed.prediction import predict_total_s
+
+    summary, calibration, scenario = result.run.summary, testbed.calibration, testbed.folder / "simulation.toml"
     return {
-        "policy": one.policy,
-        "folder": str(one.folder),
-        "wall_s": one.wall_s,
-        "predicted_s": predicted_s,
+        "policy": result.policy,
+        "folder": str(result.folder),
+        "wall_s": result.wall_s,
+        "predicted_s": (
+            None if calibration is None else predict_total_s(scenario, result.policy, testbed.spec.seed, calibration)
+        ),
         "mean_round_s": summary["mean_round_s"]["mean"],
         "late_share": summary["late_share"]["mean"],
         "quota_shortfall": summary["quota_shortfall"]["mean"],
         "final_accuracy": summary["final_accuracy"]["mean"],
-        "network_over_expected": one.network_ratio,
+        "network_over_expected": result.network_ratio,
     }
 
 
 def _table(rows: list[dict[str, object]]) -> Table:
-    table = Table("policy", "wall-clock", "predicted", "mean round", "late", "quota missed by", "link / (size / rate)")
+    table = Table("policy", "wall-clock", "predicted", "mean round", "late", "quota shortfall", "link / (size / rate)")
 
     def number(value: object, form: str, unit: str = "") -> str:
         return f"{value:{form}}{unit}" if isinstance(value, float | int) else "-"

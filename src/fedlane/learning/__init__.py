@@ -1,7 +1,7 @@
-"""The learning plane: data, models and local training. Needs NumPy (and, to train, PyTorch) alone."""
+"""The learning plane: data, models and local training. It needs only NumPy, and PyTorch for training."""
 
 import os
 
-# PyTorch's threads spin while they wait for each other. Where other programs want the cores too, that makes small
-# products several times slower; sleeping costs little. Read when PyTorch is first imported; a user's own choice stays.
+# PyTorch's threads spin while they wait for each other. If other programs use the cores as well, that makes small
+# products several times slower; sleeping costs little. PyTorch reads this on import. A user's setting is kept.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")

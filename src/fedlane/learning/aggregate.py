@@ -1,4 +1,7 @@
-"""Aggregation (1): the punctual clients' models by data size; a round without any keeps the model."""
+"""Aggregation, equation (1): the average of the punctual clients' models, weighted by data size.
+
+A round without punctual clients leaves the model unchanged.
+"""
 
 from dataclasses import dataclass
 
@@ -11,7 +14,7 @@ from fedlane.records import BoolArray, FloatArray, IntArray
 
 @dataclass(frozen=True)
 class Uploads:
-    """A round's punctual uploads of all replicas, one row each, replica after replica."""
+    """The punctual uploads of a round, one row each, ordered by replica."""
 
     replica: IntArray
     """(G,)"""
@@ -20,11 +23,11 @@ class Uploads:
     share: FloatArray
     """(G,): p_i = |D_i| / sum over the replica's punctual clients."""
     rank: IntArray
-    """(G,): place among the replica's own uploads."""
+    """(G,): position among the uploads of the same replica."""
 
     @classmethod
     def of(cls, client: IntArray, punctual: BoolArray, sizes: FloatArray) -> "Uploads":
-        """From who used each channel (R, N), who of them was punctual (R, N), and |D_i| (R, U)."""
+        """Return the punctual ones among the clients on the channels, both (R, N), with shares from |D_i| (R, U)."""
         replica, channel = np.nonzero(punctual)
         clients = client[replica, channel].astype(np.int64)
         size = sizes[replica, clients]
@@ -33,27 +36,27 @@ class Uploads:
         return cls(replica, clients, size / total[replica], np.arange(len(replica)) - first)
 
     def part(self, first: int, last: int) -> "Uploads":
-        """The uploads of replicas first <= r < last, renumbered from 0."""
+        """Return the uploads of replicas first <= r < last, with replicas renumbered from 0."""
         rows = slice(*np.searchsorted(self.replica, [first, last]))
         return Uploads(self.replica[rows] - first, self.client[rows], self.share[rows], self.rank[rows])
 
 
 def aggregate_(current: Tensor, models: Tensor, uploads: Uploads) -> None:
-    """w(t) = sum over punctual i of p_i w_i, in place on current (R, d), from models (G, d).
+    """Set current (R, d) to w(t), the sum over punctual i of p_i w_i, from models (G, d).
 
-    Uploads of one rank belong to different replicas, so adding rank by rank gives the same bits every time.
+    Uploads of the same rank belong to different replicas, so that adding rank by rank is reproducible to the bit.
     """
     share = torch.from_numpy(uploads.share.astype(np.float32)).to(models.device)
-    most = int(uploads.rank.max(initial=-1)) + 1
-    if len(models) == most * len(current):  # every replica has as many
-        torch.bmm(share.view(-1, 1, most), models.view(-1, most, models.shape[1]), out=current[:, None])
+    ranks = int(uploads.rank.max(initial=-1)) + 1
+    if len(models) == ranks * len(current):  # every replica has the same number of uploads
+        torch.bmm(share.view(-1, 1, ranks), models.view(-1, ranks, models.shape[1]), out=current[:, None])
         return
     models *= share[:, None]
-    for rank in range(most):
+    for rank in range(ranks):
         rows = np.flatnonzero(uploads.rank == rank)
-        into = torch.from_numpy(uploads.replica[rows]).to(models.device)
-        some = models[torch.from_numpy(rows).to(models.device)]
+        replica = torch.from_numpy(uploads.replica[rows]).to(models.device)
+        added = models[torch.from_numpy(rows).to(models.device)]
         if rank == 0:
-            current[into] = some
+            current[replica] = added
         else:
-            current.index_add_(0, into, some)
+            current.index_add_(0, replica, added)

@@ -1,4 +1,4 @@
-"""The built-in models as data: a list of layers each (reading 16). Needs no PyTorch."""
+"""The built-in models as lists of layers (reading 16 in docs/reading-the-paper.md). PyTorch is not needed."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ MODELS = ("mlp", "cnn", "softmax")
 
 @dataclass(frozen=True)
 class Dense:
-    """A fully connected layer with bias; its input is flattened."""
+    """A fully connected layer with bias on a flattened input."""
 
     inputs: int
     outputs: int
@@ -19,12 +19,13 @@ class Dense:
 
     @property
     def size(self) -> int:
+        """Number of weights and biases."""
         return (self.inputs + 1) * self.outputs
 
 
 @dataclass(frozen=True)
 class Convolution:
-    """3 x 3, padding 1, bias; then 2 x 2 max-pooling and ReLU. Images are (height, width, planes)."""
+    """A 3 x 3 convolution with padding 1 and bias, 2 x 2 max-pooling and ReLU, on images (height, width, planes)."""
 
     height: int
     width: int
@@ -33,6 +34,7 @@ class Convolution:
 
     @property
     def size(self) -> int:
+        """Number of weights and biases."""
         return (9 * self.inputs + 1) * self.outputs
 
 
@@ -40,7 +42,7 @@ Layer = Dense | Convolution
 
 
 def architecture(model: str, input_shape: Sequence[int], classes: int) -> tuple[Layer, ...]:
-    """The layers of a built-in model on inputs (planes, height, width)."""
+    """Return the layers of a built-in model for inputs (planes, height, width)."""
     pixels = prod(input_shape)
     if model == "softmax":
         return (Dense(pixels, classes, relu=False),)
@@ -60,5 +62,5 @@ def architecture(model: str, input_shape: Sequence[int], classes: int) -> tuple[
 
 
 def parameter_count(model: str, input_shape: Sequence[int], classes: int) -> int:
-    """Number of weights and biases of a built-in model."""
+    """Return the number of weights and biases of a built-in model."""
     return sum(layer.size for layer in architecture(model, input_shape, classes))

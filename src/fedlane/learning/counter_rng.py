@@ -1,7 +1,7 @@
-"""Random numbers on any device, without state: a hash of (key, counter).
+"""Stateless random numbers on any device: a hash of (key, counter).
 
-A replica's numbers follow from its own key, whatever runs beside it, and integers are the same on CPU and GPU.
-For simulation only: this is no cryptographic generator.
+A replica's numbers depend on its own key only, and integers are the same on CPU and GPU. For simulation only: the
+generator is not cryptographic; real clients use `system_random`.
 """
 
 import math
@@ -14,17 +14,17 @@ from fedlane.records import FloatArray, IntArray
 from fedlane.rng import key
 
 POISSON_STRIDE = 1 << 22
-"""Numbers set aside for each Poisson sample, whatever its size: more records than a client has."""
+"""Counters reserved for each Poisson sample: more than a client has records."""
 GAMMA = -7046029254386353131  # 2^64 / golden ratio, as a signed 64-bit integer
 
 
 def keys(seeds: Sequence[int], purpose: str, device: torch.device) -> torch.Tensor:
-    """One 64-bit key per replica for a purpose, (R,)."""
+    """Return one 64-bit key per replica for a purpose, (R,)."""
     return torch.tensor([key(seed, purpose) for seed in seeds], dtype=torch.int64, device=device)
 
 
 def bits(key: torch.Tensor, counter: torch.Tensor) -> torch.Tensor:
-    """64 random bits for every (key, counter), broadcast together: the finaliser of splitmix64."""
+    """Return 64 random bits for every (key, counter), broadcast together: the finaliser of splitmix64."""
     x = key + counter * GAMMA
     x = (x ^ _shifted(x, 30)) * -4658895280553007687
     x = (x ^ _shifted(x, 27)) * -7723592293110705685
@@ -32,37 +32,42 @@ def bits(key: torch.Tensor, counter: torch.Tensor) -> torch.Tensor:
 
 
 def _shifted(x: torch.Tensor, places: int) -> torch.Tensor:
-    """x >> places with zeros coming in from the left."""
+    """Return the logical shift of x by ``places`` to the right, with zeros from the left."""
     return (x >> places) & ((1 << (64 - places)) - 1)
 
 
 def sample_positions(
-    key: torch.Tensor, counter: torch.Tensor, size: torch.Tensor, count: torch.Tensor, most: int
+    key: torch.Tensor, counter: torch.Tensor, size: torch.Tensor, count: torch.Tensor, max_batch: int
 ) -> torch.Tensor:
-    """``count`` distinct positions below ``size``, each position equally likely to be among them.
+    """Draw ``count`` distinct positions below ``size``; all positions are equally likely to be drawn.
 
-    One from each of ``count`` equal strata, the strata turned by a random offset. key, counter, size and count have one
-    shape S, count is at most size; the result is (*S, most), int64, and only the first ``count`` of it mean anything.
+    One position is drawn from each of ``count`` equal strata, and all are shifted by one random offset modulo ``size``.
+    key, counter, size and count have the same shape S, and count is at most size. The result is (*S, max_batch), int64;
+    only the first ``count`` positions are used.
     """
-    places = torch.arange(most + 1, device=key.device)
+    places = torch.arange(max_batch + 1, device=key.device)
     size, count = size[..., None], count[..., None]
     edges = torch.minimum(places, count) * size // count
-    random = _shifted(bits(key[..., None], (counter * (most + 1))[..., None] + places), 32)  # products stay below 2^63
+    # 32 bits, so that the products below stay under 2^63
+    random = _shifted(bits(key[..., None], (counter * (max_batch + 1))[..., None] + places), 32)
     width = edges.diff(dim=-1).clamp_(min=1)
     within = edges[..., :-1] + ((random[..., :-1] * width) >> 32)
-    turn = (random[..., -1:] * size) >> 32
-    return (within + turn) % size
+    offset = (random[..., -1:] * size) >> 32
+    return (within + offset) % size
 
 
 def poisson_positions(
-    key: torch.Tensor, counter: torch.Tensor, size: torch.Tensor, rate: torch.Tensor, most: int
+    key: torch.Tensor, counter: torch.Tensor, size: torch.Tensor, rate: torch.Tensor, max_batch: int
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Every position below ``size`` with probability ``rate``, independently: positions (*S, most) and their mask.
+    """Draw every position below ``size`` independently with probability ``rate``.
 
-    By the gaps between chosen positions, which are geometric: floor(ln u / ln(1 - q)). All arguments have one shape
-    S; a draw of more than ``most`` positions loses the last ones (see `largest_poisson_batch`).
+    The gaps between drawn positions are geometric: floor(ln u / ln(1 - q)). All arguments have the same shape S.
+    Positions beyond the first ``max_batch`` are lost (see `largest_poisson_batch`).
+
+    Returns:
+        Positions (*S, max_batch) and a mask of that shape, True for those that were drawn.
     """
-    random = bits(key[..., None], (counter * POISSON_STRIDE)[..., None] + torch.arange(most, device=key.device))
+    random = bits(key[..., None], (counter * POISSON_STRIDE)[..., None] + torch.arange(max_batch, device=key.device))
     uniform = (_shifted(random, 11).to(torch.float64) + 0.5) * 2.0**-53
     gap = torch.log(uniform).div_(torch.log1p(-rate)[..., None]).clamp_(max=2.0**31).long()
     positions = (gap + 1).cumsum(-1) - 1
@@ -71,7 +76,7 @@ def poisson_positions(
 
 
 def largest_poisson_batch(sizes: IntArray, rates: FloatArray, tail: float = 1e-12) -> int:
-    """A batch size that Binomial(size, rate) exceeds with at most probability ``tail``, by Chernoff's bound."""
+    """Return a batch size that Binomial(size, rate) exceeds with probability at most ``tail``, by Chernoff's bound."""
     size, rate = (np.asarray(column, np.float64).ravel() for column in (sizes, rates))
     low, high = np.ceil(size * rate), size.copy()
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -79,29 +84,29 @@ def largest_poisson_batch(sizes: IntArray, rates: FloatArray, tail: float = 1e-1
             middle = np.floor((low + high) / 2)
             share = middle / size
             divergence = share * np.log(share / rate) + (1 - share) * np.log((1 - share) / (1 - rate))
-            enough = (size * divergence >= -np.log(tail)) | (middle >= size)
-            low, high = np.where(enough, low, middle + 1), np.where(enough, middle, high)
+            sufficient = (size * divergence >= -np.log(tail)) | (middle >= size)
+            low, high = np.where(sufficient, low, middle + 1), np.where(sufficient, middle, high)
     return max(1, int(high.max()))
 
 
 def add_normals_(
     weights: torch.Tensor, key: torch.Tensor, counter: torch.Tensor, deviation: torch.Tensor
 ) -> torch.Tensor:
-    """weights (G, d) += deviation (G,) times the standard normal numbers of (key, counter), each (G,), in place."""
+    """Add deviation (G,) times the standard normal numbers of (key, counter), each (G,), to weights (G, d) in place."""
     if key.device.type != "cpu":
         return weights.add_(box_muller(key, counter, weights.shape[1]).mul_(deviation[:, None]))
     source, numbers = torch.Generator(), torch.empty(weights.shape[1])
     for row, seed, amount in zip(weights, bits(key, counter).tolist(), deviation.tolist(), strict=True):
-        torch.randn(len(row), generator=source.manual_seed(seed), out=numbers)  # one row's noise stays in the cache
+        torch.randn(len(row), generator=source.manual_seed(seed), out=numbers)  # a row's noise fits into the cache
         row.add_(numbers, alpha=amount)
     return weights
 
 
 def normals(key: torch.Tensor, counter: torch.Tensor, count: int) -> torch.Tensor:
-    """Standard normal numbers (R, count) for keys (R,) and one counter, float32.
+    """Return standard normal numbers (R, count) for keys (R,) and one counter, float32.
 
-    On a CPU from PyTorch's own generator, seeded by each (key, counter); on a GPU by Box-Muller on hashed bits, all
-    replicas at once. The same device gives the same numbers.
+    On a CPU they come from PyTorch's generator, seeded by each (key, counter); on a GPU from Box-Muller on hashed bits,
+    for all replicas at once. Each kind of device reproduces its own numbers.
     """
     if key.device.type == "cpu":
         source = torch.Generator()
@@ -113,7 +118,7 @@ def normals(key: torch.Tensor, counter: torch.Tensor, count: int) -> torch.Tenso
 
 
 def box_muller(key: torch.Tensor, counter: torch.Tensor, count: int) -> torch.Tensor:
-    """Standard normal numbers (R, count) from hashed bits: two for every 64 bits. One counter, or one per row."""
+    """Return standard normal numbers (R, count), two from every 64 hashed bits, for one counter or one per row."""
     half = (count + 1) // 2
     first_bits = (counter * half)[:, None] if counter.ndim else counter * half
     random = bits(key[:, None], first_bits + torch.arange(half, device=key.device))

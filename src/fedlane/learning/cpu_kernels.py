@@ -1,6 +1,6 @@
-"""A compiled kernel for the paper's MLP on a CPU: all that lies between its two large matrix products, in one pass.
+"""Compiled kernels for training on a CPU: the middle part of the paper's MLP, gathering images, drawing samples.
 
-Optional: without Numba the same arithmetic runs as a dozen small PyTorch operations, each mostly overhead here.
+They are optional: without Numba, PyTorch does the same in many small operations that are mostly overhead.
 """
 
 import numpy as np
@@ -14,26 +14,26 @@ _ZERO, _ONE = np.float32(0.0), np.float32(1.0)
 
 @njit(cache=True, fastmath={"reassoc", "contract", "nsz", "arcp"})
 def mlp_tail(
-    hidden: Floats,  # (G, B, H): before bias and ReLU; overwritten by the clipped gradient there
+    hidden: Floats,  # (G, B, H): input of bias and ReLU; overwritten by the clipped gradient at this place
     bias: Floats,  # (G, H)
     matrix: Floats,  # (G, M, H)
     out_bias: Floats,  # (G, M)
-    bias_into: Floats,  # these three are updated, and may be the same arrays
+    bias_into: Floats,  # updated, as are the next two; may be the arrays above
     matrix_into: Floats,
     out_bias_into: Floats,
     targets: Floats,  # (G, B, M): one-hot labels
     squares: Floats,  # (G, B): squared norms of the inputs
     scale: Floats,  # (G, B)
-    clip_norm: float,  # infinite for none
+    clip_norm: float,  # infinite for no clipping
 ) -> None:
-    """Forward through ReLU and the last layer, backward to the hidden layer, clip, and update all but its weights."""
+    """Run forward through ReLU and the last layer and back to the hidden layer, clip, and update all but its matrix."""
     groups, samples, width = hidden.shape
     classes = matrix.shape[1]
     active, error = np.empty(width, np.float32), np.empty(width, np.float32)
     score = np.empty(classes, np.float32)
     limit = np.float32(clip_norm)
     for g in range(groups):
-        here, offset = matrix[g].copy(), bias[g].copy()  # contiguous, so that the loops below use vector instructions
+        weight, offset = matrix[g].copy(), bias[g].copy()  # contiguous, so that the loops use vector instructions
         matrix_step = np.zeros((classes, width), np.float32)
         out_step, bias_step = np.zeros(classes, np.float32), np.zeros(width, np.float32)
         for s in range(samples):
@@ -45,7 +45,7 @@ def mlp_tail(
             for c in range(classes):
                 z = _ZERO
                 for k in range(width):
-                    z += here[c, k] * active[k]
+                    z += weight[c, k] * active[k]
                 score[c] = z + out_bias[g, c]
                 largest = max(largest, score[c])
             total = _ZERO
@@ -59,7 +59,7 @@ def mlp_tail(
             error[:] = _ZERO
             for c in range(classes):
                 for k in range(width):
-                    error[k] += score[c] * here[c, k]
+                    error[k] += score[c] * weight[c, k]
             square = _ZERO
             for k in range(width):
                 error[k] = error[k] if active[k] > _ZERO else _ZERO
@@ -84,7 +84,7 @@ def mlp_tail(
 
 @njit(cache=True)
 def gather_images(images: NDArray[np.uint8], chosen: NDArray[np.int64], out: Floats) -> None:
-    """out[k] = images[chosen[k]] / 255, rows of pixels: a quarter of the memory traffic of gathering floats."""
+    """Set out[k] = images[chosen[k]] / 255; reading bytes takes a quarter of the memory traffic of floats."""
     part = np.float32(1.0 / 255.0)
     for k in range(len(chosen)):
         row = images[chosen[k]]
@@ -95,73 +95,73 @@ def gather_images(images: NDArray[np.uint8], chosen: NDArray[np.int64], out: Flo
 @njit(cache=True)
 def sample_rows(
     key: NDArray[np.int64],  # (G,)
-    counter: NDArray[np.int64],  # (G,): the first iteration's
+    counter: NDArray[np.int64],  # (G,): of the first iteration
     size: NDArray[np.int64],  # (G,)
-    counts: NDArray[np.int64],  # (G,): how many to draw
+    counts: NDArray[np.int64],  # (G,): number of records to draw
     start: NDArray[np.int64],  # (G,)
     replica: NDArray[np.int64],  # (G,)
     order: NDArray[np.int32],  # (R, samples)
     iterations: int,
-    most: int,
+    max_batch: int,
     gamma: int,
 ) -> NDArray[np.int64]:
-    """`draws.sample_positions` followed by the look-up of sample indices, number for number; (G, tau, most)."""
-    result = np.empty((len(key), iterations, most), np.int64)
+    """Return the records of `counter_rng.sample_positions`, the same numbers; (G, tau, max_batch)."""
+    result = np.empty((len(key), iterations, max_batch), np.int64)
     for g in range(len(key)):
         n, count = size[g], counts[g]
         for t in range(iterations):
-            base = (counter[g] + t) * (most + 1)
-            turn = (_high_bits(key[g] + (base + most) * gamma) * n) >> 32
-            for k in range(most):
+            base = (counter[g] + t) * (max_batch + 1)
+            shift = (_high_bits(key[g] + (base + max_batch) * gamma) * n) >> 32
+            for k in range(max_batch):
                 low = min(k, count) * n // count
                 width = max(min(k + 1, count) * n // count - low, 1)
                 within = low + ((_high_bits(key[g] + (base + k) * gamma) * width) >> 32)
-                result[g, t, k] = order[replica[g], start[g] + (within + turn) % n]
+                result[g, t, k] = order[replica[g], start[g] + (within + shift) % n]
     return result
 
 
 @njit(cache=True)
 def poisson_rows(
     key: NDArray[np.int64],  # (G,)
-    counter: NDArray[np.int64],  # (G,): the first iteration's
+    counter: NDArray[np.int64],  # (G,): of the first iteration
     size: NDArray[np.int64],  # (G,)
     rate: NDArray[np.float64],  # (G,)
     start: NDArray[np.int64],  # (G,)
     replica: NDArray[np.int64],  # (G,)
     order: NDArray[np.int32],  # (R, samples)
     iterations: int,
-    most: int,
+    max_batch: int,
     gamma: int,
     stride: int,
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """`draws.poisson_positions` followed by the look-up of sample indices; (G, tau, most), and how many, (G, tau)."""
-    result = np.empty((len(key), iterations, most), np.int64)
-    taken = np.zeros((len(key), iterations), np.int64)
+    """Return the records of `counter_rng.poisson_positions`, (G, tau, max_batch), and their number, (G, tau)."""
+    result = np.empty((len(key), iterations, max_batch), np.int64)
+    drawn = np.zeros((len(key), iterations), np.int64)
     for g in range(len(key)):
-        stay = np.log1p(-rate[g])
-        result[g] = order[replica[g], start[g]]  # places that no mask lets count hold a record of the client's own
+        log_skip = np.log1p(-rate[g])
+        result[g] = order[replica[g], start[g]]  # unused places hold one of the client's own records
         for t in range(iterations):
             position = np.int64(-1)
-            for k in range(most):
+            for k in range(max_batch):
                 random = _bits(key[g] + ((counter[g] + t) * stride + k) * gamma)
                 uniform = (np.float64(random >> np.uint64(11)) + 0.5) * 2.0**-53
-                position += np.int64(min(np.log(uniform) / stay, 2.0**31)) + 1
+                position += np.int64(min(np.log(uniform) / log_skip, 2.0**31)) + 1
                 if position >= size[g]:
                     break
                 result[g, t, k] = order[replica[g], start[g] + position]
-                taken[g, t] = k + 1
-    return result, taken
+                drawn[g, t] = k + 1
+    return result, drawn
 
 
 @njit(cache=True)
 def _high_bits(x: int) -> int:
-    """The upper 32 bits of `draws.bits`."""
+    """Return the upper 32 bits of `_bits`."""
     return np.int64(_bits(x) >> np.uint64(32))  # type: ignore[return-value]  # a plain integer once compiled
 
 
 @njit(cache=True)
 def _bits(x: int) -> np.uint64:
-    """The finaliser of `draws.bits`."""
+    """Return the finaliser of splitmix64, as in `counter_rng.bits`."""
     z = np.uint64(x)
     z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)

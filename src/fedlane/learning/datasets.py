@@ -1,7 +1,7 @@
-"""The data sets FedLane knows: their facts, where their files are looked for, and reading them.
+"""The built-in data sets: their properties, the search for their files, and reading them.
 
-Every file is verified by the checksum of its content before use. Looked for, in order: ``$FEDLANE_DATA``, the
-system's dataset folder, the user's cache; then downloaded from the official home into the cache.
+Files are searched in ``$FEDLANE_DATA``, the system's dataset folder and the user's cache, in this order, and otherwise
+downloaded from their official site into the cache. Every file's checksum is verified before use.
 """
 
 import gzip
@@ -26,7 +26,7 @@ SYSTEM = Path("/usr/share/datasets")
 
 @dataclass(frozen=True)
 class SourceFile:
-    """One file of a data set: the size and SHA-256 of its content, uncompressed."""
+    """A file of a data set, with the size in bytes and the SHA-256 of its uncompressed content."""
 
     name: str
     size: int
@@ -35,31 +35,51 @@ class SourceFile:
 
 @dataclass(frozen=True)
 class DatasetInfo:
-    """Facts of a data set that hold whether or not its files are here."""
+    """Properties of a data set that are known without its files.
+
+    Attributes:
+        name: Name in scenarios.
+        title: Title for people.
+        input_shape: (planes, height, width) of an image.
+        classes: Number of classes, M.
+        train_per_class: Training samples of each class.
+        test_per_class: Test samples of each class.
+        licence: Licence of the data.
+        folders: Names of the folders in which the files may be.
+        files: The files; none for the embedded subset.
+        home: Address of the download: a folder of .gz files, or a .tar.gz archive.
+
+    Examples:
+        >>> from fedlane.learning.datasets import dataset_info
+        >>> dataset_info("cifar10").input_shape
+        (3, 32, 32)
+    """
 
     name: str
     title: str
     input_shape: tuple[int, int, int]
-    """(planes, height, width)"""
     classes: int
     train_per_class: int
     test_per_class: int
     licence: str
     folders: tuple[str, ...] = ()
-    """Names of the folder that its files may lie in."""
     files: tuple[SourceFile, ...] = field(default=(), repr=False)
     home: str = ""
-    """Where it is downloaded from: a folder of .gz files, or a .tar.gz archive."""
 
     @property
     def class_totals(self) -> IntArray:
-        """(M,): training samples of each class."""
+        """Number of training samples of each class, (M,)."""
         return np.full(self.classes, self.train_per_class, np.int64)
 
 
 @dataclass(frozen=True)
 class Samples:
-    """Images (n, height, width, planes) as bytes, and their labels (n,)."""
+    """Labelled images.
+
+    Attributes:
+        images: (n, height, width, planes), bytes.
+        labels: (n,) classes from 0.
+    """
 
     images: NDArray[np.uint8]
     labels: IntArray
@@ -67,6 +87,19 @@ class Samples:
 
 @dataclass(frozen=True)
 class Dataset:
+    """A data set in memory.
+
+    Attributes:
+        info: Its properties.
+        train: Training samples.
+        test: Test samples.
+
+    Examples:
+        >>> from fedlane.learning.datasets import load_dataset
+        >>> load_dataset("fashion-mnist-mini").train.images.shape
+        (8000, 28, 28, 1)
+    """
+
     info: DatasetInfo
     train: Samples
     test: Samples
@@ -123,14 +156,14 @@ DATASETS = {
 
 
 def dataset_info(name: str) -> DatasetInfo:
-    """The facts of a data set by name."""
+    """Return the properties of a data set by name."""
     if name not in DATASETS:
         raise unknown("dataset", name, DATASETS)
     return DATASETS[name]
 
 
 def load_dataset(name: str) -> Dataset:
-    """Find, verify and read a data set; downloaded where it is not here."""
+    """Find, verify and read a data set; download it first if it is not on this machine."""
     info = dataset_info(name)
     if not info.files:
         dataset = _embedded(info)
@@ -140,19 +173,19 @@ def load_dataset(name: str) -> Dataset:
         dataset = _read_cifar(info, content) if info.name == "cifar10" else _read_idx(info, content)
     for part, per_class in ((dataset.train, info.train_per_class), (dataset.test, info.test_per_class)):
         if np.any(np.bincount(part.labels, minlength=info.classes) != per_class):
-            raise InputError(f"dataset {name} must hold {per_class} samples of each class")
+            raise InputError(f"dataset {name} must have {per_class} samples of each class")
     return dataset
 
 
 def locate(info: DatasetInfo) -> Path | None:
-    """The first folder that holds every file of a data set, compressed or not; None where there is none."""
-    for folder in _places(info):
+    """Return the first folder that has every file of a data set, compressed or not; None if there is none."""
+    for folder in _candidates(info):
         if all(_path(folder, file) for file in info.files):
             return folder
     return None
 
 
-def _places(info: DatasetInfo) -> Iterator[Path]:
+def _candidates(info: DatasetInfo) -> Iterator[Path]:
     roots = [Path(os.environ["FEDLANE_DATA"])] if os.environ.get("FEDLANE_DATA") else []
     for root in (*roots, SYSTEM, cache_folder()):
         yield from (root / name for name in info.folders)
@@ -175,25 +208,25 @@ def _verified(folder: Path, file: SourceFile) -> bytes:
 
 
 def _download(info: DatasetInfo) -> Path:
-    """Fetch a data set into the cache; a file gets its name there only once its content is verified."""
-    home = os.environ.get("FEDLANE_MIRROR", "").rstrip("/")
+    """Download a data set into the cache; a file gets its final name only after verification."""
+    mirror = os.environ.get("FEDLANE_MIRROR", "").rstrip("/")
     folder = cache_folder() / info.folders[0]
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise InputError(f"cache folder {folder} cannot be made: {error.strerror}") from error
+        raise InputError(f"cache folder {folder} cannot be created: {error.strerror}") from error
     if info.home.endswith(".tar.gz"):
-        archive = f"{home}/{info.home.rsplit('/', 1)[1]}" if home else info.home
+        archive = f"{mirror}/{info.home.rsplit('/', 1)[1]}" if mirror else info.home
         unpack(fetch(archive, folder), folder, {file.name: file.sha256 for file in info.files})
     else:
         for file in info.files:
-            url = f"{home}/{file.name}.gz" if home else f"{info.home}{file.name}.gz"
+            url = f"{mirror}/{file.name}.gz" if mirror else f"{info.home}{file.name}.gz"
             unpack(fetch(url, folder), folder, {file.name: file.sha256})
     return folder
 
 
 def _read_idx(info: DatasetInfo, content: list[bytes]) -> Dataset:
-    """IDX: a big-endian header of 8 (labels) or 16 (images) bytes, then bytes."""
+    """Read IDX files: a big-endian header of 8 (labels) or 16 (images) bytes, then the values as bytes."""
     _, height, width = info.input_shape
     train, train_labels, test, test_labels = (
         np.frombuffer(data, np.uint8, offset=16 if images else 8)
@@ -207,7 +240,7 @@ def _read_idx(info: DatasetInfo, content: list[bytes]) -> Dataset:
 
 
 def _read_cifar(info: DatasetInfo, content: list[bytes]) -> Dataset:
-    """Binary batches: for each image a label byte, then its planes red, green, blue."""
+    """Read binary batches: for each image a label byte, then its red, green and blue planes."""
     planes, height, width = info.input_shape
     rows = np.frombuffer(b"".join(content), np.uint8).reshape(-1, 1 + planes * height * width)
     images = rows[:, 1:].reshape(-1, planes, height, width).transpose(0, 2, 3, 1)
@@ -221,7 +254,7 @@ def _read_cifar(info: DatasetInfo, content: list[bytes]) -> Dataset:
 
 
 def _embedded(info: DatasetInfo) -> Dataset:
-    """The subset that comes with the package."""
+    """Read the subset that comes with the package."""
     with resources.files("fedlane").joinpath("data", f"{info.name}.npz").open("rb") as file, np.load(file) as arrays:
         return Dataset(
             info,

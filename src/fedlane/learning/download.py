@@ -1,4 +1,4 @@
-"""Downloads that survive cut connections: resumed where they stopped, verified before they get their name."""
+"""Downloads that resume after a lost connection and are verified before they get their final name."""
 
 import gzip
 import hashlib
@@ -21,7 +21,7 @@ _PIECE = 1 << 20
 
 
 def fetch(url: str, folder: Path) -> Path:
-    """Download ``url`` to ``folder/NAME.part``, going on from what an earlier try left there; returns that path."""
+    """Download ``url`` to ``folder/NAME.part``, resuming an earlier attempt, and return that path."""
     if not url.startswith(("http://", "https://")):
         raise InputError(f"download address must begin with http:// or https://, got '{url}'")
     part = folder / f"{url.rsplit('/', 1)[1]}.part"
@@ -34,19 +34,19 @@ def fetch(url: str, folder: Path) -> Path:
             return part
         except urllib.error.HTTPError as error:
             error.close()
-            if error.code == 416:  # nothing left to send: the part is whole, or stale
+            if error.code == 416:  # nothing left to send: the part is complete, or stale
                 return part
             problem = error
             if 400 <= error.code < 500:
                 break
         except (OSError, http.client.HTTPException) as error:
             problem = error
-    raise InputError(f"download of {url} failed: {problem}; the part so far is kept and resumed") from problem
+    raise InputError(f"download of {url} failed: {problem}; what was received is kept and resumed") from problem
 
 
 def _fetch_rest(url: str, part: Path) -> None:
-    have = part.stat().st_size if part.exists() else 0
-    request = urllib.request.Request(url, headers={"Range": f"bytes={have}-"} if have else {})
+    received_before = part.stat().st_size if part.exists() else 0
+    request = urllib.request.Request(url, headers={"Range": f"bytes={received_before}-"} if received_before else {})
     with urllib.request.urlopen(request, timeout=TIMEOUT_S) as response:
         resumed = response.status == 206
         expected = response.headers.get("Content-Length")
@@ -60,9 +60,9 @@ def _fetch_rest(url: str, part: Path) -> None:
 
 
 def unpack(part: Path, folder: Path, wanted: Mapping[str, str]) -> None:
-    """Take the wanted files (name -> SHA-256 of the content) out of a downloaded .gz or .tar.gz, verify and name them.
+    """Extract the wanted files (name -> SHA-256 of the content) from a .gz or .tar.gz, verify and rename them.
 
-    On a wrong checksum nothing is named and the download is removed, so that the next try starts afresh.
+    If a checksum is wrong, no file gets its final name and the download is deleted: the next attempt starts over.
     """
     temporary = {name: folder / f".{name}.{os.getpid()}" for name in wanted}
     try:

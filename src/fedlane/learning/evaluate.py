@@ -4,14 +4,25 @@ import torch
 from torch import Tensor
 
 from fedlane.learning.local import as_inputs
-from fedlane.learning.models import Model
+from fedlane.learning.model_interface import Model
 
 
 @torch.no_grad()
 def evaluate(
     model: Model, weights: Tensor, images: Tensor, labels: Tensor, memory_bytes: float
 ) -> tuple[Tensor, Tensor]:
-    """Accuracy and mean cross-entropy of each weight set (R, d), each (R,) in float64, a piece at a time."""
+    """Return accuracy and mean cross-entropy of R models on one test set.
+
+    Args:
+        model: The model.
+        weights: (R, d) weight sets.
+        images: (n, ...) test images, bytes or floats.
+        labels: (n,) their classes.
+        memory_bytes: Memory that one piece of the work may use.
+
+    Returns:
+        Accuracy (R,) and loss (R,), float64.
+    """
     replicas, samples = len(weights), len(labels)
     correct = torch.zeros(replicas, dtype=torch.int64, device=weights.device)
     loss = torch.zeros(replicas, dtype=torch.float64, device=weights.device)
@@ -19,14 +30,14 @@ def evaluate(
     rows = min(replicas, max(1, budget // min(samples, 500)))
     piece = max(1, min(samples, budget // rows))
     for first in range(0, replicas, rows):
-        some = slice(first, first + rows)
+        part = slice(first, first + rows)
         for start in range(0, samples, piece):
             x, y = as_inputs(images[None, start : start + piece]), labels[start : start + piece]
-            scores = model.logits(weights[some], x)
-            chosen = y.expand(len(scores), -1)
-            correct[some] += (scores.argmax(2) == chosen).sum(1)
+            scores = model.logits(weights[part], x)
+            expected = y.expand(len(scores), -1)
+            correct[part] += (scores.argmax(2) == expected).sum(1)
             losses = torch.nn.functional.cross_entropy(
-                scores.reshape(-1, scores.shape[2]), chosen.reshape(-1), reduction="none"
+                scores.reshape(-1, scores.shape[2]), expected.reshape(-1), reduction="none"
             )
-            loss[some] += losses.view(len(scores), -1).sum(1, dtype=torch.float64)
+            loss[part] += losses.view(len(scores), -1).sum(1, dtype=torch.float64)
     return correct.double() / samples, loss / samples

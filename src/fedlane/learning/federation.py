@@ -1,7 +1,7 @@
-"""All replicas' federations on one device: their models, their clients' data, and one round of learning for all.
+"""The federations of all replicas on one device: global models, clients' data, and a round of learning.
 
-It learns from a schedule (who used which channel, and who was punctual), whether that comes round by round or was
-computed elsewhere; it needs PyTorch and NumPy alone.
+A round takes the clients on the channels and which of them were punctual. It makes no difference whether they come
+from a running simulation or from a saved schedule. Only PyTorch and NumPy are needed.
 """
 
 from collections.abc import Sequence
@@ -13,29 +13,69 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedlane.learning.aggregate import Uploads, aggregate_
-from fedlane.learning.counter_rng import add_normals_, keys, largest_poisson_batch, normals
+from fedlane.learning.counter_rng import add_normals_, keys, normals
 from fedlane.learning.datasets import Dataset, Samples
 from fedlane.learning.evaluate import evaluate
-from fedlane.learning.local import ClientData, Sampling, TrainingBatch, as_inputs, draw_samples, train_locally
-from fedlane.learning.models import Model
+from fedlane.learning.local import ClientData, TrainingBatch, as_inputs, train_locally
+from fedlane.learning.model_interface import Model
 from fedlane.learning.partition import assign_samples
+from fedlane.learning.round_graph import RoundGraph
+from fedlane.learning.sampling import draw_samples, sampling_of
 from fedlane.records import BoolArray, FloatArray, IntArray, MechanismSpec
 from fedlane.validate import InputError
 
 CPU_MEMORY_BYTES = 2e9
-"""What a piece of work may take on a CPU, where the rest of the machine is somebody else's."""
+"""Memory that one piece of work may use on a CPU, so that other programs have room."""
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Each replica's model on the whole test set, (R,)."""
+    """Results of each replica's model on the whole test set.
+
+    Attributes:
+        accuracy: (R,) share of test samples that are classified correctly.
+        loss: (R,) mean cross-entropy.
+    """
 
     accuracy: FloatArray
     loss: FloatArray
 
 
 class FederationBatch:
-    """R federations side by side. ``weights`` (R, d) are their global models."""
+    """R federations that learn together, one per replica.
+
+    Args:
+        model: The model.
+        dataset: The data set that is shared out among the clients.
+        label_counts: (R, U, M) training samples of each class at each client.
+        seeds: R seeds, one per replica.
+        mechanism: Clipping, sampling and noise.
+        learning_rate: Learning rate eta of local training.
+        device: `cpu` or `cuda`.
+
+    Attributes:
+        weights: (R, d) global models.
+        sizes: (R, U) training samples of each client.
+
+    Raises:
+        ValueError: If the mechanism does not fit the data, or adds noise without a clip norm.
+        InputError: If the device is unknown or unavailable.
+
+    Examples:
+        >>> import numpy as np
+        >>> from fedlane.learning.datasets import load_dataset
+        >>> from fedlane.learning.models import make_model
+        >>> from fedlane.records import MechanismSpec
+        >>> data = load_dataset("fashion-mnist-mini")
+        >>> counts = np.full((1, 4, 10), 200)  # one replica, four clients, 200 samples of each class
+        >>> sgd = MechanismSpec.simple(counts.sum(axis=2), batch_size=32, local_iterations=5)
+        >>> model = make_model("softmax", data.info.input_shape, data.info.classes)
+        >>> federation = FederationBatch(model, data, counts, [0], sgd, learning_rate=0.1)
+        >>> for t in range(10):
+        ...     federation.play(t, client=np.array([[0, 1, 2]]), punctual=np.array([[True, True, False]]))
+        >>> bool(federation.evaluate().accuracy[0] > 0.5)
+        True
+    """
 
     def __init__(
         self,
@@ -78,10 +118,15 @@ class FederationBatch:
 
     @torch.inference_mode()
     def play(self, round: int, client: IntArray, punctual: BoolArray) -> None:
-        """One round: the punctual clients train from the global model, their noised models are averaged.
+        """Play one round: the punctual clients train from the global model, and their noised models are averaged.
 
-        client, punctual (R, N). A late client's model would be dropped, so on a CPU it is not trained at all; on a GPU
-        every channel's client is, so that all rounds have one shape and replay as one captured graph.
+        A late client's model is dropped, so on a CPU it is not trained. On a GPU the clients of all channels are
+        trained: all rounds then have the same shape and replay one captured graph.
+
+        Args:
+            round: The round's number, from 0; it selects the random numbers.
+            client: (R, N) client on each channel, -1 where the channel is idle.
+            punctual: (R, N) whether that client met the deadline.
         """
         uploads = Uploads.of(client, punctual, self.sizes)
         replicas = self._replicas_at_once(client.shape[1])
@@ -106,7 +151,7 @@ class FederationBatch:
             weights += noise.mul_(torch.from_numpy(deviation).to(self.device)[:, None])
 
     def trained(self, round: Tensor, replica: Tensor, client: Tensor) -> Tensor:
-        """The models (G, d) of clients (G,) of replicas (G,) after local training from their global models."""
+        """Return the models (G, d) of clients (G,) of replicas (G,) after local training from their global models."""
         models = self.weights.index_select(0, replica)
         iterations = self.mechanism.local_iterations
         counter = (round * self.data.size.shape[1] + client) * iterations
@@ -128,18 +173,26 @@ class FederationBatch:
         return models
 
     def noise_of_average(self, uploads: Uploads, rows: slice = slice(None)) -> NDArray[np.float32]:
-        """The deviation of sum p_i n_i, (R,): independent Gaussians average to one Gaussian, which is drawn instead."""
+        """Return the standard deviation (R,) of sum p_i n_i, which is Gaussian and therefore drawn as a whole."""
         sigma = self._upload_deviation[rows][uploads.replica, uploads.client]
         count = len(self._upload_deviation[rows])
         return np.sqrt(np.bincount(uploads.replica, (uploads.share * sigma) ** 2, minlength=count)).astype(np.float32)
 
     def evaluate(self) -> Evaluation:
-        """Accuracy and loss of every replica's global model."""
+        """Test every replica's global model.
+
+        Returns:
+            Accuracy and loss on the whole test set.
+        """
         accuracy, loss = evaluate(self.model, self.weights, self.test_images, self.test_labels, self._memory_bytes())
         return Evaluation(accuracy.cpu().numpy(), loss.cpu().numpy())
 
     def tensors(self) -> dict[str, NDArray[np.float32]]:
-        """Every replica's model as named arrays; with several replicas, names begin with ``replicaN.``"""
+        """Return every replica's model as named arrays.
+
+        Returns:
+            Arrays by name; with several replicas, names begin with `replicaN.`.
+        """
         named = {}
         for r, weights in enumerate(self.weights.cpu().clone()):
             prefix = f"replica{r}." if len(self.weights) > 1 else ""
@@ -147,7 +200,7 @@ class FederationBatch:
         return named
 
     def restore(self, weights: NDArray[np.float32]) -> None:
-        """Go on from saved global models (R, d)."""
+        """Continue from saved global models (R, d)."""
         if weights.shape != tuple(self.weights.shape):
             raise ValueError(f"weights must have shape {tuple(self.weights.shape)}, got {weights.shape}")
         self.weights.copy_(torch.from_numpy(weights))
@@ -159,92 +212,30 @@ class FederationBatch:
         return 0.7 * (free + torch.cuda.memory_reserved(self.device) - torch.cuda.memory_allocated(self.device))
 
     def _replicas_at_once(self, channels: int) -> int:
-        """How many replicas fit into memory while their clients train."""
+        """Return the number of replicas whose clients can train in memory together."""
         if self._at_once is None:
-            per_client = self.sampling.most * self.model.bytes_per_sample() + 3 * 4 * self.model.size
+            per_client = self.sampling.max_batch * self.model.bytes_per_sample() + 3 * 4 * self.model.size
             self._at_once = max(1, int(self._memory_bytes() / (channels * per_client)))
         return self._at_once
 
 
-Federation = FederationBatch  # the old name
-
-
-class RoundGraph:
-    """A round of all replicas as one CUDA graph: hundreds of small launches become one replay."""
-
-    def __init__(self, federation: FederationBatch, channels: int) -> None:
-        self.federation, self.channels = federation, channels
-        replicas, device = len(federation.weights), federation.device
-        self._round = torch.zeros((), dtype=torch.int64, device=device)
-        self._client = torch.zeros(replicas * channels, dtype=torch.int64, device=device)
-        self._share = torch.zeros(replicas, 1, channels, device=device)
-        self._present = torch.zeros(replicas, 1, dtype=torch.bool, device=device)
-        self._deviation = torch.zeros(replicas, 1, device=device)
-        self._replica = torch.arange(replicas, device=device).repeat_interleave(channels)
-        self._noisy = bool(federation.mechanism.upload_noise.any())
-        before = federation.weights.clone()
-        side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-        side.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(side):  # libraries set themselves up on a first pass that is not captured
-            self._work()
-        torch.cuda.current_stream().wait_stream(side)
-        self._graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self._graph):
-            self._work()
-        federation.weights.copy_(before)
-
-    def _work(self) -> None:
-        federation = self.federation
-        weights = federation.weights
-        models = federation.trained(self._round, self._replica, self._client)
-        models = models.view(len(weights), self.channels, -1)
-        models = torch.where(
-            self._share.transpose(1, 2) > 0, models, 0.0
-        )  # a late model counts for nothing, NaN or not
-        average = torch.bmm(self._share, models)[:, 0]
-        if self._noisy:
-            average += normals(federation.noise_key, self._round, federation.model.size).mul_(self._deviation)
-        weights.copy_(torch.where(self._present, average, weights))
-
-    def play(self, round: int, client: IntArray, punctual: BoolArray, uploads: Uploads) -> None:
-        """Fill in the round's inputs and replay."""
-        share = np.zeros(client.shape, np.float32)
-        share[punctual] = uploads.share  # both go replica by replica, channel by channel
-        self._round.fill_(round)
-        self._client.copy_(torch.from_numpy(np.maximum(client, 0).astype(np.int64).ravel()))
-        self._share.copy_(torch.from_numpy(share[:, None]))
-        self._present.copy_(torch.from_numpy(punctual.any(axis=1, keepdims=True)))
-        self._deviation.copy_(torch.from_numpy(self.federation.noise_of_average(uploads)[:, None]))
-        self._graph.replay()
-
-
-def sampling_of(mechanism: MechanismSpec, sizes: IntArray, device: torch.device) -> Sampling:
-    """How the mechanism samples from clients of sizes (R, U), on the device."""
-    poisson = mechanism.sampling == "poisson"
-    most = largest_poisson_batch(sizes, mechanism.sample_rate) if poisson else int(mechanism.asked_batch.max())
-    return Sampling(
-        poisson=poisson,
-        batch_size=torch.from_numpy(mechanism.batch_size).to(device),
-        rate=torch.from_numpy(mechanism.sample_rate).to(device),
-        most=most,
-        equal=not poisson and bool(np.all(mechanism.batch_size == most)),
-    )
+Federation = FederationBatch  # old name
 
 
 def _check_rates(mechanism: MechanismSpec, sizes: IntArray) -> None:
-    """Refuse a mechanism that was made for other data: its accounting would not be that of what is done here."""
+    """Refuse a mechanism for other data: its privacy accounting would not describe this training."""
     if mechanism.batch_size.shape != sizes.shape:
         raise ValueError(f"the mechanism is for {mechanism.batch_size.shape} clients, the data for {sizes.shape}")
     short = mechanism.sample_rate < mechanism.batch_size / sizes * (1 - 1e-9)
     if np.any(short) or np.any(mechanism.batch_size > sizes):
-        raise ValueError("the mechanism was made for larger data sets than these: its sample rate is too small")
+        raise ValueError("the mechanism was made for larger data sets: its sample rate is too small")
 
 
 def torch_device(name: str) -> torch.device:
-    """The device by name; on a GPU, matrix products may use TF32 (norms are summed in float32)."""
+    """Return the device by name; on a GPU, matrix products may use TF32 (norms are summed in float32)."""
     if name == "cuda":
         if not torch.cuda.is_available():
-            raise InputError("device cuda is not available here: PyTorch sees no GPU")
+            raise InputError("device cuda is not available here: PyTorch finds no GPU")
         torch.set_float32_matmul_precision("high")
     elif name != "cpu":
         raise InputError(f"device must be cpu or cuda, got '{name}'")
@@ -252,11 +243,11 @@ def torch_device(name: str) -> torch.device:
 
 
 def _resident(samples: Samples, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Images and labels on the device: bytes on a CPU, floats on a GPU."""
+    """Return images and labels on the device: bytes on a CPU, floats on a GPU."""
     images = torch.from_numpy(np.array(samples.images)).to(device)
     return images if device.type == "cpu" else as_inputs(images), torch.from_numpy(samples.labels).to(device)
 
 
 def _squares(images: Tensor) -> Tensor:
-    """The squared norm of each image as an input, a few thousand at a time."""
+    """Return the squared norm of each image as a model input, a few thousand at a time."""
     return torch.cat([as_inputs(piece).flatten(1).square().sum(1) for piece in torch.split(images, 4096)])

@@ -1,6 +1,6 @@
-"""How many samples of each class each client holds (reading 17).
+"""The number of samples of each class at each client (reading 17 in docs/reading-the-paper.md).
 
-Counts follow from (settings, seed) and the class totals alone, so quotas are the same with and without the data.
+Counts depend only on the settings, the seed and the class totals, so that quotas do not require the data.
 """
 
 from dataclasses import dataclass
@@ -14,14 +14,14 @@ from fedlane.validate import InputError
 
 @dataclass(frozen=True)
 class Partition:
-    """How a data set is spread. The degree runs from 0 (every client like the whole) to 1 (one class each).
+    """How a data set is shared out. The degree ranges from 0 (all clients alike) to 1 (one class per client).
 
-    dominant   that share of a client's samples is of its dominant class (client i: i mod M), the rest uniform;
+    dominant   a share ``degree`` of a client's samples is of class i mod M for client i, the rest is uniform;
     dirichlet  label shares are Dirichlet with concentration (1 - degree) / degree per class;
-    shards     a client holds round(M (1 - degree)) equal shards, at least one, each of one class;
-    iid        label shares as in the whole, whatever the degree.
+    shards     a client has round(M (1 - degree)) equal shards, at least one, of one class each;
+    iid        label shares are those of the data set; the degree is ignored.
 
-    Sizes are equal, or uniform in [1 - imbalance, 1 + imbalance] times the mean.
+    Client sizes are equal, or uniform in [1 - imbalance, 1 + imbalance] times the mean.
     """
 
     kind: str
@@ -30,13 +30,13 @@ class Partition:
 
 
 def label_counts(partition: Partition, class_totals: IntArray, clients: int, seed: int) -> IntArray:
-    """(U, M): samples of class m at client i. Every client has at least one; classes never exceed their totals.
+    """Return the samples of class m at client i, (U, M); every client has at least one sample.
 
-    A class that runs short is shared in proportion, and its clients are filled up from what is left.
+    A class that is wanted more than it exists is shared in proportion. The clients that miss samples then get others.
     """
     total = int(class_totals.sum())
     if clients > total:
-        raise InputError(f"network.clients must be at most {total}, the samples of the data set, got {clients}")
+        raise InputError(f"network.clients must be at most {total}, the number of training samples, got {clients}")
     rng = generator(seed, "partition")
     sizes = _sizes(clients, total, partition.imbalance, rng)
     wanted = _label_shares(partition, class_totals, clients, rng) * sizes[:, None]
@@ -45,16 +45,22 @@ def label_counts(partition: Partition, class_totals: IntArray, clients: int, see
     need, left = sizes - counts.sum(axis=1), class_totals - counts.sum(axis=0)
     counts += (need[:, None] * (left / max(left.sum(), 1))).astype(np.int64)
     need, left = sizes - counts.sum(axis=1), class_totals - counts.sum(axis=0)
-    # The last few, lost to rounding down: hand out what is left in random order.
+    # Rounding down left a few places open: fill them with the remaining samples in random order.
     spare = rng.permutation(np.repeat(np.arange(len(left)), left))[: need.sum()]
     np.add.at(counts, (np.repeat(np.arange(clients), need), spare), 1)
     return counts
 
 
 def assign_samples(counts: IntArray, labels: IntArray, seed: int) -> IntArray:
-    """Sample indices, client after client: client i's are the next counts[i].sum(), in random order.
+    """Assign the samples of a data set to clients at random.
 
-    counts (U, M) as from `label_counts`, labels (n,) of the data set. Which sample of a class goes where is random.
+    Args:
+        counts: (U, M) samples of each class at each client, see `label_counts`.
+        labels: (n,) classes of the data set.
+        seed: The replica's seed.
+
+    Returns:
+        Sample indices, first the counts[0].sum() samples of client 0, and so on; each client's in random order.
     """
     rng = generator(seed, "samples")
     owner = np.full(len(labels), len(counts))
@@ -67,7 +73,7 @@ def assign_samples(counts: IntArray, labels: IntArray, seed: int) -> IntArray:
 
 
 def _sizes(clients: int, total: int, imbalance: float, rng: np.random.Generator) -> IntArray:
-    """Client sizes that sum to ``total``, each at least 1."""
+    """Return client sizes that sum to ``total``, each at least 1."""
     weights = rng.uniform(1 - imbalance, 1 + imbalance, clients) if imbalance else np.ones(clients)
     exact = 1 + weights / weights.sum() * (total - clients)
     sizes = np.floor(exact).astype(np.int64)
@@ -77,11 +83,11 @@ def _sizes(clients: int, total: int, imbalance: float, rng: np.random.Generator)
 
 
 def _label_shares(partition: Partition, totals: IntArray, clients: int, rng: np.random.Generator) -> FloatArray:
-    """(U, M): the label distribution each client should have, rows summing to 1."""
+    """Return the label distribution that each client should have, (U, M)."""
     classes, degree = len(totals), partition.degree
-    whole = np.broadcast_to(totals / totals.sum(), (clients, classes))
+    overall = np.broadcast_to(totals / totals.sum(), (clients, classes))
     if partition.kind == "iid" or degree == 0:
-        return whole
+        return overall
     if partition.kind == "dominant":
         shares = np.full((clients, classes), (1 - degree) / classes)
         shares[np.arange(clients), np.arange(clients) % classes] += degree
@@ -89,16 +95,16 @@ def _label_shares(partition: Partition, totals: IntArray, clients: int, rng: np.
     if partition.kind == "dirichlet":
         if degree == 1:
             return np.eye(classes)[rng.integers(classes, size=clients)]
-        # Gamma(a) = Gamma(a + 1) U^(1 / a), in logarithms: a small concentration underflows otherwise.
+        # Gamma(a) = Gamma(a + 1) U^(1 / a), in logarithms because small concentrations underflow.
         concentration = (1 - degree) / degree
         log_gamma = np.log(rng.standard_gamma(concentration + 1, (clients, classes)))
         log_gamma += np.log(rng.uniform(size=(clients, classes))) / concentration
         gamma = np.exp(log_gamma - log_gamma.max(axis=1, keepdims=True))
         return np.asarray(gamma / gamma.sum(axis=1, keepdims=True))
     if partition.kind == "shards":
-        held = max(1, round(classes * (1 - degree)))
-        deck = rng.permutation(np.arange(clients * held) % classes).reshape(clients, held)
+        shards = max(1, round(classes * (1 - degree)))
+        deck = rng.permutation(np.arange(clients * shards) % classes).reshape(clients, shards)
         shares = np.zeros((clients, classes))
-        np.add.at(shares, (np.repeat(np.arange(clients), held), deck.ravel()), 1 / held)
+        np.add.at(shares, (np.repeat(np.arange(clients), shards), deck.ravel()), 1 / shards)
         return shares
     raise InputError(f"data.partition must be dominant, dirichlet, shards or iid, got '{partition.kind}'")

@@ -1,6 +1,6 @@
-"""A real client's randomness: samples and noise from the operating system's generator, nothing that can be replayed.
+"""Randomness of a real client: samples and noise from the operating system's generator, which cannot be replayed.
 
-For simulation see `draws`. What remains of floating point's weaknesses is in docs/privacy.md.
+Simulations use `counter_rng` instead. The remaining weaknesses of floating point are described in docs/privacy.md.
 """
 
 import os
@@ -14,11 +14,11 @@ from fedlane.records import BoolArray, FloatArray, MechanismSpec
 from fedlane.validate import InputError
 
 LARGEST_WEIGHT = 1e3
-"""Trained weights are a few units; from about 1e6 on, squared gradient norms may overflow."""
+"""Largest weight of a global model. Trained weights are a few units; from about 1e6, gradient norms may overflow."""
 
 
 def system_coins(shape: tuple[int, ...], rate: float) -> BoolArray:
-    """Independent coins, true with probability ``rate``: 64 random bits each, against a threshold."""
+    """Return independent coins that are True with probability ``rate``: 64 random bits against a threshold."""
     if not 0 < rate <= 1:
         raise ValueError(f"rate must be greater than 0 and at most 1, got {rate}")
     threshold = int(rate * 2.0**64)
@@ -28,30 +28,32 @@ def system_coins(shape: tuple[int, ...], rate: float) -> BoolArray:
 
 
 def system_normals(count: int) -> FloatArray:
-    """Standard normal numbers: half the sum of four by Box-Muller, in double precision.
+    """Return standard normal numbers in double precision: half the sum of four from Box-Muller.
 
-    A sum of four has no readable trace of the floating-point numbers it was made of (Holohan and Braghin 2021).
+    A sum of four does not reveal the floating-point numbers behind it (Holohan and Braghin 2021).
     """
     pairs = 2 * count
     bits = np.frombuffer(os.urandom(16 * pairs), np.uint64).reshape(2, pairs)
     uniform = ((bits >> np.uint64(11)).astype(np.float64) + 0.5) * 2.0**-53
     radius, angle = np.sqrt(-2.0 * np.log(uniform[0])), 2.0 * np.pi * uniform[1]
-    four = np.concatenate([radius * np.cos(angle), radius * np.sin(angle)]).reshape(4, count)
-    return np.asarray(four.sum(axis=0) / 2.0)
+    summands = np.concatenate([radius * np.cos(angle), radius * np.sin(angle)]).reshape(4, count)
+    return np.asarray(summands.sum(axis=0) / 2.0)
 
 
 def system_rows(spec: MechanismSpec, size: int) -> TrainingBatch:
-    """What one real client trains by for one upload: Poisson samples of its records 0 to size - 1, and noise.
+    """Return the Poisson samples and the noise with which a real client trains for one upload.
 
-    spec: its mechanism, of one replica and one client, from which its ledger's terms come too (`Terms.of`).
+    Args:
+        spec: Mechanism of one replica and one client; the terms in the client's ledger come from it too (`Terms.of`).
+        size: Number of the client's records.
     """
     if spec.sampling != "poisson" or spec.batch_size.shape != (1, 1) or not spec.step_noise.all():
-        raise ValueError("a real client needs a mechanism of its own with Poisson samples and noise in every step")
+        raise ValueError("a real client needs a mechanism for one client, with Poisson samples and noise in every step")
     if spec.sample_rate[0, 0] < spec.batch_size[0, 0] / size * (1 - 1e-9):
         raise ValueError(f"the mechanism was made for more than {size} records: its sample rate is too small")
     coins = system_coins((spec.local_iterations, size), float(spec.sample_rate[0, 0]))
-    most = max(1, int(coins.sum(axis=1).max()))
-    indices, mask = np.zeros((1, len(coins), most), np.int64), np.zeros((1, len(coins), most), np.bool_)
+    width = max(1, int(coins.sum(axis=1).max()))
+    indices, mask = np.zeros((1, len(coins), width), np.int64), np.zeros((1, len(coins), width), np.bool_)
     for step, row in enumerate(coins):
         chosen = np.flatnonzero(row)
         indices[0, step, : len(chosen)], mask[0, step, : len(chosen)] = chosen, True
@@ -65,11 +67,11 @@ def system_rows(spec: MechanismSpec, size: int) -> TrainingBatch:
 
 
 def check_global_model(weights: Tensor) -> None:
-    """Refuse a model that no honest server sends: not finite, or so large that float32 overflows on some records."""
+    """Refuse a model that no honest server sends: one that is not finite, or large enough to overflow float32."""
     if not bool(torch.isfinite(weights).all()):
-        raise InputError("the server's model is not finite: nothing is trained")
+        raise InputError("the server's model is not finite: training is refused")
     if float(weights.abs().max()) > LARGEST_WEIGHT:
-        raise InputError(f"the server's model has weights above {LARGEST_WEIGHT:g}: nothing is trained")
+        raise InputError(f"the server's model has weights above {LARGEST_WEIGHT:g}: training is refused")
 
 
 def _add_noise(move: Tensor, step: int, deviation: Tensor) -> object:

@@ -1,4 +1,4 @@
-"""Whole runs: `simulate` for one call, `Simulation` for whoever wants to follow round by round."""
+"""Runs: `simulate` plays a whole run in one call, `Simulation` plays it round by round."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from fedlane.privacy import mechanism_of
 from fedlane.privacy.run_ledger import RunLedger
-from fedlane.records import DelayDistributions, IntArray
+from fedlane.records import DelayDistributions, IntArray, RoundDetail, RoundRecord, RunInfo
 from fedlane.rng import RoundStreams
 from fedlane.scenario import Scenario
 from fedlane.scheduling.lane import CELLS
@@ -20,17 +21,53 @@ from fedlane.simulation.results import Run, summarise
 from fedlane.simulation.round import play_round
 from fedlane.simulation.setup import Setup, prepare
 from fedlane.simulation.spending import PrivacySpending
-from fedlane.simulation.trace import Trace, tables
+from fedlane.simulation.tables import run_tables
+from fedlane.simulation.trace import Trace
 from fedlane.trackers import Tracker, Tracking
 from fedlane.validate import InputError, at_least
 
-if TYPE_CHECKING:  # PyTorch is loaded only by runs that learn
+if TYPE_CHECKING:  # only runs that learn load PyTorch
     from fedlane.learning.federation import FederationBatch
-    from fedlane.learning.replay import LearningTask, Schedule
+    from fedlane.learning.schedule import LearningTask, Schedule
 
 
 class Simulation:
-    """A run in progress: every replica's world, the policy's state, and the trace so far."""
+    """A run in progress: R replicas, U clients.
+
+    Args:
+        scenario: The scenario.
+        policy: A policy's name, with or without parameters (``mamab-om:V=10``), or a policy object.
+        seeds: One seed per replica, all different. A replica's results depend on its own seed only.
+        learning: Whether to train the model.
+        device: Where the model is trained: ``cpu`` or ``cuda``.
+
+    Attributes:
+        info: The run's name, sizes and deadline.
+        scenario: The scenario, including the policy's resolved parameters.
+        label: The policy as the caller named it.
+        policy: The policy object.
+        setup: Everything that was prepared before the first round.
+        quota: (R, U): quotas as the policy serves them, slack included.
+        feasible_scale: (R,): the largest multiple of ``quota`` that any policy can serve; None on large networks.
+        distributions: The true delay distributions if the policy requires them, otherwise None.
+        trace: What happened in every round so far.
+        spending: Accounting of the uploads; None without a mechanism.
+        ledger: Record of every charged upload; None without a mechanism.
+        federation: The models in training; None without learning.
+
+    Raises:
+        InputError: If the scenario, the policy or the seeds are invalid.
+
+    Example:
+        ```python
+        from fedlane import Scenario, Simulation
+
+        simulation = Simulation(Scenario.load("quickstart"), "lane", seeds=[0, 1])
+        while simulation.round < 50:
+            simulation.step()
+        print(simulation.last_round().clock_s)
+        ```
+    """
 
     def __init__(
         self,
@@ -47,7 +84,7 @@ class Simulation:
         elif isinstance(policy, SinglePolicy):
             policy = lift(policy)
         if len(seeds) == 0 or len(set(seeds)) != len(seeds):
-            raise InputError(f"seeds must be at least one and all different, got {list(seeds)}")
+            raise InputError(f"seeds must be at least one number, all different, got {list(seeds)}")
         at_least("seed", min(seeds), 0)
         if max(seeds) >= 2**63:
             raise InputError(f"seed must be less than 2^63, got {max(seeds)}")
@@ -69,26 +106,52 @@ class Simulation:
         self._streams = RoundStreams(seeds, "policy")
         self._queue = np.zeros(problem.quotas.shape)
         self._uploads = np.zeros(problem.quotas.shape, np.int64)
+        self._clock_s = np.zeros(problem.replicas)
         mechanism = self.setup.mechanism
-        private = mechanism.name != "none"
+        private = mechanism_of(mechanism.name).has_ledger
         self.spending = PrivacySpending(mechanism) if private else None
         self.ledger = RunLedger(mechanism, scenario.data.dataset, seeds) if private else None
+        self.info = RunInfo(
+            scenario=scenario.name,
+            policy=self.label,
+            seeds=self.setup.seeds,
+            rounds=problem.rounds,
+            channels=problem.channels,
+            deadline_s=problem.deadline_s,
+            mechanism=mechanism.name,
+            epsilon_agreed=float(mechanism.epsilon.max()),
+        )
         self._started = time.perf_counter()
         self.federation = learning_task(self.setup).federation(device) if learning else None
 
     @property
     def round(self) -> int:
-        """Rounds played so far."""
+        """Number of rounds played so far."""
         return self.trace.rounds
 
     @property
     def finished(self) -> bool:
+        """Whether all rounds have been played."""
         return self.round == self.setup.problem.rounds
 
     @property
     def uploads(self) -> IntArray:
-        """(R, U): uploads charged so far, late ones too."""
+        """(R, U): uploads charged so far, late ones included."""
         return self._uploads
+
+    def play(self, tracking: Tracking | None = None, on_round: Callable[[], object] | None = None) -> None:
+        """Play the remaining rounds.
+
+        Args:
+            tracking: Trackers, already started, that receive the record of every round.
+            on_round: Called after every round.
+        """
+        while not self.finished:
+            self.step()
+            if tracking is not None and tracking.active:
+                tracking.round(self.last_round())
+            if on_round is not None:
+                on_round()
 
     def step(self) -> None:
         """Play one round in every replica."""
@@ -97,24 +160,50 @@ class Simulation:
             self.round, self.policy, self._state, self.setup.network, self._streams, available, self.distributions
         )
         assigned = feedback.assignment >= 0
-        if self.ledger is not None:  # charged before anybody trains, and late uploads are charged too
+        if self.ledger is not None:  # charge before training; late uploads are charged as well
             self.ledger.charge(self.round, assigned)
         self._uploads += assigned
         self._queue = updated_queues(self._queue, self.quota, feedback.punctual)
         self.trace.append(feedback, self._queue, available, self.setup.problem.deadline_s)
+        self._clock_s = self._clock_s + self.trace.delay_s[:, self.round - 1]
         if self.federation is not None:
             self._learn(self.federation, self.round - 1)
 
     def _learn(self, federation: "FederationBatch", t: int) -> None:
-        """The punctual clients of round ``t`` teach the model; now and then it is tested."""
-        punctual = self.trace.total_s_at(t) <= self.setup.problem.deadline_s
-        federation.play(t, self.trace.client[:, t], punctual)
+        """Train on the punctual clients of round ``t``, and evaluate the model if it is time to."""
+        federation.play(t, self.trace.client[:, t], self.trace.punctual[:, t])
         if self.finished or (t + 1) % self.scenario.learning.evaluate_every == 0:
             evaluation = federation.evaluate()
             self.trace.accuracy[:, t], self.trace.loss[:, t] = evaluation.accuracy, evaluation.loss
 
+    def last_round(self) -> RoundRecord:
+        """Make the record of the round just played, for trackers and displays."""
+        trace, spending, t = self.trace, self.spending, self.round - 1  # before the first round, t = -1: an unset row
+        evaluated = not np.isnan(trace.accuracy[:, t]).any()
+        return RoundRecord(
+            round=t,
+            delay_s=trace.delay_s[:, t].copy(),
+            clock_s=self._clock_s,
+            punctual=trace.punctual[:, t].sum(axis=1),
+            max_queue=trace.queue[:, t].max(axis=1).astype(np.float64),
+            accuracy=trace.accuracy[:, t].copy() if evaluated else None,
+            loss=trace.loss[:, t].copy() if evaluated else None,
+            epsilon=None if spending is None else spending.epsilon(self._uploads).max(axis=1),
+            detail=RoundDetail(
+                client=trace.client[:, t],
+                download_s=trace.download_s[:, t],
+                compute_s=trace.compute_s[:, t],
+                upload_s=trace.upload_s[:, t],
+                queue=trace.queue[:, t],
+                uploads_left=self.setup.mechanism.max_uploads - self._uploads,
+                delay_history_s=trace.delay_s[:, : self.round],
+                accuracy_history=trace.accuracy[:, : self.round],
+                epsilon_shown=None if spending is None else spending.epsilon_shown(self._uploads).max(axis=1),
+            ),
+        )
+
     def result(self) -> Run:
-        """What has been played so far as a `Run`."""
+        """The results of the rounds played so far."""
         summary = summarise(
             self.label,
             resolved_parameters(self.policy),
@@ -127,25 +216,24 @@ class Simulation:
         summary["privacy"] = None if self.spending is None else self.spending.summary(self._uploads)
         return Run(
             scenario=self.scenario,
-            tables=tables(self.trace, self.setup, self.quota, self.spending),
+            tables=run_tables(self.trace, self.setup, self.quota, self.spending),
             summary=summary,
             ledger="" if self.ledger is None else self.ledger.text(),
             model={} if self.federation is None else self.federation.tensors(),
         )
 
     def schedule(self) -> "Schedule":
-        """The rounds played so far as a schedule that can be learned from elsewhere."""
-        from fedlane.learning.replay import Schedule
+        """The rounds played so far as a schedule, from which a model can be trained on another machine."""
+        from fedlane.learning.schedule import Schedule
 
         trace = self.trace.played()
-        punctual = trace.total_s <= self.setup.problem.deadline_s
-        return Schedule(learning_task(self.setup), trace.client, punctual, trace.delay_s)
+        return Schedule(learning_task(self.setup), trace.client, trace.punctual, trace.delay_s)
 
     def checkpoint(self) -> Checkpoint:
-        """Everything needed to go on from here."""
+        """The state that a resumed run continues from."""
         arrays: dict[str, np.ndarray[Any, Any]] = {
             **{f"state.{name}": array for name, array in self._state.items()},
-            **{f"trace.{name}": array for name, array in self.trace.played().arrays().items()},
+            **self.trace.saved(),
             "queue": self._queue,
             "uploads": self._uploads,
         }
@@ -155,7 +243,15 @@ class Simulation:
 
     @classmethod
     def resume(cls, folder: str | Path, device: str = "cpu") -> "Simulation":
-        """The run of a folder, at its last checkpoint: going on gives what an unbroken run would have given."""
+        """Resume the run of a folder at its last checkpoint, with the same results as an uninterrupted run.
+
+        Args:
+            folder: The run's folder.
+            device: Where the model is trained: ``cpu`` or ``cuda``.
+
+        Raises:
+            InputError: If the checkpoint is missing, damaged or does not fit the folder's scenario.
+        """
         saved = Checkpoint.load(Path(folder))
         simulation = cls(
             Scenario.load(Path(folder) / "scenario.toml"),
@@ -173,15 +269,12 @@ class Simulation:
         return simulation
 
     def _restore(self, saved: Checkpoint) -> None:
-        played = saved.arrays["trace.delay_s"].shape[1]
-        for name, array in self.trace.arrays().items():
-            array[:, :played] = saved.arrays[f"trace.{name}"]
-        self.trace.rounds = played
+        self.trace.restore(saved.arrays, self.setup.problem.deadline_s)
+        self._clock_s = self.trace.delay_s[:, : self.round].sum(axis=1)
         self._state = {name: saved.arrays[f"state.{name}"] for name in self._state}
-        for name, mine in (("queue", self._queue), ("uploads", self._uploads)):
-            mine[:] = saved.arrays[name]
+        self._queue[:], self._uploads[:] = saved.arrays["queue"], saved.arrays["uploads"]
         if self.ledger is not None:
-            for t in range(played):
+            for t in range(self.round):
                 self.ledger.charge(t, self.trace.assigned_at(t))
         if self.federation is not None:
             self.federation.restore(saved.arrays["weights"])
@@ -198,9 +291,31 @@ def simulate(
     progress: Callable[[int], None] | None = None,
     trackers: Sequence[Tracker] = (),
 ) -> Run:
-    """Run a scenario under a policy for some seeds at once.
+    """Simulate a scenario under a policy, for several seeds together.
 
-    ``progress`` is called with the rounds played so far; ``trackers`` are told of the run as `fedlane.trackers` says.
+    Args:
+        scenario: A scenario, a preset's name or the path of a TOML file.
+        policy: A policy's name, with or without parameters (``mamab-om:V=10``), or a policy object.
+        rounds: Number of rounds, instead of the scenario's.
+        seeds: One seed per replica, all different.
+        learning: Whether to train the model; without, only the schedule is computed.
+        device: Where the model is trained: ``cpu`` or ``cuda``.
+        progress: Called after every round with the number of rounds played so far.
+        trackers: Objects that log the run (see `fedlane.trackers`).
+
+    Returns:
+        The tables, the summary and the model of the run.
+
+    Raises:
+        InputError: If the scenario, the policy or the seeds are invalid.
+
+    Example:
+        ```python
+        from fedlane import simulate
+
+        run = simulate("quickstart", "lane", rounds=50, seeds=[0, 1], learning=False)
+        print(run.summary["cumulative_delay_s"]["mean"])
+        ```
     """
     if isinstance(scenario, str):
         scenario = Scenario.load(scenario)
@@ -209,20 +324,16 @@ def simulate(
     simulation = Simulation(scenario, policy, seeds, learning=learning, device=device)
     tracking = Tracking(trackers)
     with tracking.closing():
-        tracking.start(simulation)
-        while not simulation.finished:
-            simulation.step()
-            tracking.round(simulation)
-            if progress is not None:
-                progress(simulation.round)
+        tracking.start(simulation.scenario, simulation.label, simulation.info.seeds, round=simulation.round)
+        simulation.play(tracking, None if progress is None else lambda: progress(simulation.round))
         result = simulation.result()
         tracking.end(result.summary, "finished")
     return result
 
 
 def learning_task(setup: Setup) -> "LearningTask":
-    """What the scenario says of learning, as plain values."""
-    from fedlane.learning.replay import LearningTask
+    """The learning part of a scenario as plain values, which need no scenario to be read."""
+    from fedlane.learning.schedule import LearningTask
 
     learning = setup.scenario.learning
     return LearningTask(

@@ -1,4 +1,4 @@
-"""MLflow: one run of the experiment ``fedlane``; calls go to the given store alone, and telemetry stays off."""
+"""MLflow tracker. It talks only to the given store and turns MLflow's telemetry off."""
 
 import logging
 import os
@@ -21,27 +21,40 @@ if TYPE_CHECKING:
 
 EXPERIMENT = "fedlane"
 FOLDER = "fedlane.folder"
-"""The tag by which a run that goes on is found again: its folder."""
-FLUSH_S, BATCH, LONGEST = 2.0, 1000, 500
-"""Metrics wait this long, MLflow takes so many at once, and parameters of so many characters."""
+"""Tag with the run's folder, by which a resumed run is found."""
+FLUSH_S = 2.0
+"""Seconds between uploads of metrics."""
+METRICS_PER_CALL, PARAMETERS_PER_CALL = 1000, 100
+"""MLflow's limits for one call."""
+MAX_PARAMETER_LENGTH = 500
+"""Longer parameter values are cut off."""
 STATES = {"finished": "FINISHED", "interrupted": "KILLED", "failed": "FAILED"}
 
 
 class MlflowTracker:
-    """Means over seeds by their names, each seed's as ``seed-N/name``; the step is the round."""
+    """Logs to one run of the MLflow experiment ``fedlane``; the step is the round.
+
+    Means over seeds have their measure's name, values of a single seed are called ``seed-N/name``.
+
+    Args:
+        uri: MLflow tracking URI; None for MLflow's default.
+        name: Name of the MLflow run.
+        folder: The run's folder.
+    """
 
     def __init__(self, uri: str | None, name: str, folder: Path) -> None:
         self.uri, self.name, self.folder = uri, name, folder
         self._client: MlflowClient | None = None
         self._run = ""
         self._seeds: tuple[int, ...] = ()
-        self._known = -1
+        self._last_logged = -1
         self._waiting: list[Metric] = []
         self._flushed = 0.0
 
     def start(self, scenario: "Scenario", policy: str, seeds: Sequence[int], *, round: int = 0) -> None:
+        """Create the MLflow run, or find the run that is being resumed."""
         os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")  # read when mlflow is imported
-        os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "2")  # its 7 take minutes to say that nobody answers
+        os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "2")  # 7 by default, which takes minutes
         logging.getLogger("mlflow.store.db.utils").setLevel(logging.WARNING)
         logging.getLogger("alembic").setLevel(logging.WARNING)
         from mlflow.entities import Param
@@ -50,29 +63,30 @@ class MlflowTracker:
         self._seeds = tuple(seeds) if 1 < len(seeds) <= PER_SEED else ()
         with self._errors():
             self._client = MlflowClient(tracking_uri=self.uri)
-            found = self._client.get_experiment_by_name(EXPERIMENT)
-            experiment = found.experiment_id if found else self._client.create_experiment(EXPERIMENT)
-            place = str(self.folder.resolve())
+            existing = self._client.get_experiment_by_name(EXPERIMENT)
+            experiment = existing.experiment_id if existing else self._client.create_experiment(EXPERIMENT)
+            folder = str(self.folder.resolve())
             earlier = self._client.search_runs([experiment]) if round else []
-            same = [run.info.run_id for run in earlier if run.data.tags.get(FOLDER) == place]
-            if same:
-                self._run = same[0]
+            resumed = [run.info.run_id for run in earlier if run.data.tags.get(FOLDER) == folder]
+            if resumed:
+                self._run = resumed[0]
                 self._client.update_run(self._run, status="RUNNING")
-                # Rounds are the same the second time, so those that are there already are left out.
+                # Rounds replayed after a crash give the same values, so those already logged are skipped.
                 steps = [metric.step for metric in self._client.get_metric_history(self._run, "delay_s")]
-                self._known = max(steps, default=-1)
+                self._last_logged = max(steps, default=-1)
                 return
-            tags = {FOLDER: place, "fedlane.policy": policy}
+            tags = {FOLDER: folder, "fedlane.policy": policy}
             self._run = self._client.create_run(experiment, run_name=self.name, tags=tags).info.run_id
             values = {**flattened(scenario), "policy": policy, "seeds": ", ".join(map(str, seeds))}
-            parameters = [Param(key, str(value)[:LONGEST] or "-") for key, value in values.items()]
-            for start in range(0, len(parameters), 100):
-                self._client.log_batch(self._run, params=parameters[start : start + 100])
+            parameters = [Param(key, str(value)[:MAX_PARAMETER_LENGTH] or "-") for key, value in values.items()]
+            for start in range(0, len(parameters), PARAMETERS_PER_CALL):
+                self._client.log_batch(self._run, params=parameters[start : start + PARAMETERS_PER_CALL])
 
     def round(self, record: RoundRecord) -> None:
+        """Log one round; metrics are uploaded every `FLUSH_S` seconds."""
         from mlflow.entities import Metric
 
-        if record.round <= self._known:
+        if record.round <= self._last_logged:
             return
         now = int(1000 * time.time())
         for name, values in record.values().items():
@@ -83,6 +97,7 @@ class MlflowTracker:
             self._flush()
 
     def end(self, summary: Mapping[str, Any] | None, state: str) -> None:
+        """Upload the remaining metrics and the summary, and set the MLflow run's status."""
         if self._client is None or not self._run:
             return
         self._flush()
@@ -95,18 +110,18 @@ class MlflowTracker:
     def _flush(self) -> None:
         waiting, self._waiting = self._waiting, []
         with self._errors():
-            for start in range(0, len(waiting), BATCH):
+            for start in range(0, len(waiting), METRICS_PER_CALL):
                 assert self._client is not None
-                self._client.log_batch(self._run, metrics=waiting[start : start + BATCH])
+                self._client.log_batch(self._run, metrics=waiting[start : start + METRICS_PER_CALL])
         self._flushed = time.monotonic()
 
     @contextmanager
     def _errors(self) -> "Iterator[None]":
-        """A store that cannot be used is one clear line."""
+        """Report a store that cannot be used as one line."""
         from mlflow.exceptions import MlflowException
 
         try:
             yield
         except (MlflowException, OSError, ImportError) as error:
             reason = str(error).split(". ")[0].splitlines()[0]
-            raise InputError(f"MLflow at {self.uri or 'its default place'} cannot be used: {reason}") from error
+            raise InputError(f"MLflow at {self.uri or 'its default location'} cannot be used: {reason}") from error

@@ -1,4 +1,4 @@
-"""TensorBoard: event files in one folder; with several seeds, a folder below it for each."""
+"""TensorBoard tracker: event files in one folder, and in a subfolder per seed if there are several."""
 
 from collections.abc import Mapping, Sequence
 from contextlib import contextmanager
@@ -17,7 +17,11 @@ if TYPE_CHECKING:
 
 
 class TensorBoardTracker:
-    """Means over seeds in ``folder``, each seed's own curves in ``folder``/seed-N; the step is the round."""
+    """Writes means over seeds to ``folder`` and each seed's curves to ``folder``/seed-N; the step is the round.
+
+    Args:
+        folder: Folder of the event files; created if it does not exist.
+    """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -25,13 +29,14 @@ class TensorBoardTracker:
         self._writers: list[SummaryWriter] = []
 
     def start(self, scenario: "Scenario", policy: str, seeds: Sequence[int], *, round: int = 0) -> None:
+        """Open the event files and write the scenario as text."""
         from torch.utils.tensorboard import SummaryWriter
 
         folders = [self.folder]
         if 1 < len(seeds) <= PER_SEED:
             folders += [self.folder / f"seed-{seed}" for seed in seeds]
         with self._errors():
-            # A run that goes on takes back what was written after its checkpoint.
+            # A resumed run discards what was written after its checkpoint.
             self._writers = [SummaryWriter(str(folder), purge_step=round or None) for folder in folders]
         self._parameters = {**flattened(scenario), "policy": policy, "seeds": len(seeds)}
         if not round:
@@ -39,14 +44,16 @@ class TensorBoardTracker:
             self._writers[0].add_text("scenario", f"| key | value |\n|---|---|\n{rows}", 0)
 
     def round(self, record: RoundRecord) -> None:
-        mean, *each = self._writers
+        """Write one round."""
+        mean, *per_seed = self._writers
         with self._errors():
             for name, values in record.values().items():
                 mean.add_scalar(name, float(values.mean()), record.round)
-                for writer, value in zip(each, values, strict=False):
+                for writer, value in zip(per_seed, values, strict=False):
                     writer.add_scalar(name, float(value), record.round)
 
     def end(self, summary: Mapping[str, Any] | None, state: str) -> None:
+        """Write the summary of a finished run and close the files."""
         writers, self._writers = self._writers, []
         with self._errors():
             if summary is not None and state == "finished" and writers:
@@ -57,7 +64,7 @@ class TensorBoardTracker:
 
     @contextmanager
     def _errors(self) -> "Iterator[None]":
-        """A folder that cannot be written, from the start or once the disk is full, is one clear line."""
+        """Report a folder that cannot be written, or a full disk, as one line."""
         try:
             yield
         except OSError as error:

@@ -1,7 +1,7 @@
-"""LaneClient: a ClientApp that trains a user's own model privately, counts what it spends, and says what it did.
+"""LaneClient: a ClientApp that trains a user's model privately, charges its ledger, and reports the result.
 
-Every Flower message starts a process of its own, so PyTorch and the accountant are imported where they are needed: a
-question is answered sooner, and what the imports take is counted as compute time, not as the network's.
+Flower starts a process for every message. PyTorch and the accountant are therefore imported where they are used: a
+QUERY message is answered sooner, and the time of the imports counts as compute time, not as network time.
 """
 
 from collections.abc import Callable
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
-from fedlane.flower.client.reply import BudgetReport, Refusal, answer_hello, answer_order, client_name, error_reply
+from fedlane.flower.client.reply import BudgetReport, Refusal, client_name, error_reply, hello_reply, order_reply
 from fedlane.flower.client.switch import LaneSwitch, switch_node
 from fedlane.flower.protocol import Introduction, Order
 from fedlane.validate import InputError
@@ -28,42 +28,71 @@ if TYPE_CHECKING:
     from fedlane.records import IntArray
 
 Data = Callable[[Context], tuple[Any, Any]]
-"""Inputs (n, planes, height, width), or (n, ...) as the model takes them, bytes or floats; and labels (n,)."""
+"""A function that returns inputs (n, planes, height, width) or (n, ...), bytes or floats, and labels (n,)."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class LaneClient:
-    """One client: its model, its records, its terms.
+    """A Flower client that trains a model on its own records, under a privacy budget that its ledger enforces.
 
-    `app()` makes a ClientApp of it; where settings depend on the node or the run, see `lane_app`.
+    Use `lane_app` instead where settings depend on the node or the run.
+
+    Attributes:
+        model: Class of a `torch.nn.Module`, or a function that returns a module; or the name of a built-in model
+            ("mlp", "cnn", "softmax").
+        data: Function of Flower's context that returns the client's records: inputs (n, planes, height, width) or
+            (n, ...), bytes or floats, and integer labels (n,).
+        classes: Number of classes, at least 2.
+        learning_rate: Step size eta of local SGD.
+        epsilon: Privacy budget for all uploads and the release of the label histogram; None trains without privacy
+            and without a ledger.
+        delta: Target delta of the budget.
+        max_uploads: Number of uploads that the budget pays for.
+        clip_norm: Bound C on the L2 norm of each record's gradient.
+        batch_size: Expected number b of records in a step.
+        local_iterations: Steps tau per upload. Orders for another number are refused.
+        ledger: Path of the ledger; by default `fedlane-ledger` of the node's configuration.
+        dataset: Name of the data set in the ledger. Do not rename it: the same records under another name would be
+            charged a second time.
+        name: Name of the client; by default `fedlane-name` of the node's configuration, else client-PARTITION, else
+            node-ID.
+        federation: Name of the only federation to serve; None serves any.
+        switch: Lane switch; by default the command `fedlane-switch` of the node's configuration, for example
+            "modem-band --to {lane}", if there is one.
+        evaluate_on: Function like `data`, for samples on which the server may evaluate the model. The exact loss and
+            accuracy are sent, and the privacy budget does not cover them.
+        create_ledger: Whether to create a missing ledger when the server first asks for an introduction. An order
+            never creates one.
+        histogram_noise: Standard deviation of the noise on each released label count, in records.
+        least_noise: Smallest noise multiplier to accept: a budget that allows less noise is refused.
+
+    Examples:
+        >>> import numpy as np
+        >>> from fedlane.flower import LaneClient
+        >>> def records(context):
+        ...     rng = np.random.default_rng(0)
+        ...     return rng.random((300, 1, 8, 8), np.float32), rng.integers(10, size=300)
+        >>> client = LaneClient(model="mlp", data=records, classes=10, learning_rate=0.1, epsilon=8.0)
+        >>> app = client.app()
     """
 
     model: "ModelSource"
-    """Made without arguments: the class of a `torch.nn.Module`, or a function; or a built-in: mlp, cnn, softmax."""
     data: Data
     classes: int
     learning_rate: float
     epsilon: float | None
-    """Agreed to over all uploads and the label histogram's release; None: no privacy, and no ledger."""
     delta: float = 1e-5
     max_uploads: int = 100
     clip_norm: float = 1.0
     batch_size: int = 32
     local_iterations: int = 5
     ledger: str | Path | None = None
-    """The ledger's file; by default `fedlane-ledger` of the node's configuration."""
     dataset: str = "data"
-    """The data set's name in the ledger. The same records under another name are charged anew: do not rename."""
     name: str | None = None
-    """By default `fedlane-name` of the node's configuration, else client-PARTITION, else node-ID."""
     federation: str | None = None
-    """Orders from any other federation are refused; None: any is served."""
     switch: LaneSwitch | None = None
-    """By default the command `fedlane-switch` of the node's configuration, as "modem-band --to {lane}"; else none."""
     evaluate_on: Data | None = None
-    """Samples on which the server may have the model evaluated. The figures are exact: their privacy is not covered."""
     create_ledger: bool = False
-    """Make the ledger, if there is none, when the server first asks who this is; never when it orders an upload."""
     histogram_noise: float = 10.0
     least_noise: float = 0.5
 
@@ -72,85 +101,119 @@ class LaneClient:
             raise InputError(f"classes must be at least 2, got {self.classes}")
 
     def app(self) -> ClientApp:
-        """A ClientApp that trains, introduces itself and evaluates."""
+        """Return a ClientApp that answers TRAIN, QUERY and EVALUATE messages.
+
+        Returns:
+            The app, for the `clientapp` entry of a Flower project.
+        """
         return lane_app(lambda context: self)
 
     def train(self, message: Message, context: Context) -> Message:
-        """Answer an order."""
-        return answer_order(
+        """Train for an order.
+
+        Args:
+            message: TRAIN message with the server's model and an order.
+            context: Flower's context.
+
+        Returns:
+            A reply with the update and a report, or with a report alone that says why there is no update.
+        """
+        return order_reply(
             message,
             name=client_name(self.name, context),
             iterations=self.local_iterations,
             federation=self.federation,
             switch=partial(switch_node, self.switch, context.node_config),
-            work=lambda order, spending: self._work(order, spending, message.content, context),
+            work=lambda order, budget: self._train(order, budget, message.content, context),
         )
 
     def query(self, message: Message, context: Context) -> Message:
-        """Say who this is."""
-        return answer_hello(message, self.federation, lambda: self._introduction(context))
+        """Introduce the client to the server.
+
+        Args:
+            message: QUERY message with the federation's name.
+            context: Flower's context.
+
+        Returns:
+            A reply with the client's name, terms and released label counts.
+        """
+        return hello_reply(message, self.federation, lambda: self._introduction(context))
 
     def evaluate(self, message: Message, context: Context) -> Message:
-        """Loss and accuracy of the server's model, where the client allows it."""
+        """Evaluate the server's model, if the client allows it.
+
+        Args:
+            message: EVALUATE message with the server's model.
+            context: Flower's context.
+
+        Returns:
+            A reply with the metrics `loss`, `accuracy` and `num-examples`.
+
+        Raises:
+            InputError: If the client is private and has no `evaluate_on`.
+        """
         if self.epsilon is not None and self.evaluate_on is None:
-            raise InputError("a private client reports no loss or accuracy: its budget does not cover it (evaluate_on)")
+            raise InputError(
+                "a private client reports no loss or accuracy: its budget does not cover them (see evaluate_on)"
+            )
         from fedlane.flower.client.weights import evaluate_arrays
 
         inputs, labels = (self.evaluate_on or self.data)(context)
-        figures = evaluate_arrays(self.model, _arrays(message.content), inputs, labels, self.classes)
+        figures = evaluate_arrays(self.model, _model_arrays(message.content), inputs, labels, self.classes)
         metrics = MetricRecord({**figures, "num-examples": len(labels)})
         return Message(RecordDict({"metrics": metrics}), reply_to=message)
 
-    def _work(self, order: Order, spending: BudgetReport, content: RecordDict, context: Context) -> RecordDict:
+    def _train(self, order: Order, budget: BudgetReport, content: RecordDict, context: Context) -> RecordDict:
         """Train for an order. Everything that can fail is tried before the ledger is charged."""
-        from fedlane.flower.client.training import LocalTrainer
+        from fedlane.flower.client.training import LocalTrainer, open_privacy_account
         from fedlane.flower.client.weights import build_model, original_shape
         from fedlane.privacy.ledger import LedgerError, LedgerInUseError
 
-        recipe = self._recipe()
+        terms = self._terms()
         inputs, labels, counts = self._records(context)
         model = build_model(self.model, original_shape(inputs), self.classes)
-        sent = {name: array.numpy() for name, array in _arrays(content).items()}
-        pupil = LocalTrainer.of(model, sent, inputs, labels, self.classes)
-        if recipe.epsilon is None:
-            return _update(pupil.trained_plainly(recipe), len(labels))
+        received = {name: array.numpy() for name, array in _model_arrays(content).items()}
+        trainer = LocalTrainer.of(model, received, inputs, labels, self.classes)
+        if terms.epsilon is None:
+            return _update(trainer.train_plainly(terms), len(labels))
         try:
-            with closing(self._open(context, create=False)) as ledger:  # held while training: one upload at a time
-                books = self._books(ledger, recipe, counts)
-                self._tell(spending, books, books.account.uploads)
-                account = ledger.reserve(self.dataset, order.round, server_count=order.server_count)
-                self._tell(spending, books, account.uploads)
-                return _update(pupil.trained_privately(books, recipe.learning_rate), books.size)
+            with closing(self._open_ledger(context, create=False)) as ledger:  # locked, so only one upload at a time
+                account = open_privacy_account(ledger, self.dataset, terms, counts)
+                _report_budget(budget, account, account.entry.uploads)
+                charged = ledger.reserve(self.dataset, order.round, server_count=order.server_count)
+                _report_budget(budget, account, charged.uploads)
+                return _update(trainer.train_privately(account, terms.learning_rate), account.size)
         except LedgerInUseError:
             raise
         except LedgerError as error:
             raise Refusal(str(error)) from error
 
     def _introduction(self, context: Context) -> Introduction:
-        recipe = self._recipe()
+        from fedlane.flower.client.training import open_privacy_account
+
+        terms = self._terms()
         name = client_name(self.name, context)
         _, labels, counts = self._records(context)
-        if recipe.epsilon is None:
+        if terms.epsilon is None:
             return Introduction.without_budget(name, len(labels), counts, self.batch_size, self.local_iterations)
-        with closing(self._open(context, create=self.create_ledger)) as ledger:
-            books = self._books(ledger, recipe, counts)
-            # Seconds the first time: rather now than while a lane waits.
-            spent = books.epsilon(books.account.uploads)
+        with closing(self._open_ledger(context, create=self.create_ledger)) as ledger:
+            account = open_privacy_account(ledger, self.dataset, terms, counts)
             return Introduction(
                 name=name,
-                size=books.size,
-                label_counts=tuple(max(0.0, count) for count in books.histogram),
-                epsilon=recipe.epsilon,
-                delta=recipe.delta,
-                max_uploads=recipe.max_uploads,
-                uploads=books.account.uploads,
+                size=account.size,
+                label_counts=tuple(max(0.0, count) for count in account.histogram),
+                epsilon=terms.epsilon,
+                delta=terms.delta,
+                max_uploads=terms.max_uploads,
+                uploads=account.entry.uploads,
                 batch_size=self.batch_size,
                 local_iterations=self.local_iterations,
-                upload_noise=books.upload_noise,
-                epsilon_spent=spent,
+                upload_noise=account.upload_noise,
+                # This takes seconds the first time: better now than while a lane is waiting.
+                epsilon_spent=account.epsilon(account.entry.uploads),
             )
 
-    def _recipe(self) -> "TrainingTerms":
+    def _terms(self) -> "TrainingTerms":
         from fedlane.flower.client.training import TrainingTerms
 
         return TrainingTerms(
@@ -166,7 +229,7 @@ class LaneClient:
         )
 
     def _records(self, context: Context) -> "tuple[Tensor, Tensor, IntArray]":
-        """Inputs, labels and label counts."""
+        """Return inputs, labels and label counts."""
         import numpy as np
 
         from fedlane.flower.client.weights import as_stored
@@ -174,7 +237,7 @@ class LaneClient:
         inputs, labels = as_stored(*self.data(context), self.classes)
         return inputs, labels, np.bincount(labels.numpy(), minlength=self.classes)
 
-    def _open(self, context: Context, *, create: bool) -> "ClientLedger":
+    def _open_ledger(self, context: Context, *, create: bool) -> "ClientLedger":
         from fedlane.flower.client.ledger_file import new_ledger, open_ledger
         from fedlane.privacy.ledger import LedgerError
 
@@ -188,45 +251,55 @@ class LaneClient:
             new_ledger(path, name)
         return open_ledger(path, name)
 
-    def _books(self, ledger: "ClientLedger", recipe: "TrainingTerms", counts: "IntArray") -> "PrivacyAccount":
-        from fedlane.flower.client.training import open_privacy_account
-
-        return open_privacy_account(ledger, self.dataset, recipe, counts)
-
-    @staticmethod
-    def _tell(spending: BudgetReport, books: "PrivacyAccount", uploads: int) -> None:
-        terms = books.account.terms
-        spending.uploads, spending.max_uploads = uploads, terms.max_uploads
-        spending.epsilon, spending.delta = books.epsilon(uploads), terms.delta
-
 
 def lane_app(make: Callable[[Context], LaneClient]) -> ClientApp:
-    """A ClientApp whose client is made for every message, from the node's and the run's configuration."""
+    """Return a ClientApp whose settings depend on the node's or the run's configuration.
+
+    Args:
+        make: Function of Flower's context that returns the client; called for every message.
+
+    Returns:
+        A ClientApp that answers TRAIN, QUERY and EVALUATE messages.
+
+    Examples:
+        >>> from fedlane.flower import LaneClient, lane_app
+        >>> from my_project import Net, my_records  # doctest: +SKIP
+        >>> def make_client(context):
+        ...     epsilon = context.node_config["epsilon"]
+        ...     return LaneClient(model=Net, data=my_records, classes=10, learning_rate=0.3, epsilon=epsilon)
+        >>> app = lane_app(make_client)
+    """
     app = ClientApp()
 
-    def answering(answer: Callable[[LaneClient, Message, Context], Message]) -> Callable[[Message, Context], Message]:
-        def answered(message: Message, context: Context) -> Message:
+    def handler(reply: Callable[[LaneClient, Message, Context], Message]) -> Callable[[Message, Context], Message]:
+        def handle(message: Message, context: Context) -> Message:
             try:
-                return answer(make(context), message, context)
-            except Exception as error:  # Flower would tell the server the error's own words
+                return reply(make(context), message, context)
+            except Exception as error:  # Flower would send the server the error's full text
                 return error_reply(message, error)
 
-        return answered
+        return handle
 
-    app.train()(answering(LaneClient.train))
-    app.query()(answering(LaneClient.query))
-    app.evaluate()(answering(LaneClient.evaluate))
+    app.train()(handler(LaneClient.train))
+    app.query()(handler(LaneClient.query))
+    app.evaluate()(handler(LaneClient.evaluate))
     return app
 
 
-def _arrays(content: RecordDict) -> ArrayRecord:
-    """The one model in a message."""
-    found = list(content.array_records.values())
-    if len(found) != 1:
-        raise InputError(f"a message must carry 1 model, got {len(found)}")
-    return found[0]
+def _report_budget(budget: BudgetReport, account: "PrivacyAccount", uploads: int) -> None:
+    terms = account.entry.terms
+    budget.uploads, budget.max_uploads = uploads, terms.max_uploads
+    budget.epsilon, budget.delta = account.epsilon(uploads), terms.delta
+
+
+def _model_arrays(content: RecordDict) -> ArrayRecord:
+    """Return the only model in a message."""
+    records = list(content.array_records.values())
+    if len(records) != 1:
+        raise InputError(f"a message must contain 1 model, got {len(records)}")
+    return records[0]
 
 
 def _update(arrays: ArrayRecord, size: float) -> RecordDict:
-    """An update as Flower's own strategies expect it."""
+    """Return an update in the form that Flower's strategies expect."""
     return RecordDict({"arrays": arrays, "metrics": MetricRecord({"num-examples": size})})

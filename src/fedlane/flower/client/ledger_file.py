@@ -1,4 +1,4 @@
-"""A client's ledger file: made once, by hand, and opened by its owner alone."""
+"""A client's ledger file: its owner creates it once, and only its owner opens it."""
 
 from pathlib import Path
 
@@ -6,7 +6,23 @@ from fedlane.privacy.ledger import ClientLedger, LedgerError
 
 
 def new_ledger(path: str | Path, client: str) -> Path:
-    """Make a client's first ledger, once; one that exists or existed is refused. Folders are made where needed."""
+    """Create a client's ledger, once.
+
+    Args:
+        path: Path of the new file; missing folders are created.
+        client: Name of the client.
+
+    Returns:
+        The path, with `~` expanded.
+
+    Raises:
+        LedgerError: If the ledger exists, existed before, or cannot be created.
+
+    Examples:
+        >>> import tempfile
+        >>> from fedlane.flower import new_ledger
+        >>> path = new_ledger(f"{tempfile.mkdtemp()}/my.ledger", "client-0")
+    """
     target = Path(path).expanduser()
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -17,12 +33,14 @@ def new_ledger(path: str | Path, client: str) -> Path:
 
 
 def open_ledger(path: Path, client: str) -> ClientLedger:
-    """A client's own ledger, locked; close it after use."""
+    """Open and lock a client's ledger; the caller closes it."""
     try:
         ledger = ClientLedger(path)
     except LedgerError as error:
         hint = (
-            "" if path.exists() else f"; for a new client, once: fedlane.flower.new_ledger({str(path)!r}, {client!r})"
+            ""
+            if path.exists()
+            else f"; for a new client, create it once: fedlane.flower.new_ledger({str(path)!r}, {client!r})"
         )
         raise type(error)(f"{error}{hint}") from error.__cause__
     if ledger.client != client:

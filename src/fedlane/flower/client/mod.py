@@ -1,7 +1,7 @@
-"""LaneMod: lanes, deadlines and timing for a user's own training function, which stays as it is.
+"""LaneMod: lanes, deadlines and timing for a user's own training function, without changing the function.
 
-It adds no privacy: what a function does with its records cannot be seen from outside. For a budget that holds, see
-`LaneClient`.
+It adds no privacy, because the use that a function makes of its records cannot be seen from outside. For a privacy
+budget, use `LaneClient`.
 """
 
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from functools import partial
 from flwr.app import Context, Message, MessageType, RecordDict
 from flwr.clientapp.typing import ClientAppCallable
 
-from fedlane.flower.client.reply import BudgetReport, answer_hello, answer_order, client_name
+from fedlane.flower.client.reply import BudgetReport, client_name, hello_reply, order_reply
 from fedlane.flower.client.switch import LaneSwitch, switch_node
 from fedlane.flower.protocol import KEY, Introduction, Order
 from fedlane.validate import InputError
@@ -18,35 +18,49 @@ from fedlane.validate import InputError
 
 @dataclass(frozen=True, kw_only=True)
 class LaneMod:
-    """A Flower mod: ``app = ClientApp(mods=[lanes])``, then ``app.query()(lanes.introduce)``.
+    """A Flower mod that adds lanes, deadlines and timing to an ordinary training function.
 
-    Orders reach the training function as ordinary messages; its replies leave with a report. Messages without an order
-    pass untouched, so that the app also serves other strategies.
+    Orders reach the function as ordinary messages, and a report is added to its replies. Messages without an order pass
+    unchanged, so that the app also works with other strategies.
+
+    Attributes:
+        size: Number of records, as the server may know it; it is also Flower's `num-examples`.
+        label_counts: Records per class, by which quotas weigh the client; if empty, they use its size.
+        batch_size: Records per step of the training function.
+        local_iterations: Steps per update of the training function. Orders for another number are refused.
+        name: Name of the client; by default `fedlane-name` of the node's configuration, else client-PARTITION, else
+            node-ID.
+        federation: Name of the only federation to serve; None serves any.
+        switch: Lane switch; by default the command `fedlane-switch` of the node's configuration, for example
+            "modem-band --to {lane}", if there is one.
+
+    Examples:
+        >>> from flwr.clientapp import ClientApp
+        >>> from fedlane.flower import LaneMod
+        >>> lanes = LaneMod(size=1200, label_counts=(700, 300, 200), local_iterations=5)
+        >>> app = ClientApp(mods=[lanes])
+        >>> introduce = app.query()(lanes.introduce)
     """
 
     size: float
-    """Records, as the server may know them; Flower's own `num-examples` tells it too."""
     label_counts: tuple[float, ...] = ()
-    """By which quotas weigh the client; empty: by its size alone."""
     batch_size: int = 1
     local_iterations: int = 1
-    """The tau that orders must ask for; the training function does them."""
     name: str | None = None
     federation: str | None = None
     switch: LaneSwitch | None = None
-    """By default the command `fedlane-switch` of the node's configuration, as "modem-band --to {lane}"; else none."""
 
     def __call__(self, message: Message, context: Context, call_next: ClientAppCallable) -> Message:
         if message.metadata.message_type.split(".")[0] != MessageType.TRAIN or KEY not in message.content:
             return call_next(message, context)
 
-        def work(order: Order, spending: BudgetReport) -> RecordDict:
+        def work(order: Order, budget: BudgetReport) -> RecordDict:
             reply = call_next(message, context)
             if reply.has_error():
-                raise InputError(f"the training function answered with Flower's error {reply.error.code}")
+                raise InputError(f"the training function replied with Flower's error {reply.error.code}")
             return reply.content
 
-        return answer_order(
+        return order_reply(
             message,
             name=client_name(self.name, context),
             iterations=self.local_iterations,
@@ -56,8 +70,16 @@ class LaneMod:
         )
 
     def introduce(self, message: Message, context: Context) -> Message:
-        """Say who this is; a query function for the app."""
-        return answer_hello(message, self.federation, lambda: self._introduction(context))
+        """Introduce the client to the server; register it as the app's query function.
+
+        Args:
+            message: QUERY message with the federation's name.
+            context: Flower's context.
+
+        Returns:
+            A reply with the client's name, size and label counts.
+        """
+        return hello_reply(message, self.federation, lambda: self._introduction(context))
 
     def _introduction(self, context: Context) -> Introduction:
         name = client_name(self.name, context)

@@ -1,7 +1,7 @@
-"""How a client answers: orders with a report, whatever happens, and questions with an introduction.
+"""A client's replies: a report to every order, and an introduction to a hello.
 
-What leaves the client in words is FedLane's own: of an error in somebody else's code only the kind is told, since its
-text may quote a record. The client's log has the rest.
+The text that leaves a client is FedLane's own. Of an error in other code only the type is sent, because its message may
+quote a record; the client's log has the message.
 """
 
 import logging
@@ -19,16 +19,16 @@ from fedlane.validate import InputError
 log = logging.getLogger("fedlane.flower")
 _FOLDERS = re.compile(r"(?<![\w.])[~/].*/")
 PRECONDITION = 6
-"""Flower's code for a message that a client cannot work with."""
+"""Flower's error code for a message that a client cannot process."""
 
 
 class Refusal(InputError):
-    """The client will not train for this order, nor for one like it."""
+    """The client will train neither for this order nor for another one like it."""
 
 
 @dataclass
 class BudgetReport:
-    """What a report tells of a client's budget; whoever works on an order keeps it up to date."""
+    """State of the privacy budget for the report, updated by the function that trains."""
 
     uploads: int = 0
     max_uploads: int = 0
@@ -37,18 +37,18 @@ class BudgetReport:
 
 
 def client_name(name: str | None, context: Context) -> str:
-    """The name given, or the node's own: `fedlane-name` of its configuration, else its partition, else its id."""
+    """Return the given name, else `fedlane-name` of the node's configuration, else a name by its partition or id."""
     if name is None:
         config = context.node_config
         partition = config.get("partition-id")
-        given = config.get("fedlane-name", f"node-{context.node_id}" if partition is None else f"client-{partition}")
-        name = str(given)
+        default = f"node-{context.node_id}" if partition is None else f"client-{partition}"
+        name = str(config.get("fedlane-name", default))
     if not name or len(name) > 200 or not name.isprintable():
         raise InputError(f"a client's name must be 1 to 200 printable characters, got {name!r}")
     return name
 
 
-def answer_order(
+def order_reply(
     message: Message,
     *,
     name: str,
@@ -57,18 +57,18 @@ def answer_order(
     switch: LaneSwitch,
     work: Callable[[Order, BudgetReport], RecordDict],
 ) -> Message:
-    """The reply to a TRAIN message: what ``work`` gives, with a report; or a report alone that says why not."""
+    """Reply to a TRAIN message: with the result of ``work`` and a report, or with a report of the failure alone."""
     try:
         order = Order.read(message.content)
     except ProtocolError as error:
         return error_reply(message, error)
     begin = time.perf_counter()
-    spending, switch_s = BudgetReport(), 0.0
+    budget, switch_s = BudgetReport(), 0.0
     content, status, reason = RecordDict(), TRAINED, ""
     try:
-        _check(order, name, iterations, federation)
-        switch_s = _switched(switch, order.lane)
-        content = work(order, spending)
+        _check_order(order, name, iterations, federation)
+        switch_s = _switch_lane(switch, order.lane)
+        content = work(order, budget)
     except Refusal as error:
         status, reason = REFUSED, public_reason(error)
     except Exception as error:
@@ -85,55 +85,57 @@ def answer_order(
         reason=reason,
         compute_s=max(0.0, time.perf_counter() - begin - switch_s),
         switch_s=switch_s,
-        uploads=spending.uploads,
-        max_uploads=spending.max_uploads,
-        epsilon=spending.epsilon,
-        delta=spending.delta,
+        uploads=budget.uploads,
+        max_uploads=budget.max_uploads,
+        epsilon=budget.epsilon,
+        delta=budget.delta,
     ).record()
     return Message(content, reply_to=message)
 
 
-def answer_hello(message: Message, federation: str | None, introduce: Callable[[], Introduction]) -> Message:
-    """The reply to a QUERY message: who this client is; or an error that says why it cannot tell."""
+def hello_reply(message: Message, federation: str | None, introduce: Callable[[], Introduction]) -> Message:
+    """Reply to a QUERY message: with an introduction, or with an error."""
     try:
         hello = Hello.read(message.content)
         if federation is not None and hello.federation != federation:
-            raise InputError(f"this client is of federation {federation!r}, not {hello.federation!r}")
+            raise InputError(f"this client belongs to federation {federation!r}, not {hello.federation!r}")
         return Message(RecordDict({KEY: introduce().record()}), reply_to=message)
     except Exception as error:
         return error_reply(message, error)
 
 
 def error_reply(message: Message, error: Exception) -> Message:
-    """The reply to a message that cannot be answered."""
-    log.warning("no answer: %s", public_reason(error), exc_info=None if isinstance(error, InputError) else error)
+    """Reply to a message with an error."""
+    log.warning(
+        "cannot answer a message: %s", public_reason(error), exc_info=None if isinstance(error, InputError) else error
+    )
     return Message(Error(PRECONDITION, public_reason(error)), reply_to=message)
 
 
 def public_reason(error: Exception) -> str:
-    """What others may know of an error: one line of our own, without folders, or the kind of somebody else's."""
+    """Return what may be sent of an error: FedLane's own message without folders, or the type of any other error."""
     if isinstance(error, InputError):
         return " ".join(_FOLDERS.sub("", word) for word in str(error).split())[:500]
-    return f"{type(error).__name__} (the client's log has more)"
+    return f"{type(error).__name__} (see the client's log)"
 
 
-def _check(order: Order, name: str, iterations: int, federation: str | None) -> None:
+def _check_order(order: Order, name: str, iterations: int, federation: str | None) -> None:
     if order.client != name:
-        raise Refusal(f"the order is for client {order.client!r}, this is {name!r}")
+        raise Refusal(f"the order is for client {order.client!r}, but this is {name!r}")
     if federation is not None and order.federation != federation:
-        raise Refusal(f"the order is from federation {order.federation!r}, this client is of {federation!r}")
+        raise Refusal(f"the order is from federation {order.federation!r}, but this client belongs to {federation!r}")
     if order.iterations != iterations:
-        raise Refusal(f"the order asks for {order.iterations} local iterations, this client's terms say {iterations}")
+        raise Refusal(f"the order is for {order.iterations} local iterations, but this client's terms say {iterations}")
 
 
-def _switched(switch: LaneSwitch, lane: int) -> float:
-    """Switch, and say how long it took."""
+def _switch_lane(switch: LaneSwitch, lane: int) -> float:
+    """Switch to a lane and return the seconds that it took."""
     begin = time.perf_counter()
     try:
         switch(lane)
     except InputError as error:
-        raise InputError(f"lane {lane} could not be switched: {error}") from error
+        raise InputError(f"cannot switch to lane {lane}: {error}") from error
     except Exception as error:
-        log.exception("lane %d could not be switched", lane)
-        raise InputError(f"lane {lane} could not be switched: {type(error).__name__}") from error
+        log.exception("cannot switch to lane %d", lane)
+        raise InputError(f"cannot switch to lane {lane}: {type(error).__name__}") from error
     return time.perf_counter() - begin

@@ -1,9 +1,9 @@
-"""Lane switches: what puts a client's upload onto the lane that it was given.
+"""Lane switches, which direct a client's upload to its assigned lane.
 
-A lane is whatever the operator can switch: a modem's band, an interface, a slice. A switch is anything that is called
-with the lane's number, 0 to N - 1, before the client trains, and raises where it did not succeed. A client whose switch
-fails does not train; it says so, and counts as late. How the model comes down is the base station's side of the same
-lane: `LaneStrategy(before_round=...)`; docs/flower.md has both.
+A lane is anything that the operator can switch: a modem's band, a network interface, a slice. A switch is a callable
+that takes the lane's number, 0 to N - 1, before the client trains, and raises an exception on failure. A client whose
+switch fails reports the failure instead of training, and counts as late. The download is switched by the base station:
+`LaneStrategy(before_round=...)`. See docs/flower.md for both directions.
 """
 
 import contextlib
@@ -22,27 +22,55 @@ from fedlane.validate import InputError
 
 
 class SwitchError(InputError):
-    """The lane could not be switched."""
+    """Switching to a lane failed."""
 
 
 class LaneSwitch(Protocol):
-    """Puts this client onto a lane, or raises."""
+    """A callable that switches this client to a lane, or raises an exception.
+
+    It is called with the lane's number, 0 to N - 1, before the client trains. Any such function is a switch.
+
+    Examples:
+        >>> from fedlane.flower import LaneSwitch
+        >>> def set_band(lane: int) -> None:
+        ...     print(f"AT+BAND={lane}")
+        >>> switch: LaneSwitch = set_band
+        >>> switch(2)
+        AT+BAND=2
+    """
 
     def __call__(self, lane: int, /) -> None: ...
 
 
 class NoSwitch:
-    """Nothing to switch: a lane is the right to take part in a round."""
+    """A switch that does nothing, for lanes that are only permissions to take part in a round.
+
+    Examples:
+        >>> from fedlane.flower import NoSwitch
+        >>> NoSwitch()(0)
+    """
 
     def __call__(self, lane: int, /) -> None:
         pass
 
 
 class CommandSwitch:
-    """A program that switches: ``CommandSwitch("modem-band --to {lane}")``.
+    """A switch that runs a program, without a shell.
 
-    Run without a shell; `{lane}` becomes the number in every argument. An exit status other than 0, or more than
-    ``timeout_s``, is a failure, and the program's whole process group is ended.
+    An exit status other than 0 is a failure. On a timeout, the program's whole process group is killed.
+
+    Args:
+        command: Program and arguments, as one string or as a sequence. `{lane}` is replaced by the lane's number in
+            every argument.
+        timeout_s: Time limit in seconds.
+
+    Raises:
+        InputError: If no argument contains `{lane}`, or the time limit is not positive.
+
+    Examples:
+        >>> from fedlane.flower import CommandSwitch
+        >>> switch = CommandSwitch("test {lane} -lt 3")
+        >>> switch(2)
     """
 
     def __init__(self, command: str | Sequence[str], *, timeout_s: float = 10.0) -> None:
@@ -50,7 +78,7 @@ class CommandSwitch:
         self.timeout_s = timeout_s
         if not any("{lane}" in part for part in self.command[1:]):
             raise InputError(
-                f"a switch's command must have {{lane}} among its arguments, got {shlex.join(self.command)!r}"
+                f"an argument of the switch command must contain {{lane}}, got {shlex.join(self.command)!r}"
             )
         if not timeout_s > 0:
             raise InputError(f"timeout_s must be greater than 0, got {timeout_s}")
@@ -60,7 +88,7 @@ class CommandSwitch:
 
 
 def switch_node(given: LaneSwitch | None, config: Mapping[str, object], lane: int) -> None:
-    """Switch by what is given, else by the command that the node's owner put into its configuration, if any."""
+    """Switch a node's lane by the given switch, else by the command in the node's configuration, if any."""
     if given is not None:
         given(lane)
     elif "fedlane-switch" in config:
@@ -69,21 +97,44 @@ def switch_node(given: LaneSwitch | None, config: Mapping[str, object], lane: in
 
 @dataclass(frozen=True)
 class Via:
-    """How to reach the server over one lane."""
+    """The route to the server over one lane.
+
+    Attributes:
+        interface: Name of the network interface.
+        gateway: Address of the next hop; None if the server is on the interface's own link, or if the link is
+            point-to-point.
+
+    Examples:
+        >>> from fedlane.flower import Via
+        >>> Via("wwan0", "10.1.0.1")
+        Via(interface='wwan0', gateway='10.1.0.1')
+    """
 
     interface: str
     gateway: str | None = None
-    """The next hop; None where the server is on the interface's own link, or the link has two ends only."""
 
 
 class PolicyRoutingSwitch:
-    """Linux policy routing: traffic to the server, and nothing else, leaves by the lane's interface.
+    """A switch that uses Linux policy routing: traffic to the server leaves by the lane's interface.
 
-    One routing table of its own holds one route to the server, which is replaced at once; the main table stays as it
-    is. Connections that are open follow the route. The client needs one ``source`` address that all lanes carry (on
-    `lo` or a dummy interface), or else an open connection keeps the address of the lane on which it began. Needs
-    CAP_NET_ADMIN. Where a lane's interface goes down, the kernel drops its route and the main table serves until the
-    next switch, so that the client stays in reach.
+    A separate routing table holds one route, to the server, which is replaced atomically; the main table and all other
+    traffic are not affected. Open connections follow the route. Needs CAP_NET_ADMIN. If a lane's interface goes down,
+    the kernel drops the route, and the main table is used until the next switch, so that the client stays reachable.
+
+    Args:
+        server: IP address of the server.
+        lanes: Route of each lane, in order; a string names an interface without a gateway.
+        source: Address of the client that all lanes carry (on `lo` or a dummy interface). Without one, an open
+            connection keeps the address of the lane on which it was opened.
+        table: Number of the routing table, which nothing else may use.
+        timeout_s: Time limit in seconds of each `ip` command.
+
+    Raises:
+        InputError: If an address is not an IP address, there are no lanes, or the table is reserved.
+
+    Examples:
+        >>> from fedlane.flower import PolicyRoutingSwitch, Via
+        >>> switch = PolicyRoutingSwitch("192.0.2.1", [Via("wwan0", "10.1.0.1"), "wlan0"], source="10.9.0.2")
     """
 
     def __init__(
@@ -99,11 +150,11 @@ class PolicyRoutingSwitch:
             self.server = ipaddress.ip_address(server)
             self.source = None if source is None else ipaddress.ip_address(source)
         except ValueError as error:
-            raise InputError(f"a switch needs addresses, not names: {error}") from None
+            raise InputError(f"server and source must be IP addresses: {error}") from None
         if not lanes:
             raise InputError("lanes must name at least 1 interface, got none")
         if not 1 <= table < 2**31 or table in (253, 254, 255):
-            raise InputError(f"table must be a routing table of its own, 1 to 2147483647 but 253 to 255, got {table}")
+            raise InputError(f"table must be from 1 to 2147483647, but not 253, 254 or 255, got {table}")
         self.lanes = tuple(Via(lane) if isinstance(lane, str) else lane for lane in lanes)
         self.table, self.timeout_s = table, timeout_s
 
@@ -117,38 +168,40 @@ class PolicyRoutingSwitch:
         rule = ["to", str(self.server), "lookup", str(self.table)]
         if not json.loads(self._ip("-json", "rule", "show", *rule) or "[]"):
             self._ip("rule", "add", "priority", str(self.table), *rule)
-        # What counts is where a packet would really go: another rule may come first.
-        taken = json.loads(self._ip("-json", "route", "get", str(self.server)))[0].get("dev")
-        if taken != via.interface:
+        # Check where a packet would actually go, because another rule may come first.
+        interface = json.loads(self._ip("-json", "route", "get", str(self.server)))[0].get("dev")
+        if interface != via.interface:
             raise SwitchError(
-                f"traffic to {self.server} leaves by {taken}, not by {via.interface}: another rule is first"
+                f"traffic to {self.server} leaves by {interface}, not by {via.interface}: another rule has precedence"
             )
 
     def remove(self) -> None:
-        """Take rule and route away again."""
-        for words in (
+        """Remove the rule and the route."""
+        for arguments in (
             ["rule", "del", "to", str(self.server), "lookup", str(self.table)],
             ["route", "flush", *self._table],
         ):
             with contextlib.suppress(SwitchError):
-                self._ip(*words)
+                self._ip(*arguments)
 
     @property
     def _table(self) -> list[str]:
         return ["table", str(self.table)]
 
-    def _ip(self, *words: str) -> str:
-        return run_program(["ip", f"-{self.server.version}", *words], self.timeout_s)
+    def _ip(self, *arguments: str) -> str:
+        return run_program(["ip", f"-{self.server.version}", *arguments], self.timeout_s)
 
 
 def run_program(argv: Sequence[str], timeout_s: float) -> str:
-    """What a program says, if it ends well and in time; else a `SwitchError` with its last line."""
-    # Files, not pipes: a daemon that the program leaves behind may hold them open for good.
-    with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as said:
+    """Return a program's output; raise `SwitchError` with its last error line if it fails or takes too long."""
+    # Files, not pipes: a daemon that the program leaves behind could hold pipes open forever.
+    with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as errors:
         try:
-            process = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=out, stderr=said, start_new_session=True)
+            process = subprocess.Popen(
+                argv, stdin=subprocess.DEVNULL, stdout=out, stderr=errors, start_new_session=True
+            )
         except OSError as error:
-            raise SwitchError(f"{argv[0]} cannot be run: {error.strerror}") from error
+            raise SwitchError(f"cannot run {argv[0]}: {error.strerror}") from error
         try:
             status = process.wait(timeout_s)
         except subprocess.TimeoutExpired:
@@ -156,8 +209,8 @@ def run_program(argv: Sequence[str], timeout_s: float) -> str:
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()
             raise SwitchError(f"{argv[0]} took longer than {timeout_s:g} s") from None
-        said.seek(0)
-        lines = said.read(4096).decode(errors="replace").strip().splitlines()
+        errors.seek(0)
+        lines = errors.read(4096).decode(errors="replace").strip().splitlines()
         if status != 0:
             raise SwitchError(f"{argv[0]} failed with status {status}{': ' + lines[-1][:200] if lines else ''}")
         out.seek(0)

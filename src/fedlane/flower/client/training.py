@@ -1,4 +1,4 @@
-"""One upload of a real client: its records, its mechanism, and the ledger that pays before anything is trained."""
+"""One upload of a real client: its records, its mechanism, and the ledger that is charged before training."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ from fedlane.validate import InputError, at_least, positive
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingTerms:
-    """How a client trains, and what it agreed to. Without an epsilon: plain training, no privacy."""
+    """How a client trains, and the privacy terms that it agreed to. `epsilon` None means training without privacy."""
 
     learning_rate: float
     batch_size: int
@@ -49,99 +49,98 @@ class TrainingTerms:
 
 @dataclass(frozen=True)
 class PrivacyAccount:
-    """An open ledger's account of one data set, and the mechanism that goes with it."""
+    """A data set's account in an open ledger, with the mechanism that it pays for."""
 
-    ledger: ClientLedger
-    dataset: str
     spec: MechanismSpec
-    account: Account
+    entry: Account
+    """The account as the ledger holds it."""
     histogram: tuple[float, ...]
-    """The label counts as released, noise included; some may be negative."""
+    """Released label counts, with noise; some may be negative."""
 
     @property
     def size(self) -> float:
-        """Records, as released: unbiased, but at least 1."""
+        """Released number of records: the noisy counts' sum, but at least 1."""
         return max(1.0, round(sum(self.histogram), 1))
 
     @property
     def upload_noise(self) -> float:
-        """The deviation of an upload's noise in units of eta C."""
+        """Standard deviation of an upload's noise in units of eta C."""
         spec = self.spec
         return float(spec.step_noise[0, 0]) * spec.local_iterations**0.5 / float(spec.batch_size[0, 0])
 
     def epsilon(self, uploads: int) -> float:
-        """Spent after some uploads; from the user's cache but the first time."""
-        terms = self.account.terms
+        """Return the epsilon spent after some uploads. The first call computes it and fills the user's cache."""
+        terms = self.entry.terms
         return float(epsilon_curve(terms, terms.max_uploads)[uploads])
 
 
 def open_privacy_account(
-    ledger: ClientLedger, dataset: str, recipe: TrainingTerms, label_counts: IntArray
+    ledger: ClientLedger, dataset: str, terms: TrainingTerms, label_counts: IntArray
 ) -> PrivacyAccount:
-    """The account of a data set, opened the first time: the noise is calibrated then, and the histogram released.
+    """Open a data set's account. The first time, calibrate the noise and release the label histogram.
 
-    Later the noise comes from the ledger, and all other terms must be the same as they were.
+    Later, the noise is read from the ledger, and all other terms must equal those in the ledger.
     """
-    known = ledger.accounts.get(dataset)
-    spec = _mechanism(recipe, int(label_counts.sum()), known.terms if known else None)
+    existing = ledger.accounts.get(dataset)
+    spec = _mechanism(terms, int(label_counts.sum()), existing.terms if existing else None)
     ledger.open_account(dataset, Terms.of(spec, 0, 0))
     histogram = ledger.histogram(
         dataset, lambda: (label_counts + spec.histogram_noise * system_normals(len(label_counts))).tolist()
     )
-    return PrivacyAccount(ledger, dataset, spec, ledger.accounts[dataset], histogram)
+    return PrivacyAccount(spec, ledger.accounts[dataset], histogram)
 
 
-def _mechanism(recipe: TrainingTerms, size: int, terms: Terms | None) -> MechanismSpec:
-    """One client's mechanism. With the noise that its ledger holds already, nothing is calibrated."""
-    assert recipe.epsilon is not None
-    if terms is None:
+def _mechanism(terms: TrainingTerms, size: int, ledger_terms: Terms | None) -> MechanismSpec:
+    """Return the client's mechanism, calibrated unless its ledger already has the noise."""
+    assert terms.epsilon is not None
+    if ledger_terms is None:
         return make_mechanism(
             "rigorous",
-            np.array([float(recipe.epsilon)]),
-            np.array([float(recipe.delta)]),
+            np.array([float(terms.epsilon)]),
+            np.array([float(terms.delta)]),
             np.array([[size]]),
-            clip_norm=recipe.clip_norm,
-            batch_size=np.array([recipe.batch_size]),
-            local_iterations=recipe.local_iterations,
-            max_uploads=np.array([recipe.max_uploads]),
-            histogram_noise=float(recipe.histogram_noise),
-            least_noise=recipe.least_noise,
+            clip_norm=terms.clip_norm,
+            batch_size=np.array([terms.batch_size]),
+            local_iterations=terms.local_iterations,
+            max_uploads=np.array([terms.max_uploads]),
+            histogram_noise=float(terms.histogram_noise),
+            least_noise=terms.least_noise,
         )
-    batch = min(recipe.batch_size, size)
+    batch = min(terms.batch_size, size)
     return MechanismSpec(
         name="rigorous",
         sampling="poisson",
-        clip_norm=recipe.clip_norm,
-        local_iterations=recipe.local_iterations,
-        asked_batch=np.array([recipe.batch_size]),
+        clip_norm=terms.clip_norm,
+        local_iterations=terms.local_iterations,
+        asked_batch=np.array([terms.batch_size]),
         batch_size=np.array([[batch]]),
         sample_rate=np.array([[batch / size]]),
-        step_noise=np.array([[terms.step_noise]]),
+        step_noise=np.array([[ledger_terms.step_noise]]),
         upload_noise=np.zeros((1, 1)),
-        epsilon=np.array([float(recipe.epsilon)]),
-        delta=np.array([float(recipe.delta)]),
-        max_uploads=np.array([recipe.max_uploads]),
-        histogram_noise=float(recipe.histogram_noise),
+        epsilon=np.array([float(terms.epsilon)]),
+        delta=np.array([float(terms.delta)]),
+        max_uploads=np.array([terms.max_uploads]),
+        histogram_noise=float(terms.histogram_noise),
     )
 
 
 @dataclass(frozen=True)
 class LocalTrainer:
-    """A client ready to train: the model it was sent, checked, and its records."""
+    """A client's model as the server sent it, checked, and the records to train it on."""
 
     model: Model
     weights: Tensor
-    """(1, d): as the server sent them."""
-    sent: Mapping[str, NDArray[Any]]
-    """The same as named arrays."""
+    """(1, d): the weights that the server sent."""
+    received: Mapping[str, NDArray[Any]]
+    """The same weights as named arrays."""
     data: ClientData
 
     @classmethod
     def of(
-        cls, model: Model, sent: Mapping[str, NDArray[Any]], inputs: Tensor, labels: Tensor, classes: int
+        cls, model: Model, received: Mapping[str, NDArray[Any]], inputs: Tensor, labels: Tensor, classes: int
     ) -> "LocalTrainer":
-        """Refuses a model that no honest server sends."""
-        weights = as_flat(model, sent)
+        """Prepare training; raise `InputError` for a model that no honest server sends."""
+        weights = as_flat(model, received)
         check_global_model(weights)
         size = len(labels)
         data = ClientData(
@@ -152,33 +151,33 @@ class LocalTrainer:
             start=torch.zeros(1, 1, dtype=torch.int64),
             size=torch.tensor([[size]]),
         )
-        return cls(model, weights, sent, data)
+        return cls(model, weights, received, data)
 
-    def trained_privately(self, books: PrivacyAccount, learning_rate: float) -> ArrayRecord:
-        """The update: tau Poisson-sampled, clipped and noised steps, by the operating system's randomness.
+    def train_privately(self, account: PrivacyAccount, learning_rate: float) -> ArrayRecord:
+        """Return the update of tau Poisson-sampled steps with clipping, noise and the operating system's randomness.
 
         The upload must have been reserved in the ledger.
         """
-        rows = system_rows(books.spec, len(self.data.targets))
-        return self._trained(rows, learning_rate, books.spec.clip_norm)
+        batch = system_rows(account.spec, len(self.data.targets))
+        return self._train(batch, learning_rate, account.spec.clip_norm)
 
-    def trained_plainly(self, recipe: TrainingTerms) -> ArrayRecord:
-        """The update of plain SGD: tau steps on b distinct records each, no clipping, no noise."""
+    def train_plainly(self, terms: TrainingTerms) -> ArrayRecord:
+        """Return the update of plain SGD: tau steps on b distinct records each, without clipping or noise."""
         size, rng = len(self.data.targets), np.random.default_rng()
-        batch = min(recipe.batch_size, size)
-        chosen = np.stack([rng.choice(size, batch, replace=False) for _ in range(recipe.local_iterations)])
-        rows = TrainingBatch(
-            indices=torch.from_numpy(chosen)[None],
+        batch_size = min(terms.batch_size, size)
+        indices = np.stack([rng.choice(size, batch_size, replace=False) for _ in range(terms.local_iterations)])
+        batch = TrainingBatch(
+            indices=torch.from_numpy(indices)[None],
             mask=torch.empty(0),
-            batch_size=torch.tensor([batch]),
+            batch_size=torch.tensor([batch_size]),
             step_noise=torch.zeros(1),
         )
-        return self._trained(rows, recipe.learning_rate, None)
+        return self._train(batch, terms.learning_rate, None)
 
-    def _trained(self, rows: TrainingBatch, learning_rate: float, clip_norm: float | None) -> ArrayRecord:
+    def _train(self, batch: TrainingBatch, learning_rate: float, clip_norm: float | None) -> ArrayRecord:
         weights = self.weights.clone()
         with torch.no_grad():
-            train_locally(self.model, weights, self.data, rows, learning_rate, clip_norm)
+            train_locally(self.model, weights, self.data, batch, learning_rate, clip_norm)
         if not bool(torch.isfinite(weights).all()):
-            raise InputError("training did not stay finite: nothing is sent")
-        return as_arrays(self.model, weights[0], self.sent)
+            raise InputError("training diverged to non-finite weights: nothing is sent")
+        return as_arrays(self.model, weights[0], self.received)

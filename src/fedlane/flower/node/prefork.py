@@ -1,10 +1,10 @@
-"""Where a node's ClientApps are born: a process that has imported Flower once, and is copied for every message.
+"""Pre-forked worker processes for a node's ClientApps: a server that has imported Flower once forks for each message.
 
-Flower starts a new `flwr-clientapp` for every message, and most of what a small one does is to import Flower: about a
-second of a processor. SuperExec finds that command on its PATH, so a node can put another of the same name before it:
-one that hands its arguments and its open files over to the nursery, which forks. Every message still has a process of
-its own, and nothing that a message brings runs in the nursery itself. Where the hand-over does not succeed, the command
-that was found is run after all; never both, since a child that cannot say so is not born.
+Flower starts a new `flwr-clientapp` for every message, and a small app spends most of its time importing Flower: about
+a second of CPU time. SuperExec looks that command up on its PATH, so a node can put another command of the same name
+first: one that passes its arguments and its open files to the prefork server, which forks. Every message still has its
+own process, and no code of a message runs in the server itself. If the server does not confirm that it has forked, the
+original command runs instead. Never both run: a child that cannot confirm its start exits.
 """
 
 import contextlib
@@ -31,44 +31,46 @@ logger = logging.getLogger("fedlane.flower")
 
 COMMAND = "flwr-clientapp"
 STARTED = b"1"
-_PIECE = 65536
+_FALLBACK = "Flower starts its apps itself"
+_CHUNK_BYTES = 65536
 _REQUEST_TIMEOUT_S = 5.0
-_LONGEST = 100
-"""Bytes of a socket's path; Linux has 108."""
-_HAND_OVER = """\
+_MAX_PATH_BYTES = 100
+"""Longest path of a socket; Linux allows 108 bytes."""
+_REQUEST_SCRIPT = """\
 import json, socket, sys
-door, *arguments = sys.argv[1:]
-with socket.socket(socket.AF_UNIX) as line:
-    line.settimeout(5.0)
-    line.connect(door)
-    socket.send_fds(line, [json.dumps(arguments).encode()], [0, 1, 3])  # 3: our errors' own place is elsewhere
-    line.shutdown(socket.SHUT_WR)
+path, *arguments = sys.argv[1:]
+with socket.socket(socket.AF_UNIX) as connection:
+    connection.settimeout(5.0)
+    connection.connect(path)
+    socket.send_fds(connection, [json.dumps(arguments).encode()], [0, 1, 3])  # 3: the app's stderr; ours is discarded
+    connection.shutdown(socket.SHUT_WR)
     try:
-        word = line.recv(1)
+        reply = connection.recv(1)
     except TimeoutError:
-        line.shutdown(socket.SHUT_RD)  # from now on nobody can be born; somebody may have been a moment ago
-        word = line.recv(1)
-sys.exit(word != b"1")
+        connection.shutdown(socket.SHUT_RD)  # from now on no child can start, but one may have started just before
+        reply = connection.recv(1)
+sys.exit(reply != b"1")
 """
 
 
 @contextlib.contextmanager
 def prefork_server(look_s: float, preload: Sequence[str] = ()) -> Iterator[None]:
-    """While this lasts, ClientApps of what this process starts are born in a nursery, with these modules imported.
+    """Run a prefork server for the ClientApps of the processes that this process starts.
 
-    They look every ``look_s`` whether their model is there. Only this user can reach the nursery. Where there can be
-    none, which is logged, Flower starts its apps its own way.
+    The server imports the modules of ``preload`` first. Its ClientApps check every ``look_s`` seconds whether their
+    model has arrived. Only this user can connect to the server. If no server can run, a warning is logged and Flower
+    starts its apps itself.
     """
-    found, path = shutil.which(COMMAND), os.environ.get("PATH", os.defpath)
-    real = Path(sys.executable).with_name(COMMAND)
-    if sys.platform != "linux" or found is None or not real.exists() or not real.samefile(found):
-        logger.warning("apps start as Flower has it: copying them needs Linux, and %s beside this Python", COMMAND)
+    on_path, path = shutil.which(COMMAND), os.environ.get("PATH", os.defpath)
+    command = Path(sys.executable).with_name(COMMAND)
+    if sys.platform != "linux" or on_path is None or not command.exists() or not command.samefile(on_path):
+        logger.warning("%s: pre-forking needs Linux, and %s in the same folder as Python", _FALLBACK, COMMAND)
         yield
         return
     try:
-        folder, process = _start(real, look_s, preload)
+        folder, process = _start(command, look_s, preload)
     except OSError as error:
-        logger.warning("apps start as Flower has it: no nursery can be made: %s", error)
+        logger.warning("%s: cannot start the prefork server: %s", _FALLBACK, error)
         yield
         return
     os.environ["PATH"] = f"{folder / 'bin'}{os.pathsep}{path}"
@@ -76,17 +78,18 @@ def prefork_server(look_s: float, preload: Sequence[str] = ()) -> Iterator[None]
         yield
     finally:
         os.environ["PATH"] = path
-        process.kill()  # whoever was born lives on
+        process.kill()  # its children continue
         process.communicate()
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _start(real: Path, look_s: float, preload: Sequence[str]) -> tuple[Path, "subprocess.Popen[bytes]"]:
-    """A nursery, and the folder with its door and our command."""
+def _start(command: Path, look_s: float, preload: Sequence[str]) -> tuple[Path, "subprocess.Popen[bytes]"]:
+    """Start a server; return its process, and the folder of its socket and of the command that connects to it."""
     folder = Path(tempfile.mkdtemp(prefix="fedlane-"))
     try:
-        _write_command(folder, str(real))
-        # The end of its input is the sign that we are gone. -P: what lies in our folder is not its to import.
+        _write_command(folder, str(command))
+        # The server exits at the end of its input, that is, when this process is gone. -P: it imports nothing from the
+        # current folder.
         argv = [sys.executable, "-P", "-m", "fedlane.flower.node.prefork", str(folder), str(look_s), *preload]
         return folder, subprocess.Popen(argv, stdin=subprocess.PIPE)
     except BaseException:
@@ -94,53 +97,53 @@ def _start(real: Path, look_s: float, preload: Sequence[str]) -> tuple[Path, "su
         raise
 
 
-def _write_command(folder: Path, real: str) -> None:
-    """Our command: hand over, or else run the real one."""
-    ours, door = folder / "bin" / COMMAND, _socket_path(folder)
-    if len(os.fsencode(door)) > _LONGEST:
-        raise OSError(f"the name of {door} is too long for a socket (TMPDIR)")
-    ours.parent.mkdir()
-    hand_over = shlex.join([sys.executable, "-IS", "-c", _HAND_OVER, str(door)])
-    ours.write_text(f'#!/bin/sh\n{hand_over} "$@" 3>&2 2>/dev/null && exit 0\nexec {shlex.quote(real)} "$@"\n')
-    ours.chmod(0o700)
+def _write_command(folder: Path, original: str) -> None:
+    """Write the command that sends a request to the server, and runs the original command if that fails."""
+    command, socket_path = folder / "bin" / COMMAND, _socket_path(folder)
+    if len(os.fsencode(socket_path)) > _MAX_PATH_BYTES:
+        raise OSError(f"the path {socket_path} is too long for a socket (see TMPDIR)")
+    command.parent.mkdir()
+    request = shlex.join([sys.executable, "-IS", "-c", _REQUEST_SCRIPT, str(socket_path)])
+    command.write_text(f'#!/bin/sh\n{request} "$@" 3>&2 2>/dev/null && exit 0\nexec {shlex.quote(original)} "$@"\n')
+    command.chmod(0o700)
 
 
 def _socket_path(folder: Path) -> Path:
-    return folder / "door"
+    return folder / "socket"
 
 
 def main() -> None:
-    """Wait for hand-overs until whoever started this is gone: FOLDER LOOK_S [MODULE ...]."""
+    """Run the server until the process that started it is gone. Arguments: FOLDER LOOK_S [MODULE ...]."""
     for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, signal.SIG_IGN)  # they are meant for the node, whose end is the nursery's
+        signal.signal(number, signal.SIG_IGN)  # they are meant for the node, and the server exits with the node
     folder, look_s, *preload = sys.argv[1:]
-    born = None
+    arguments = None
     try:
         (entry,) = importlib.metadata.entry_points(group="console_scripts", name=COMMAND)
         app = entry.load()
         look_for_the_model_every(float(look_s))
         for name in preload:
             importlib.import_module(name)
-        if not _can_be_copied():
-            sys.exit("fedlane-supernode: apps start as Flower has it: a module of --preload keeps a thread running")
+        if not _can_fork():
+            sys.exit(f"fedlane-supernode: {_FALLBACK}: a module of --preload keeps a thread running")
         gc.collect()
-        gc.freeze()  # what all children share is not written to
-        with socket.socket(socket.AF_UNIX) as door:
-            door.bind(str(_socket_path(Path(folder))))
-            door.listen(16)
-            born = _serve_until_child(door)
-    except Exception as error:  # a module of somebody else's, or the door
-        sys.exit(f"fedlane-supernode: apps start as Flower has it: {type(error).__name__}: {error}")
+        gc.freeze()  # the collector must not write to the pages that all children share
+        with socket.socket(socket.AF_UNIX) as listener:
+            listener.bind(str(_socket_path(Path(folder))))
+            listener.listen(16)
+            arguments = _serve_until_child(listener)
+    except Exception as error:  # from a preloaded module, or the socket
+        sys.exit(f"fedlane-supernode: {_FALLBACK}: {type(error).__name__}: {error}")
     finally:
-        if born is None:  # the nursery's own end: nobody else may be left to tidy up
+        if arguments is None:  # the server itself exits, and the node may not be there to remove the folder
             shutil.rmtree(folder, ignore_errors=True)
-    if born is not None:
-        sys.argv = [COMMAND, *born]
+    if arguments is not None:
+        sys.argv = [COMMAND, *arguments]
         sys.exit(app())
 
 
-def _can_be_copied() -> bool:
-    """Whether a fork loses nothing: all threads are ours, but those that end by themselves at a fork, as OpenBLAS's."""
+def _can_fork() -> bool:
+    """Return whether a fork loses no thread, apart from those that stop by themselves at a fork, such as OpenBLAS's."""
     sys.stdout.flush()
     child = os.fork()
     if child == 0:
@@ -149,44 +152,44 @@ def _can_be_copied() -> bool:
     return sum(1 for _ in Path("/proc/self/task").iterdir()) == 1
 
 
-def _serve_until_child(door: socket.socket) -> list[str] | None:
-    """Fork for every hand-over. In a child, returns its arguments; in the nursery None, at the end."""
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for a child
+def _serve_until_child(listener: socket.socket) -> list[str] | None:
+    """Fork for every request. Return the request's arguments in a child, and None in the server at its end."""
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for the children
     while True:
-        ready, _, _ = select.select([door, sys.stdin], [], [])
+        ready, _, _ = select.select([listener, sys.stdin], [], [])
         if sys.stdin in ready:
             return None
-        with contextlib.suppress(OSError, ValueError), door.accept()[0] as line:
-            line.settimeout(_REQUEST_TIMEOUT_S)
-            arguments, files = _receive_request(line)
+        with contextlib.suppress(OSError, ValueError), listener.accept()[0] as connection:
+            connection.settimeout(_REQUEST_TIMEOUT_S)
+            arguments, files = _receive_request(connection)
             try:
                 if os.fork() == 0:
-                    _become_child(line, files)
+                    _become_child(connection, files)
                     return arguments
             finally:
                 for file in files:
                     os.close(file)
 
 
-def _receive_request(line: socket.socket) -> tuple[list[str], list[int]]:
-    """A hand-over: arguments, and the three open files that came with the first bytes."""
-    said, files, _, _ = socket.recv_fds(line, _PIECE, 3)
+def _receive_request(connection: socket.socket) -> tuple[list[str], list[int]]:
+    """Receive a request: arguments, and the three open files that come with its first bytes."""
+    request, files, _, _ = socket.recv_fds(connection, _CHUNK_BYTES, 3)
     try:
-        while piece := line.recv(_PIECE):
-            said += piece
+        while chunk := connection.recv(_CHUNK_BYTES):
+            request += chunk
         if len(files) != 3:
-            raise ValueError("not all files came")
-        return [str(word) for word in json.loads(said)], files
+            raise ValueError(f"a request must come with 3 open files, got {len(files)}")
+        return [str(argument) for argument in json.loads(request)], files
     except BaseException:
         for file in files:
             os.close(file)
         raise
 
 
-def _become_child(line: socket.socket, files: Sequence[int]) -> None:
-    """Say so, and be as a process that was just started: its own open files, signals and random numbers."""
+def _become_child(connection: socket.socket, files: Sequence[int]) -> None:
+    """Confirm the start, and reset open files, signals and random numbers to those of a new process."""
     try:
-        line.sendall(STARTED)  # fails where whoever handed over has given up, and runs the real command
+        connection.sendall(STARTED)  # fails if the caller has given up, and so runs the original command
         for number, file in enumerate(files):
             os.dup2(file, number)
         for signal_number in (signal.SIGTERM, signal.SIGCHLD):

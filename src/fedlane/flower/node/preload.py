@@ -1,4 +1,4 @@
-"""What a private client with a PyTorch model needs, for `fedlane-supernode --preload fedlane.flower.node.preload`."""
+"""The imports of a private PyTorch client, for `fedlane-supernode --preload fedlane.flower.node.preload`."""
 
 import contextlib
 import importlib
@@ -8,4 +8,4 @@ import fedlane.flower.client.weights
 import fedlane.privacy.ledger  # noqa: F401
 
 with contextlib.suppress(ImportError):
-    importlib.import_module("torch._dynamo")  # which torch.func imports when it is first used: seconds
+    importlib.import_module("torch._dynamo")  # torch.func imports it on first use, which takes seconds

@@ -19,7 +19,7 @@ from fedlane.records import Problem
 from fedlane.scenario import Scenario
 from fedlane.scheduling.registry import resolved_parameters
 from fedlane.simulation.results import Run, summarise
-from fedlane.simulation.trace import tables
+from fedlane.simulation.tables import run_tables
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ def make_run(
     problem, trace = scheduler.problem, scheduler.trace.played()
     nowhere = Topology(np.full((1, problem.clients, 2), np.nan), np.full((1, problem.channels, 2), np.nan))
     world = _World(scenario, (scheduler.seed,), nowhere, problem)
-    made = tables(trace, world, scheduler.quota, None)
+    made = run_tables(trace, world, scheduler.quota, None)
     for name in ("clients", "channels"):
         made[name] = _with(made[name], **{key: pa.nulls(len(made[name]), pa.float64()) for key in ("x_m", "y_m")})
     made["clients"] = _with(

@@ -119,10 +119,9 @@ class Scheduler:
 
     def arrays(self) -> dict[str, np.ndarray[Any, Any]]:
         """All that a checkpoint needs, by name."""
-        played = self.trace.played()
         return {
             **{f"state.{key}": np.asarray(value) for key, value in self.state.items()},
-            **{f"trace.{key}": value for key, value in played.arrays().items()},
+            **self.trace.saved(),
             "quotas": self.problem.quotas,
             "queue": self.queue,
             "epsilon": self.epsilon[: self.round],
@@ -141,9 +140,7 @@ class Scheduler:
         self.state = {key: arrays[f"state.{key}"].copy() for key in self.state}
         self.queue = arrays["queue"].copy()
         self.epsilon[:played] = arrays["epsilon"]
-        for key, array in self.trace.arrays().items():
-            array[:, :played] = arrays[f"trace.{key}"]
-        self.trace.rounds = played
+        self.trace.restore(arrays, self.problem.deadline_s)
 
 
 def laid_into(fresh: NDArray[Any], learned: NDArray[Any]) -> NDArray[Any]:

@@ -1,7 +1,7 @@
-"""Who is who: a certificate authority, the server's certificate, and a key for every node.
+"""Certificates and keys: an authority, the server's certificate, and a key pair for each node.
 
-A node trusts the server by the authority's certificate; the server knows a node by its registered public key.
-Private keys are written readable by their owner alone.
+A node verifies the server by the authority's certificate; the server recognises a node by its registered public key.
+Only the owner can read the private keys.
 """
 
 import datetime
@@ -24,24 +24,34 @@ _CLOCK_SLACK = datetime.timedelta(hours=1)
 
 @dataclass(frozen=True)
 class ServerFiles:
-    """What the server shows (certificate, key) and what nodes check it against (authority)."""
+    """Files of the server's certificate, and of the authority that issued it."""
 
     authority: Path
-    """The one file that nodes need."""
+    """The authority's certificate, which every node needs."""
     certificate: Path
     key: Path
+    """The server's private key."""
 
 
 @dataclass(frozen=True)
 class NodeFiles:
-    """A node's private key, and the public half that the operator registers."""
+    """A node's private key, and the public key that the operator registers."""
 
     private: Path
     public: Path
 
 
 def make_server_files(folder: Path, addresses: Sequence[str], *, days: int = 30) -> ServerFiles:
-    """An authority and a server certificate for host names and IP addresses; the authority's key is never written."""
+    """Create an authority and a server certificate. The authority's private key is never written.
+
+    Args:
+        folder: Folder for `ca.crt`, `server.crt` and `server.key`; created if needed.
+        addresses: Host names and IP addresses of the server.
+        days: Validity of both certificates, in days.
+
+    Raises:
+        InputError: If `server.key` exists already, or there are no addresses.
+    """
     at_least("days", days, 1)
     if not addresses:
         raise InputError("addresses must name at least one host or IP address")
@@ -52,7 +62,7 @@ def make_server_files(folder: Path, addresses: Sequence[str], *, days: int = 30)
     authority = (
         _builder(issuer, issuer, authority_key.public_key(), days)
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-        .add_extension(_usage(sign_certificates=True), critical=True)
+        .add_extension(_key_usage(sign_certificates=True), critical=True)
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(authority_key.public_key()), critical=False)
         .sign(authority_key, hashes.SHA384())
     )
@@ -60,13 +70,13 @@ def make_server_files(folder: Path, addresses: Sequence[str], *, days: int = 30)
     certificate = (
         _builder(subject, issuer, key.public_key(), days)
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-        .add_extension(_usage(sign_certificates=False), critical=True)
+        .add_extension(_key_usage(sign_certificates=False), critical=True)
         .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
-        .add_extension(x509.SubjectAlternativeName([_name(address) for address in addresses]), critical=False)
+        .add_extension(x509.SubjectAlternativeName([_general_name(address) for address in addresses]), critical=False)
         .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(authority_key.public_key()), critical=False)
         .sign(authority_key, hashes.SHA384())
     )
-    _write_secret(  # first: where there is a key already, its certificate must stay, too
+    _write_secret(  # first, so that an existing key keeps its certificate
         files.key,
         key.private_bytes(_PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()),
     )
@@ -76,7 +86,15 @@ def make_server_files(folder: Path, addresses: Sequence[str], *, days: int = 30)
 
 
 def make_node_files(folder: Path, name: str) -> NodeFiles:
-    """A key pair on P-384 in OpenSSH's form, which Flower's node authentication reads."""
+    """Create a P-384 key pair in OpenSSH's format, which Flower's node authentication reads.
+
+    Args:
+        folder: Folder for the two files; created if needed.
+        name: File name of the private key; the public key is `NAME.pub`.
+
+    Raises:
+        InputError: If the private key exists already.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     files = NodeFiles(folder / name, folder / f"{name}.pub")
     key = ec.generate_private_key(ec.SECP384R1())
@@ -104,7 +122,7 @@ def _builder(
     )
 
 
-def _usage(*, sign_certificates: bool) -> x509.KeyUsage:
+def _key_usage(*, sign_certificates: bool) -> x509.KeyUsage:
     return x509.KeyUsage(
         digital_signature=not sign_certificates,
         key_cert_sign=sign_certificates,
@@ -118,7 +136,7 @@ def _usage(*, sign_certificates: bool) -> x509.KeyUsage:
     )
 
 
-def _name(address: str) -> x509.GeneralName:
+def _general_name(address: str) -> x509.GeneralName:
     try:
         return x509.IPAddress(ipaddress.ip_address(address))
     except ValueError:
@@ -126,10 +144,10 @@ def _name(address: str) -> x509.GeneralName:
 
 
 def _write_secret(path: Path, content: bytes) -> None:
-    """Write a file that only its owner may read; an existing one is refused, never replaced."""
+    """Write a new file that only its owner can read; raise `InputError` if it exists."""
     try:
         handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     except FileExistsError:
-        raise InputError(f"{path} exists already: a key is never overwritten") from None
+        raise InputError(f"{path} already exists: keys are never overwritten") from None
     with os.fdopen(handle, "wb") as file:
         file.write(content)

@@ -1,8 +1,8 @@
-"""What really moved over each link, and how fast: the kernel's byte counters, read many times a second.
+"""Measure the traffic on each link from the kernel's byte counters, sampled many times a second.
 
-The counters are the base station's: what it sent to a client is a download, what it received an upload. A transfer's
-speed is that of the middle 80% of a round's bytes: polls, heartbeats and the acknowledgements of what moves the other
-way lie before and after it.
+The counters are those of the base station: what it sends to a client is a download, what it receives an upload. The
+speed of a transfer is that of the middle 80% of a round's bytes, because polls, heartbeats and the acknowledgements of
+the other direction come before and after it.
 """
 
 import json
@@ -14,43 +14,44 @@ from pathlib import Path
 import numpy as np
 
 from fedlane.flower.testbed.links import WIRE_PER_PAYLOAD, RadioCell
-from fedlane.flower.testbed.spec import SWITCHED, TestbedRun
+from fedlane.flower.testbed.spec import LANES_FILE, TestbedRun
 from fedlane.records import FloatArray
 
 PERIOD_S = 0.02
 _EDGE = 0.1
+"""Share of the bytes that is ignored at either end of a transfer."""
 
 
 @dataclass(frozen=True)
 class Transfer:
-    """A model that moved over a link."""
+    """One model sent over a link."""
 
     round: int
     client: int
     lane: int
     direction: str
-    """down or up."""
+    """Either "down" or "up"."""
     moved_bytes: float
-    """All that the link carried in that direction in the round, as frames."""
+    """Bytes of all frames that the link carried in that direction during the round."""
     seconds: float
-    """What the payload took at the measured speed."""
+    """Time of the payload at the measured speed."""
     expected_s: float
-    """Payload over the pair's rate."""
+    """Payload divided by the pair's rate."""
 
 
-class Meter:
-    """Reads a cell's counters in the background, from the namespace of a process that lives in it."""
+class LinkMeter:
+    """Sample a cell's counters in a background thread, through a process that runs in the base station's namespace."""
 
     def __init__(self, cell: RadioCell, process: int) -> None:
         self._cell = cell
         self._table = Path(f"/proc/{process}/net/dev")
-        self._names = {cell.link(i): i for i in range(cell.clients)}
-        self._at: list[float] = []
+        self._client_of_link = {cell.link(i): i for i in range(cell.clients)}
+        self._times: list[float] = []
         self._counts: list[FloatArray] = []
         self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._watch, daemon=True)
+        self._thread = threading.Thread(target=self._sample, daemon=True)
 
-    def __enter__(self) -> "Meter":
+    def __enter__(self) -> "LinkMeter":
         self._thread.start()
         return self
 
@@ -58,56 +59,55 @@ class Meter:
         self._stop.set()
         self._thread.join()
 
-    def _watch(self) -> None:
+    def _sample(self) -> None:
         while not self._stop.wait(PERIOD_S):
             try:
                 rows = self._table.read_text().splitlines()[2:]
-            except OSError:  # the process has gone
+            except OSError:  # the process has ended
                 return
             now, counts = time.monotonic(), np.zeros((2, self._cell.clients))
             for row in rows:
-                name, _, numbers = row.partition(":")
-                if name.strip() in self._names:
+                link, _, numbers = row.partition(":")
+                if link.strip() in self._client_of_link:
                     values = numbers.split()
-                    counts[:, self._names[name.strip()]] = float(values[8]), float(values[0])
-            self._at.append(now)
+                    counts[:, self._client_of_link[link.strip()]] = float(values[8]), float(values[0])
+            self._times.append(now)
             self._counts.append(counts)
 
-    def transfers(self, plan: TestbedRun) -> list[Transfer]:
-        """Every transfer of a run that moved a whole model before its round's successor began."""
-        lines = [json.loads(line) for line in (Path(plan.work_folder) / SWITCHED).read_text().splitlines()]
-        at, counts = np.array(self._at), np.array(self._counts)
+    def transfers(self, run: TestbedRun) -> list[Transfer]:
+        """Return the transfers of a run that moved a whole model before the next round began."""
+        lines = [json.loads(line) for line in (Path(run.work_folder) / LANES_FILE).read_text().splitlines()]
+        times, counts = np.array(self._times), np.array(self._counts)
         begins = [line["at_s"] for line in lines] + [np.inf]
-        found = []
+        transfers = []
         for line, begin, end in zip(lines, begins, begins[1:], strict=False):
-            inside = (at >= begin - PERIOD_S) & (at <= end)
+            inside = (times >= begin - PERIOD_S) & (times <= end)
             for client, lane in ((int(c), lane) for c, lane in line["lanes"].items()):
                 for index, direction in enumerate(("down", "up")):
-                    moved = _moved(at[inside], counts[inside, index, client], plan.payload_bytes)
-                    if moved is not None:
-                        expected_s = 8e-6 * plan.payload_bytes / plan.rate_mbps(line["round"], client, lane)
-                        found.append(Transfer(line["round"], client, lane, direction, *moved, expected_s))
-        return found
+                    measured = measure_transfer(times[inside], counts[inside, index, client], run.payload_bytes)
+                    if measured is not None:
+                        expected_s = 8e-6 * run.payload_bytes / run.rate_mbps(line["round"], client, lane)
+                        transfers.append(Transfer(line["round"], client, lane, direction, *measured, expected_s))
+        return transfers
 
 
-def _moved(at: FloatArray, count: FloatArray, payload_bytes: float) -> tuple[float, float] | None:
-    """Bytes and seconds of a transfer in one counter's samples; None where not a whole model moved."""
-    if len(at) < 3:
+def measure_transfer(times: FloatArray, count: FloatArray, payload_bytes: float) -> tuple[float, float] | None:
+    """Return the bytes and the duration of a transfer in one counter's samples; None for less than a whole model."""
+    if len(times) < 3:
         return None
     grown = count - count[0]
     total = float(grown[-1])
     if total < payload_bytes:
         return None
-    # the counter may stand still: a crossing is where it first passes
-    low, high = (_crossing(at, grown, share * total) for share in (_EDGE, 1.0 - _EDGE))
+    low, high = (_crossing(times, grown, share * total) for share in (_EDGE, 1.0 - _EDGE))
     frames = payload_bytes * WIRE_PER_PAYLOAD
     return total, (high - low) * frames / ((1.0 - 2.0 * _EDGE) * total)
 
 
-def _crossing(at: FloatArray, grown: FloatArray, value: float) -> float:
-    """When a growing counter first reaches a value, by the line between the samples around it."""
+def _crossing(times: FloatArray, grown: FloatArray, value: float) -> float:
+    """Return the time at which a counter first reaches a value, interpolated linearly between two samples."""
     index = int(np.searchsorted(grown, value))
     if index == 0:
-        return float(at[0])
+        return float(times[0])
     before, after = grown[index - 1], grown[index]
-    return float(at[index - 1] + (at[index] - at[index - 1]) * (value - before) / max(after - before, 1e-12))
+    return float(times[index - 1] + (times[index] - times[index - 1]) * (value - before) / max(after - before, 1e-12))

@@ -1,7 +1,7 @@
-"""Flower's processes, started, waited for and ended: SuperLink, SuperNodes, the proxy, and runs of an app.
+"""Start, wait for and stop Flower's processes: SuperLink, SuperNodes, the proxy, and runs of an app.
 
-Everything they write lies in one folder. Telemetry and update calls are off. A child dies with its parent, even if
-that is killed; nothing is left to a garbage collector or to luck.
+They write all their files into one folder. Telemetry and update checks are off. A child process dies with its parent,
+even if the parent is killed.
 """
 
 import contextlib
@@ -21,86 +21,93 @@ from fedlane.flower.testbed.certificates import NodeFiles, ServerFiles, make_nod
 from fedlane.flower.testbed.proxy import nginx_config
 from fedlane.validate import InputError
 
-QUIET = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1"}
-"""Both: with either alone Flower still calls home."""
+NO_TELEMETRY = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1"}
+"""Both are needed: with either one alone, Flower still contacts its servers."""
 CONNECTION = "federation"
-"""The name of our SuperLink in Flower's own configuration."""
-_END_S = 5.0
-_GIVE_WAY = 10
-"""A niceness."""
+"""Name of the SuperLink in Flower's configuration file."""
+_STOP_S = 5.0
+_NODE_NICE = 10
+"""`nice` value of the node processes."""
 _POLL_S = 0.05
 
 
 class ProcessError(InputError):
-    """A process of Flower's did not do what it was started for."""
+    """A process of Flower's failed."""
 
 
 @dataclass
 class Child:
-    """A process of ours and its log."""
+    """A child process and its log."""
 
     name: str
     process: "subprocess.Popen[bytes]"
     log: Path
 
-    def said(self) -> str:
+    def log_text(self) -> str:
+        """Return the log so far."""
         return self.log.read_text(encoding="utf-8", errors="replace")
 
     def wait_for(self, ready: Callable[[], bool], timeout_s: float, what: str) -> None:
-        """Return once ``ready`` holds; a dead process or a long wait is an error that quotes the log's end."""
+        """Wait until ``ready()``; raise `ProcessError` with the end of the log if the process exits or time runs out.
+
+        ``what`` names the awaited event in the error.
+        """
         end = time.monotonic() + timeout_s
         while not ready():
             if self.process.poll() is not None:
-                raise ProcessError(f"{self.name} ended with {self.process.returncode} before {what}: {self._tail()}")
+                raise ProcessError(
+                    f"{self.name} exited with {self.process.returncode} before {what}: {self._log_tail()}"
+                )
             if time.monotonic() > end:
-                raise ProcessError(f"{self.name}: no {what} within {timeout_s:g} s: {self._tail()}")
+                raise ProcessError(f"{self.name}: no {what} within {timeout_s:g} s: {self._log_tail()}")
             time.sleep(_POLL_S)
 
     def listens(self, port: int) -> bool:
-        """Whether anything in the process's namespace listens on a TCP port."""
-        wanted = f":{port:04X}"
+        """Return whether any process in the child's namespace listens on a TCP port."""
+        suffix = f":{port:04X}"
         for table in ("tcp", "tcp6"):
             with contextlib.suppress(OSError):
                 for line in Path(f"/proc/{self.process.pid}/net/{table}").read_text().splitlines()[1:]:
                     local, state = line.split()[1], line.split()[3]
-                    if state == "0A" and local.endswith(wanted):
+                    if state == "0A" and local.endswith(suffix):
                         return True
         return False
 
     def admitted(self) -> bool:
-        """Whether a node has been given its id."""
-        return "SuperNode ID:" in self.said()
+        """Return whether the SuperLink has given the node its id."""
+        return "SuperNode ID:" in self.log_text()
 
-    def ask_to_end(self) -> None:
+    def terminate(self) -> None:
+        """Send SIGTERM to the process and its group."""
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGTERM)
 
-    def stop(self, timeout_s: float = _END_S) -> None:
-        """Ask it and its group to end, then make them."""
-        self.ask_to_end()
+    def stop(self, timeout_s: float = _STOP_S) -> None:
+        """Terminate the process and its group; kill them if they have not exited in time."""
+        self.terminate()
         with contextlib.suppress(subprocess.TimeoutExpired):
             self.process.wait(timeout_s)
-        with contextlib.suppress(ProcessLookupError):  # the group, though its leader may have gone
+        with contextlib.suppress(ProcessLookupError):  # other processes of the group may outlive its leader
             os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
 
-    def _tail(self) -> str:
-        lines = [" ".join(line.split()) for line in self.said().splitlines() if line.strip()]
-        return " | ".join(lines[-4:])[-600:] or "it said nothing"
+    def _log_tail(self) -> str:
+        lines = [" ".join(line.split()) for line in self.log_text().splitlines() if line.strip()]
+        return " | ".join(lines[-4:])[-600:] or "its log is empty"
 
 
-def give_way(process: int) -> None:
-    """Let a process that leads a session, and what it starts, have only what other sessions leave of the machine.
+def lower_priority(process: int) -> None:
+    """Lower the priority of a session leader and of the processes that it starts.
 
-    On one machine nodes stand for other machines: their start-up must not slow the base station. Linux shares the
-    processors between sessions first and only then by niceness, so both are set; where neither can be, nothing happens.
+    Nodes stand for other machines, so their start-up must not slow down the base station. Linux divides CPU time
+    between sessions first and by `nice` value only within them, so both are set; if neither can be, nothing changes.
     """
     with contextlib.suppress(OSError):
-        os.setpriority(os.PRIO_PROCESS, process, _GIVE_WAY)
+        os.setpriority(os.PRIO_PROCESS, process, _NODE_NICE)
     for _ in range(5):
         try:
-            Path(f"/proc/{process}/autogroup").write_text(str(_GIVE_WAY))
-        except BlockingIOError:  # only root may do this more often than every 0.1 s
+            Path(f"/proc/{process}/autogroup").write_text(str(_NODE_NICE))
+        except BlockingIOError:  # only root may write more often than every 0.1 s
             time.sleep(0.1)
         except OSError:
             return
@@ -111,8 +118,8 @@ def give_way(process: int) -> None:
 class FlowerCluster:
     """A SuperLink with TLS and node authentication, its SuperNodes, and the runs that an operator submits.
 
-    Leaving the context ends everything that it started. ``namespace`` is where the SuperLink, the proxy and the
-    operator are; each node is started where it is told to be.
+    Leaving the context stops every process. The SuperLink, the proxy and the operator run in ``namespace``; each node
+    can run in another one.
     """
 
     def __init__(
@@ -125,7 +132,11 @@ class FlowerCluster:
         node_port: int | None = None,
         environment: Mapping[str, str] | None = None,
     ) -> None:
-        """``address``:``port`` is the SuperLink; with ``node_port``, nodes reach a proxy there and it is local."""
+        """Create the server's certificate and Flower's configuration.
+
+        The SuperLink listens on ``address``:``port``. With a ``node_port``, nodes connect to a proxy on that port
+        instead, and the SuperLink listens on the loopback interface.
+        """
         self.folder = folder
         self.namespace = namespace
         self.superlink_address = f"{'127.0.0.1' if node_port else address}:{port}"
@@ -133,8 +144,8 @@ class FlowerCluster:
         self.files: ServerFiles = make_server_files(folder / "keys", (address, "127.0.0.1", "localhost"))
         self.children: list[Child] = []
         self._port, self._node_port = port, node_port
-        self._environment = {**os.environ, **QUIET, **(environment or {}), "FLWR_HOME": str(folder / "flwr")}
-        # Flower starts its helpers by name
+        self._environment = {**os.environ, **NO_TELEMETRY, **(environment or {}), "FLWR_HOME": str(folder / "flwr")}
+        # Flower looks its other commands up on the PATH.
         self._environment["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
         self._configure(self.superlink_address, self.files.authority, folder / "flwr")
 
@@ -145,14 +156,14 @@ class FlowerCluster:
         self.close()
 
     def close(self) -> None:
-        """End everything: nodes are asked first, so that they can say goodbye."""
+        """Stop all processes: first terminate them, the nodes before the SuperLink, so that they can sign off."""
         for child in reversed(self.children):
-            child.ask_to_end()
+            child.terminate()
         while self.children:
             self.children.pop().stop()
 
     def start_superlink(self) -> Child:
-        """Start the SuperLink, and the proxy if there is to be one; returns when both listen."""
+        """Start the SuperLink, and the proxy if there is a node port; return once they listen."""
         address, port = self.superlink_address.rsplit(":", 1)
         files = self.files
         link = self.start(
@@ -189,11 +200,11 @@ class FlowerCluster:
         proxy.wait_for(lambda: proxy.listens(port), 10.0, f"open port {port}")
 
     def new_node(self, name: str) -> NodeFiles:
-        """A key for a node; not registered yet."""
+        """Create a key for a node, without registering it."""
         return make_node_files(self.folder / "keys", name)
 
     def register(self, *nodes: NodeFiles) -> None:
-        """Let the SuperLink know the nodes' public keys, as its operator."""
+        """Register nodes' public keys with the SuperLink."""
         for node in nodes:
             self.operate("supernode", "register", str(node.public), CONNECTION)
 
@@ -209,36 +220,37 @@ class FlowerCluster:
         preload: Sequence[str] = (),
         stock: bool = False,
     ) -> Child:
-        """Start a node, which gives way to the base station; ``options`` replaces how it connects.
+        """Start a node at a lower priority than the base station.
 
-        With ``stock`` it is Flower's own command; otherwise ours, with modules that its apps will want.
+        ``options`` replace the option for the authority's certificate. With ``stock`` the command is Flower's own,
+        otherwise `fedlane-supernode`, which imports the modules of ``preload`` once for all messages.
         """
-        ours = ["fedlane-supernode", *(word for module in preload for word in ("--preload", module))]
+        fedlane = ["fedlane-supernode", *(word for module in preload for word in ("--preload", module))]
         settings = " ".join(f"{k}={json.dumps(v)}" for k, v in (config or {}).items())
-        secure = ["--root-certificates", str(self.files.authority)]
+        certificates = ["--root-certificates", str(self.files.authority)]
         node = self.start(
             name,
             [
-                *(["flower-supernode"] if stock else ours),
+                *(["flower-supernode"] if stock else fedlane),
                 *("--superlink", self.node_address, "--host", "127.0.0.1", "--port", str(port)),
-                *(secure if options is None else options),
+                *(certificates if options is None else options),
                 *([] if key is None else ["--auth-supernode-private-key", str(key.private)]),
                 *(["--node-config", settings] if settings else []),
             ],
             namespace,
         )
-        give_way(node.process.pid)
+        lower_priority(node.process.pid)
         return node
 
     def wait_for_nodes(self, nodes: Sequence[Child], timeout_s: float = 90.0) -> None:
-        """Return once every node has been admitted."""
+        """Wait until every node has been admitted."""
         end = time.monotonic() + timeout_s
         for node in nodes:
             node.wait_for(node.admitted, max(1.0, end - time.monotonic()), "admission")
 
     def operate(self, *arguments: str, timeout_s: float = 60.0) -> str:
-        """Flower's own command line, as the operator beside the SuperLink."""
-        argv = [*self._place(self.namespace), "flwr", *arguments]
+        """Run a `flwr` command as the operator, in the SuperLink's namespace; return its output."""
+        argv = [*self._in_namespace(self.namespace), "flwr", *arguments]
         try:
             answer = subprocess.run(argv, env=self._environment, capture_output=True, text=True, timeout=timeout_s)
         except subprocess.TimeoutExpired:
@@ -248,23 +260,23 @@ class FlowerCluster:
         return answer.stdout
 
     def submit(self, app: Path, config: Mapping[str, Any]) -> str:
-        """Start a run of an app; returns its id."""
+        """Start a run of an app; return the run's id."""
         settings = " ".join(f"{k}={json.dumps(v)}" for k, v in config.items())
         answer = self.operate("run", str(app), CONNECTION, "--run-config", settings, "--format", "json")
         return str(json.loads(answer[answer.index("{") :])["run-id"])
 
     def status(self, run: str) -> str:
-        """A run's status in Flower's words: pending, starting, running, finished:completed, finished:failed, ..."""
+        """Return a run's status: pending, starting, running, finished:completed, finished:failed, ..."""
         answer = self.operate("list", CONNECTION, "--run-id", run, "--format", "json")
         runs = json.loads(answer[answer.index("{") :])["runs"]
         return str(runs[0]["status"])
 
     def start(self, name: str, argv: Sequence[str], namespace: str | None = None) -> Child:
-        """A process of ours, logging to NAME.log, that dies with us."""
+        """Start a process that logs to NAME.log and dies with this one."""
         log = self.folder / f"{name}.log"
         with log.open("ab") as file:
             process = subprocess.Popen(
-                ["setpriv", "--pdeathsig", "KILL", *self._place(namespace), *argv],
+                ["setpriv", "--pdeathsig", "KILL", *self._in_namespace(namespace), *argv],
                 stdin=subprocess.DEVNULL,
                 stdout=file,
                 stderr=subprocess.STDOUT,
@@ -276,7 +288,7 @@ class FlowerCluster:
         return child
 
     @staticmethod
-    def _place(namespace: str | None) -> list[str]:
+    def _in_namespace(namespace: str | None) -> list[str]:
         return [] if namespace is None else ["ip", "netns", "exec", namespace]
 
     @staticmethod

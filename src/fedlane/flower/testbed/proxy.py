@@ -1,12 +1,13 @@
-"""What stands between the nodes and the SuperLink: a reverse proxy that knows the fleet's paths and no others.
+"""The reverse proxy between the nodes and the SuperLink, which passes on a node's calls and rejects all others.
 
 Flower 1.41 serves three APIs on one port: `/v1/fleet/` for nodes, `/v1/control/` for operators and `/v1/runtime/` for
-its own processes. Whoever holds the authority's certificate alone can register a key and start a run, which is code
-on every node, over `/v1/control/`. So the SuperLink listens where only its own machine reaches it, and nodes reach
-the proxy, which passes on the calls of an admitted node and answers 403 to anything else.
+its own processes. Anyone who holds the authority's certificate can register a key and start a run, that is, run code on
+every node, through `/v1/control/`. Therefore the SuperLink listens on an address that only its own machine can reach,
+and nodes connect to the proxy, which answers 403 to everything but the calls that an admitted node needs.
 """
 
 import re
+import string
 from pathlib import Path
 
 from fedlane.flower.testbed.certificates import ServerFiles
@@ -24,7 +25,56 @@ NODE_CALLS = (
     "pull-object",
     "confirm-message-received",
 )
-"""The fleet's calls that a node with a registered key needs; registering oneself is not among them."""
+"""The fleet API's calls that a registered node needs. `register-node` is not among them: only operators register."""
+
+
+class _NginxTemplate(string.Template):
+    delimiter = "@"  # nginx has its own $variables
+
+
+_NGINX_CONF = _NginxTemplate("""\
+# FedLane: nodes call the fleet API on @listen; the control and runtime APIs stay on the SuperLink's @superlink.
+daemon @daemon;
+worker_processes 1;
+pid "@folder/nginx.pid";
+error_log "@folder/nginx-error.log" warn;
+events { worker_connections 1024; }
+http {
+    access_log "@folder/nginx-access.log";
+    client_body_temp_path "@folder/body";
+    proxy_temp_path "@folder/proxy";
+    fastcgi_temp_path "@folder/unused";
+    uwsgi_temp_path "@folder/unused";
+    scgi_temp_path "@folder/unused";
+    server_tokens off;
+    client_max_body_size @{largest_call_mb}m;
+    server {
+        listen @listen ssl;
+        ssl_certificate "@certificate";
+        ssl_certificate_key "@key";
+        ssl_protocols TLSv1.2 TLSv1.3;
+        keepalive_timeout 300s;
+        # One pattern without captures: nginx matches the path after it has resolved dots, slashes and escapes.
+        # \\z, because $ would also match before a newline sent as %0a.
+        location ~ "^/v1/fleet/(?:@calls)\\z" {
+            limit_except POST { deny all; }
+            # $uri, not the request's own path: the path that was matched is the path that is passed on.
+            proxy_pass https://@superlink$uri;
+            proxy_ssl_trusted_certificate "@authority";
+            proxy_ssl_verify on;
+            proxy_ssl_name "@superlink_name";
+            proxy_http_version 1.1;
+            proxy_set_header Connection "";
+            proxy_set_header Host $host;
+            proxy_request_buffering off;
+            proxy_buffering off;
+            proxy_read_timeout 300s;
+            proxy_send_timeout 300s;
+        }
+        location / { return 403; }
+    }
+}
+""")
 
 
 def nginx_config(
@@ -37,11 +87,19 @@ def nginx_config(
     largest_call_mb: int = 16,
     daemon: bool = True,
 ) -> str:
-    """A complete nginx.conf: TLS on ``listen`` (address:port), the fleet's calls to ``superlink``, nothing else.
+    """Return a complete nginx.conf that passes a node's calls to the SuperLink and rejects all others.
 
-    ``superlink_name`` is a host name in the SuperLink's certificate (nginx checks names, not addresses);
-    ``largest_call_mb`` bounds one request: Flower cuts arrays into pieces of 5 MiB. nginx keeps its own files in
-    ``folder``.
+    Args:
+        listen: Address and port for the nodes, with TLS.
+        superlink: Address and port of the SuperLink.
+        files: Certificates and key of the server.
+        folder: Folder for nginx's own files.
+        superlink_name: Host name in the SuperLink's certificate (nginx checks names, not addresses).
+        largest_call_mb: Largest request in MB. Flower splits arrays into pieces of 5 MiB.
+        daemon: Whether nginx runs in the background.
+
+    Raises:
+        InputError: If an address, a name or a path cannot be written into an nginx configuration.
     """
     at_least("largest_call_mb", largest_call_mb, 1)
     for field, address in (("listen", listen), ("superlink", superlink)):
@@ -51,48 +109,16 @@ def nginx_config(
         raise InputError(f"superlink_name must be a host name, got {superlink_name!r}")
     for path in (folder, files.authority, files.certificate, files.key):
         if re.search(r"[\"\\$\n]", str(path)):
-            raise InputError(f"{path} cannot stand in an nginx configuration")
-    calls = "|".join(NODE_CALLS)
-    return f"""\
-# FedLane: nodes reach the fleet's calls on {listen}; control and runtime stay with the SuperLink on {superlink}.
-daemon {"on" if daemon else "off"};
-worker_processes 1;
-pid "{folder}/nginx.pid";
-error_log "{folder}/nginx-error.log" warn;
-events {{ worker_connections 1024; }}
-http {{
-    access_log "{folder}/nginx-access.log";
-    client_body_temp_path "{folder}/body";
-    proxy_temp_path "{folder}/proxy";
-    fastcgi_temp_path "{folder}/unused";
-    uwsgi_temp_path "{folder}/unused";
-    scgi_temp_path "{folder}/unused";
-    server_tokens off;
-    client_max_body_size {largest_call_mb}m;
-    server {{
-        listen {listen} ssl;
-        ssl_certificate "{files.certificate}";
-        ssl_certificate_key "{files.key}";
-        ssl_protocols TLSv1.2 TLSv1.3;
-        keepalive_timeout 300s;
-        # one capture-free pattern for all: nginx compares the path after it has resolved dots, slashes and escapes
-        # (\\z: a $ would also match before a line's end that was sent as %0a)
-        location ~ "^/v1/fleet/(?:{calls})\\z" {{
-            limit_except POST {{ deny all; }}
-            # $uri, not what came: what was compared is what is passed on
-            proxy_pass https://{superlink}$uri;
-            proxy_ssl_trusted_certificate "{files.authority}";
-            proxy_ssl_verify on;
-            proxy_ssl_name "{superlink_name}";
-            proxy_http_version 1.1;
-            proxy_set_header Connection "";
-            proxy_set_header Host $host;
-            proxy_request_buffering off;
-            proxy_buffering off;
-            proxy_read_timeout 300s;
-            proxy_send_timeout 300s;
-        }}
-        location / {{ return 403; }}
-    }}
-}}
-"""
+            raise InputError(f"paths in an nginx configuration must not contain \", \\, $ or newlines, got '{path}'")
+    return _NGINX_CONF.substitute(
+        listen=listen,
+        superlink=superlink,
+        superlink_name=superlink_name,
+        folder=folder,
+        authority=files.authority,
+        certificate=files.certificate,
+        key=files.key,
+        calls="|".join(NODE_CALLS),
+        largest_call_mb=largest_call_mb,
+        daemon="on" if daemon else "off",
+    )

@@ -1,6 +1,6 @@
-"""The rate of every client on every lane: drawn, taken from a scenario, or replayed from a measured trace.
+"""The rate of each client on each lane: drawn at random, taken from a scenario, or replayed from a measured trace.
 
-Every function gives Mbit/s of payload as (K, U, N): round t has the rates of row t mod K.
+Tables of rates are (K, U, N), in Mbit/s of payload: round t uses row t mod K.
 """
 
 import lzma
@@ -16,32 +16,32 @@ from fedlane.rng import generator
 from fedlane.scenario import Scenario
 from fedlane.validate import InputError
 
-SLOWEST_MBPS, FASTEST_MBPS = 0.05, 1000.0
-"""What links are shaped to: a trace's silence is the slowest, which no deadline survives."""
+MIN_MBPS, MAX_MBPS = 0.05, 1000.0
+"""Range of the shaped rates. Silence in a trace becomes the minimum, at which every transfer misses its deadline."""
 TRACE_STEP_S = 10.0
-"""One row of a replay is the mean over so much of the trace: about as long as a round lasts."""
+"""Length of the piece of the trace that one row averages: about the length of a round."""
 _MAHIMAHI_BITS = 1500 * 8
 
 
 def parse_range(text: str) -> tuple[float, float]:
-    """``LOW:HIGH`` in Mbit/s."""
+    """Parse ``LOW:HIGH`` in Mbit/s."""
     try:
         low, high = (float(part) for part in text.split(":"))
     except ValueError:
-        raise InputError(f"--rates must be LOW:HIGH in Mbit/s, as 1:20, got '{text}'") from None
-    if not SLOWEST_MBPS <= low <= high <= FASTEST_MBPS:
-        raise InputError(f"--rates must have {SLOWEST_MBPS:g} <= LOW <= HIGH <= {FASTEST_MBPS:g}, got {text}")
+        raise InputError(f"--rates must be LOW:HIGH in Mbit/s, for example 1:20, got '{text}'") from None
+    if not MIN_MBPS <= low <= high <= MAX_MBPS:
+        raise InputError(f"--rates must have {MIN_MBPS:g} <= LOW <= HIGH <= {MAX_MBPS:g}, got {text}")
     return low, high
 
 
-def drawn(clients: int, lanes: int, low: float, high: float, seed: int) -> FloatArray:
-    """Log-uniform between two rates, every pair on its own, the same in all rounds."""
+def draw_rates(clients: int, lanes: int, low: float, high: float, seed: int) -> FloatArray:
+    """Draw a rate for each pair independently, log-uniform between two bounds, the same in all rounds."""
     exponents = generator(seed, "testbed-rates").uniform(math.log(low), math.log(high), (1, clients, lanes))
     return np.asarray(np.exp(exponents))
 
 
-def of_scenario(scenario: Scenario, seed: int) -> FloatArray:
-    """A scenario's own rates; of a radio, each pair's rate under its mean interference, the slower direction's."""
+def scenario_rates(scenario: Scenario, seed: int) -> FloatArray:
+    """Return a scenario's rates; for a radio network, those of the slower direction at mean interference."""
     from fedlane.simulation.setup import prepare
 
     network = scenario.network
@@ -60,22 +60,26 @@ def of_scenario(scenario: Scenario, seed: int) -> FloatArray:
             ),
         )
         rates = rates / 1e6
-    return np.clip(rates, SLOWEST_MBPS, FASTEST_MBPS)
+    return np.clip(rates, MIN_MBPS, MAX_MBPS)
 
 
-def replayed(path: str, clients: int, lanes: int, rounds: int, seed: int) -> FloatArray:
-    """A measured trace, replayed: every pair begins at a place of its own and takes the next ten seconds each round."""
-    series = read_trace(_found(path))
+def replay_trace(path: str, clients: int, lanes: int, rounds: int, seed: int) -> FloatArray:
+    """Replay a measured trace: each pair starts at a random position and advances ten seconds per round."""
+    series = read_trace(_find_trace(path))
     steps = series[: len(series) // int(TRACE_STEP_S) * int(TRACE_STEP_S)].reshape(-1, int(TRACE_STEP_S)).mean(axis=1)
     if not len(steps):
         raise InputError(f"trace {path} is shorter than {TRACE_STEP_S:g} s")
     begin = generator(seed, "testbed-trace").integers(len(steps), size=(clients, lanes))
     rates = steps[(begin + np.arange(rounds)[:, None, None]) % len(steps)]
-    return np.clip(rates, SLOWEST_MBPS, FASTEST_MBPS)
+    return np.clip(rates, MIN_MBPS, MAX_MBPS)
 
 
 def read_trace(path: Path) -> FloatArray:
-    """Mbit/s in each second, from Mahimahi's format or a CSV with a column that ends in _mbps or _kbps; .xz or not."""
+    """Read the rate in each second, in Mbit/s.
+
+    The file is in Mahimahi's format, or a CSV file with a column whose name ends in _mbps or _kbps; it may be
+    compressed (.xz).
+    """
     try:
         content = path.read_bytes()
         text = (lzma.decompress(content) if path.suffix == ".xz" else content).decode("utf-8")
@@ -83,39 +87,40 @@ def read_trace(path: Path) -> FloatArray:
         if lines[0].strip().isdigit():  # Mahimahi: the millisecond of each packet
             second = np.array([int(line) for line in lines], np.int64) // 1000
             return np.asarray(np.bincount(second) * (_MAHIMAHI_BITS / 1e6))
-        return _of_csv([line.split(",") for line in lines], path)
+        return _parse_csv([line.split(",") for line in lines], path)
     except (OSError, lzma.LZMAError, UnicodeDecodeError, ValueError, IndexError) as error:
         if isinstance(error, InputError):
             raise
-        raise InputError(f"trace {path} cannot be read: {error}") from error
+        raise InputError(f"cannot read the trace {path}: {error}") from error
 
 
-def _of_csv(rows: list[list[str]], path: Path) -> FloatArray:
+def _parse_csv(rows: list[list[str]], path: Path) -> FloatArray:
     head = rows[0]
     scales = {"_mbps": 1.0, "_kbps": 1e-3}
-    found = [(i, scale) for unit, scale in scales.items() for i, name in enumerate(head) if name.endswith(unit)]
-    if not found:
-        raise InputError(f"trace {path} has no column that ends in _mbps or _kbps, only {', '.join(head)}")
-    column, scale = found[0]
+    columns = [(i, scale) for unit, scale in scales.items() for i, name in enumerate(head) if name.endswith(unit)]
+    if not columns:
+        raise InputError(f"trace {path} has no column whose name ends in _mbps or _kbps, only {', '.join(head)}")
+    column, scale = columns[0]
     value = np.array([float(row[column]) for row in rows[1:] if row[column]]) * scale
     if not len(value) or not np.isfinite(value).all() or value.min() < 0:
-        raise InputError(f"trace {path} must hold finite rates of at least 0")
+        raise InputError(f"rates in the trace {path} must be finite and at least 0")
     if "t_s" not in head:
-        return value  # one row a second, as measured
+        return value  # one row per second
     time_s = np.array([float(row[head.index("t_s")]) for row in rows[1:] if row[column]])
-    lap = np.concatenate([[0.0], np.cumsum(np.where(np.diff(time_s) < 0, time_s[:-1] + 1.0, 0.0))])  # trips in a row
-    second = (time_s + lap).astype(np.int64)
+    # Where the time jumps back, another trip begins: it is appended to the one before.
+    offset_s = np.concatenate([[0.0], np.cumsum(np.where(np.diff(time_s) < 0, time_s[:-1] + 1.0, 0.0))])
+    second = (time_s + offset_s).astype(np.int64)
     count = np.bincount(second)
     mean = np.bincount(second, value) / np.maximum(count, 1)
     return np.asarray(mean[count > 0])
 
 
-def _found(path: str) -> Path:
-    """A file as it is named, or below the folder that FEDLANE_DATA names, or below its traces."""
+def _find_trace(path: str) -> Path:
+    """Look a file up as given, then in the folder FEDLANE_DATA, then in its subfolder traces."""
     roots = [Path()]
     if os.environ.get("FEDLANE_DATA"):
         roots += [Path(os.environ["FEDLANE_DATA"]), Path(os.environ["FEDLANE_DATA"]) / "traces"]
     for root in roots:
         if (root / path).is_file():
             return root / path
-    raise InputError(f"trace {path} does not exist, here or below FEDLANE_DATA")
+    raise InputError(f"trace {path} does not exist, here or in the folder FEDLANE_DATA")

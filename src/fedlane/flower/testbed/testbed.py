@@ -1,82 +1,47 @@
-"""A real federation on one machine: namespaces, shaped links, TLS, node keys, Flower's processes, and their end.
+"""A real federation on one machine: namespaces, shaped links, TLS, node keys and Flower's processes.
 
     with Testbed(TestbedSpec(clients=6, lanes=3, ...), folder) as testbed:
-        floor = testbed.calibrate()
-        testbed.play("lane")
+        testbed.calibrate()
+        testbed.run("lane", "lane")
 
-The folder gets a run folder for each policy, `simulation.toml` (the scenario that predicts the run), `rates.json`,
-`calibration.json`, `POLICY.transfers.json` (what the links really carried) and the processes' logs.
+The folder receives one run folder per policy, `simulation.toml` (the scenario that predicts the runs), `rates.json`,
+`calibration.json`, `POLICY.transfers.json` (the traffic measured on the links) and the processes' logs.
 """
 
 import contextlib
 import json
 import shutil
-import signal
-import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
 
-from fedlane.files import file_name
 from fedlane.flower.testbed import links
 from fedlane.flower.testbed.app import client_app, perceptron
-from fedlane.flower.testbed.app.client_app import BATCH_SIZE, DATASET, ITERATIONS, LEARNING_RATE, PARTITION
 from fedlane.flower.testbed.app.folder import write_app
 from fedlane.flower.testbed.calibration import Calibration
-from fedlane.flower.testbed.meter import Meter, Transfer
+from fedlane.flower.testbed.interrupts import interrupts_ignored, sigterm_as_interrupt
+from fedlane.flower.testbed.meter import LinkMeter, Transfer
+from fedlane.flower.testbed.prediction import prediction_scenario
 from fedlane.flower.testbed.processes import FlowerCluster, ProcessError
-from fedlane.flower.testbed.spec import LOG, OUTCOME, TestbedRun
-from fedlane.records import FloatArray
-from fedlane.scenario import Scenario
+from fedlane.flower.testbed.spec import LOG_FILE, OUTCOME_FILE, TestbedRun, TestbedSpec
 from fedlane.scheduling import make_policy
 from fedlane.simulation import Run
 from fedlane.simulation.results import RunFolder
-from fedlane.validate import InputError, at_least, positive
 
 PORT, NODE_PORT = 9092, 9094
 CALIBRATION_ROUNDS = 12
-_LOOK_S = 0.2
-_ASK_S = 30.0
-"""So often Flower itself is asked whether a run goes on: the question costs a second of a processor."""
+_POLL_S = 0.2
+_STATUS_S = 30.0
+"""Time without progress after which Flower is asked for the run's status, which costs a second of CPU time."""
 
 
 @dataclass(frozen=True)
-class TestbedSpec:
-    """What is built: the same for all policies."""
-
-    clients: int
-    lanes: int
-    rounds: int
-    deadline_s: float
-    payload_bytes: int
-    seed: int
-    rates_mbps: FloatArray
-    """(K, U, N): round t has the rates of row t mod K."""
-    stock_nodes: bool = False
-    """Flower's own SuperNodes, with all their waits, instead of ours."""
-
-    def check(self, calibration: Calibration | None = None) -> None:
-        for field in ("clients", "lanes", "rounds"):
-            at_least(field, getattr(self, field), 1)
-        at_least("seed", self.seed, 0)
-        positive("deadline", self.deadline_s)
-        perceptron.hidden_units(self.payload_bytes)
-        if self.rates_mbps.shape[1:] != (self.clients, self.lanes):
-            raise InputError(
-                f"rates are of {self.rates_mbps.shape[1]} clients on {self.rates_mbps.shape[2]} lanes, "
-                f"not of {self.clients} on {self.lanes}"
-            )
-        if calibration is not None and calibration.stock_nodes != self.stock_nodes:
-            raise InputError("the calibration was measured with other nodes (--stock-nodes)")
-
-
-@dataclass(frozen=True)
-class Played:
-    """One policy's run on the testbed."""
+class TestbedResult:
+    """The result of one policy's run on the testbed."""
 
     policy: str
     folder: Path
@@ -85,28 +50,32 @@ class Played:
 
     @property
     def wall_s(self) -> float:
-        """All rounds, from choosing clients to having written the round's files."""
+        """Wall-clock time of all rounds, from selecting the clients to writing the round's files."""
         return float(self.run.summary["flower"]["wall_s"])
 
     @property
     def network_ratio(self) -> float | None:
-        """Median of measured over expected time of the transfers, or None where there were none."""
-        ratios = [one.seconds / one.expected_s for one in self.transfers]
+        """Median ratio of measured to expected transfer time; None without transfers."""
+        ratios = [transfer.seconds / transfer.expected_s for transfer in self.transfers]
         return float(np.median(ratios)) if ratios else None
 
 
 class Testbed:
-    """Built on entering, gone on leaving: after an error, Ctrl-C or SIGTERM too; after SIGKILL, at the next start."""
+    """A context that builds a testbed on entry and removes it on exit.
+
+    It is also removed after an error, Ctrl-C or SIGTERM; after SIGKILL, the next testbed removes what is left of it.
+    """
 
     def __init__(
         self,
-        setting: TestbedSpec,
+        spec: TestbedSpec,
         folder: Path,
-        say: Callable[[str], None] = lambda text: None,
+        report: Callable[[str], None] = lambda text: None,
         calibration: Calibration | None = None,
     ) -> None:
-        setting.check(calibration)
-        self.setting, self.folder, self.say = setting, folder, say
+        """Check the specification; `report` is called with a line of text at each step."""
+        spec.check(calibration)
+        self.spec, self.folder, self.report = spec, folder, report
         self.calibration = calibration
         self._stack, self._signals = contextlib.ExitStack(), contextlib.ExitStack()
 
@@ -122,192 +91,134 @@ class Testbed:
         self.close()
 
     def close(self) -> None:
-        with _undisturbed():
+        """Stop all processes and remove the links."""
+        with interrupts_ignored():
             self._stack.close()
-        self._signals.close()  # last: `_undisturbed` puts back the handlers that it found
+        self._signals.close()  # last: `interrupts_ignored` restores the handlers that it found
 
-    def _forget(self) -> None:
-        """Keep the logs alone: keys, Flower's database and its copies of the app are of no further use."""
+    def _remove_files(self) -> None:
+        """Delete keys, Flower's database and its copies of the app; only the logs stay."""
         for path in (self.logs / "keys", self.logs / "flwr", self.logs / "app"):
             shutil.rmtree(path, ignore_errors=True)
         for path in self.logs.glob("superlink.db*"):
             path.unlink(missing_ok=True)
 
     def _build(self) -> None:
-        setting = self.setting
-        self.say("building links")
-        self._signals.enter_context(_terminated_as_interrupted())
-        self.cell = self._stack.enter_context(links.build(setting.clients))
-        self.cell.tune(dict.fromkeys(range(setting.clients), links.UNSHAPED_MBPS))
+        clients = self.spec.clients
+        self.report("building links")
+        self._signals.enter_context(sigterm_as_interrupt())
+        self.cell = self._stack.enter_context(links.temporary_cell(clients))
+        self.cell.tune(dict.fromkeys(range(clients), links.UNSHAPED_MBPS))
         self.logs = self.folder / "logs"
         self.logs.mkdir(parents=True)
-        (self.folder / "rates.json").write_text(json.dumps(setting.rates_mbps.tolist()) + "\n")
-        self._stack.callback(self._forget)
-        self.federation = self._stack.enter_context(
+        (self.folder / "rates.json").write_text(json.dumps(self.spec.rates_mbps.tolist()) + "\n")
+        self._stack.callback(self._remove_files)
+        self.cluster = self._stack.enter_context(
             FlowerCluster(self.logs, port=PORT, address=links.SERVER_ADDRESS, namespace=self.cell.base)
         )
-        self.say("starting SuperLink")
-        self._superlink = self.federation.start_superlink()
-        keys = [self.federation.new_node(f"client-{i}") for i in range(setting.clients)]
-        self.say(f"registering {setting.clients} nodes")
-        self.federation.register(*keys)
-        self.say(f"starting {setting.clients} SuperNodes")
-        self.federation.wait_for_nodes(
+        self.report("starting SuperLink")
+        self._superlink = self.cluster.start_superlink()
+        keys = [self.cluster.new_node(f"client-{i}") for i in range(clients)]
+        self.report(f"registering {clients} nodes")
+        self.cluster.register(*keys)
+        self.report(f"starting {clients} SuperNodes")
+        self.cluster.wait_for_nodes(
             [
-                self.federation.start_supernode(
+                self.cluster.start_supernode(
                     f"client-{i}",
                     key,
                     port=NODE_PORT,
                     namespace=self.cell.client(i),
                     config={"partition-id": i},
                     preload=[client_app.__name__],
-                    stock=setting.stock_nodes,
+                    stock=self.spec.stock_nodes,
                 )
                 for i, key in enumerate(keys)
             ]
         )
         self.app = write_app(self.logs / "app")
-        self._meter = self._stack.enter_context(Meter(self.cell, self._superlink.process.pid))
+        self._meter = self._stack.enter_context(LinkMeter(self.cell, self._superlink.process.pid))
         self._write_scenario()
 
     def calibrate(self, progress: Callable[[int], None] = lambda round: None) -> Calibration:
-        """Measure Flower's floor in a run of its own: the same app, model and links, clients in turn.
+        """Measure Flower's share of a delay in a separate run with the same app, model and links.
 
-        On links that take no time all clients' processes would start at once, and wait for the machine instead.
+        The policy is round-robin, over the shaped links: on links without delay, all clients' processes would start
+        at once and wait for the CPU instead.
         """
-        setting = self.setting
-        plan = self._plan("round-robin", "calibration", min(CALIBRATION_ROUNDS, max(3, setting.rounds)))
-        run = self._follow(plan, progress)
-        pairs = zip(*(run.assignments[name].to_pylist() for name in ("round", "client", "channel")), strict=True)
-        moving_s = [2 * 8e-6 * plan.payload_bytes / plan.rate_mbps(*pair) for pair in pairs]
-        self.calibration = Calibration.of(run, np.array(moving_s), setting.stock_nodes)
+        run = self._new_run("round-robin", "calibration", min(CALIBRATION_ROUNDS, max(3, self.spec.rounds)))
+        result = self._execute(run, progress)
+        pairs = zip(*(result.assignments[name].to_pylist() for name in ("round", "client", "channel")), strict=True)
+        links_s = [2 * 8e-6 * run.payload_bytes / run.rate_mbps(*pair) for pair in pairs]
+        self.calibration = Calibration.from_run(result, np.array(links_s), self.spec.stock_nodes)
         self.calibration.write(self.folder / "calibration.json")
         self._write_scenario()
         return self.calibration
 
-    def play(self, policy: str, progress: Callable[[int], None] = lambda round: None) -> Played:
-        """A whole run under one policy, on the setting's links."""
-        make_policy(policy, {})
-        plan = self._plan(policy, file_name(policy), self.setting.rounds)
-        run = self._follow(plan, progress)
-        transfers = self._meter.transfers(plan)
-        name = f"{Path(plan.run_folder).name}.transfers.json"
-        (self.folder / name).write_text(json.dumps([asdict(one) for one in transfers], indent=1) + "\n")
-        return Played(policy, Path(plan.run_folder), run, transfers)
+    def run(self, policy: str, name: str, progress: Callable[[int], None] = lambda round: None) -> TestbedResult:
+        """Run all rounds under one policy and save them in the folder `name`.
 
-    def scenario(self) -> Scenario:
-        """The scenario that predicts the testbed's runs; without a calibration, of links alone."""
-        setting, known = self.setting, self.calibration
-        rates = setting.rates_mbps
-        return Scenario.from_values(
-            {
-                "name": "testbed",
-                "rounds": setting.rounds,
-                "network": {
-                    "clients": setting.clients,
-                    "channels": setting.lanes,
-                    "deadline_s": setting.deadline_s,
-                    "payload_bits": 8.0 * perceptron.size_bytes(setting.payload_bytes),
-                    "rates_mbps": rates[0] if len(rates) == 1 else rates,
-                    "floor_s": known.floor_s if known else 0.0,
-                },
-                "compute": {"seconds": max(known.compute_s, 1e-6)} if known else {},
-                "data": {
-                    "dataset": DATASET,
-                    "partition": PARTITION.kind,
-                    "noniid_degree": PARTITION.degree,
-                    "imbalance": PARTITION.imbalance,
-                },
-                "learning": {
-                    "batch_size": BATCH_SIZE,
-                    "local_iterations": ITERATIONS,
-                    "learning_rate": LEARNING_RATE,
-                },
-                "privacy": {"mechanism": "none"},
-            }
-        )
+        `progress` is called with the number of rounds done.
+        """
+        make_policy(policy, {})
+        run = self._new_run(policy, name, self.spec.rounds)
+        result = self._execute(run, progress)
+        transfers = self._meter.transfers(run)
+        rows = [asdict(transfer) for transfer in transfers]
+        (self.folder / f"{name}.transfers.json").write_text(json.dumps(rows, indent=1) + "\n")
+        return TestbedResult(policy, Path(run.run_folder), result, transfers)
 
     def _write_scenario(self) -> None:
-        (self.folder / "simulation.toml").write_text(self.scenario().to_toml())
+        scenario = prediction_scenario(self.spec, self.calibration)
+        (self.folder / "simulation.toml").write_text(scenario.to_toml())
 
-    def _plan(self, policy: str, name: str, rounds: int) -> TestbedRun:
-        setting, known = self.setting, self.calibration
+    def _new_run(self, policy: str, name: str, rounds: int) -> TestbedRun:
+        spec, calibration = self.spec, self.calibration
         work = self.logs / name
         work.mkdir()
         return TestbedRun(
             cell=self.cell.name,
-            clients=setting.clients,
-            lanes=setting.lanes,
+            clients=spec.clients,
+            lanes=spec.lanes,
             policy=policy,
             rounds=rounds,
-            deadline_s=setting.deadline_s,
-            seed=setting.seed,
-            payload_bytes=perceptron.size_bytes(setting.payload_bytes),
-            rates_mbps=tuple(tuple(tuple(row) for row in table) for table in setting.rates_mbps.tolist()),
+            deadline_s=spec.deadline_s,
+            seed=spec.seed,
+            payload_bytes=perceptron.size_bytes(spec.payload_bytes),
+            rates_mbps=tuple(tuple(tuple(row) for row in table) for table in spec.rates_mbps.tolist()),
             scenario=str((self.folder / "simulation.toml").resolve()),
             run_folder=str(RunFolder.create((self.folder / name).resolve()).path),
             work_folder=str(work.resolve()),
-            floor_s=None if known is None else sum(known.floor_s) / 2.0,
+            floor_s=None if calibration is None else sum(calibration.floor_s) / 2.0,
         )
 
-    def _follow(self, plan: TestbedRun, progress: Callable[[int], None]) -> Run:
-        """Submit a plan and wait for its end; what went wrong in it is one line."""
-        work = Path(plan.work_folder)
-        plan.write(work / "plan.json")
-        config = {"plan": str(work / "plan.json"), "clients": plan.clients, "seed": plan.seed}
-        number = self.federation.submit(self.app, config)
-        asked, played = time.monotonic(), -1
-        while not (work / OUTCOME).exists():
+    def _execute(self, run: TestbedRun, progress: Callable[[int], None]) -> Run:
+        """Submit a run, wait for its end and load its results; raise `ProcessError` where it failed."""
+        work = Path(run.work_folder)
+        run.write(work / "plan.json")
+        config = {"plan": str(work / "plan.json"), "clients": run.clients, "seed": run.seed}
+        run_id = self.cluster.submit(self.app, config)
+        last_change, rounds = time.monotonic(), -1
+        while not (work / OUTCOME_FILE).exists():
             if self._superlink.process.poll() is not None:
-                raise ProcessError(f"SuperLink ended with {self._superlink.process.returncode}; see {self.logs}")
-            time.sleep(_LOOK_S)
-            if (now := _rounds_played(plan.run_folder)) != played:
+                raise ProcessError(f"SuperLink exited with {self._superlink.process.returncode}; see {self.logs}")
+            time.sleep(_POLL_S)
+            if (now := _rounds_done(run.run_folder)) != rounds:
                 progress(now)
-                asked, played = time.monotonic(), now
-            if time.monotonic() - asked > _ASK_S + plan.deadline_s:
-                asked = time.monotonic()
-                status = self.federation.status(number)
-                if status.startswith("finished") and not (work / OUTCOME).exists():
-                    raise ProcessError(f"the app ended without a word ({status}); see {self._superlink.log}")
-        outcome: dict[str, Any] = json.loads((work / OUTCOME).read_text())
+                last_change, rounds = time.monotonic(), now
+            if time.monotonic() - last_change > _STATUS_S + run.deadline_s:
+                last_change = time.monotonic()
+                status = self.cluster.status(run_id)
+                if status.startswith("finished") and not (work / OUTCOME_FILE).exists():
+                    raise ProcessError(f"the app ended without an outcome ({status}); see {self._superlink.log}")
+        outcome: dict[str, Any] = json.loads((work / OUTCOME_FILE).read_text())
         if not outcome["ok"]:
-            raise ProcessError(f"policy {plan.policy}: {outcome['error']}; see {work / LOG}")
-        progress(plan.rounds)
-        return Run.load(plan.run_folder)
+            raise ProcessError(f"policy {run.policy}: {outcome['error']}; see {work / LOG_FILE}")
+        progress(run.rounds)
+        return Run.load(run.run_folder)
 
 
-def _rounds_played(run_folder: str) -> int:
+def _rounds_done(run_folder: str) -> int:
     with contextlib.suppress(OSError, ValueError, KeyError):
         return int(json.loads((Path(run_folder) / "status.json").read_text())["round"])
     return 0
-
-
-@contextlib.contextmanager
-def _terminated_as_interrupted() -> Iterator[None]:
-    """SIGTERM takes the way of Ctrl-C, so that it tears down too."""
-
-    def interrupt(number: int, frame: object) -> None:
-        raise KeyboardInterrupt
-
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = signal.signal(signal.SIGTERM, interrupt)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
-
-
-@contextlib.contextmanager
-def _undisturbed() -> Iterator[None]:
-    """Nothing interrupts a tear-down: a second Ctrl-C waits for it."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

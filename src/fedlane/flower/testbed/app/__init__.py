@@ -1,4 +1,4 @@
-"""The app that a testbed runs: a small network on the embedded images, in NumPy alone, of whatever size is asked.
+"""The app that a testbed runs: a perceptron of any size, written in NumPy, on the embedded images.
 
-Every message of Flower's starts a process: what it imports is part of every delay, so nothing heavy is.
+Flower starts a process for every message, and the time of its imports is part of every delay, so the imports are light.
 """

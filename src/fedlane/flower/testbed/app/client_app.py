@@ -1,10 +1,10 @@
-"""A testbed's client: trains the perceptron on its part of the embedded images. No privacy: this measures links."""
+"""A testbed's client, which trains the perceptron on its share of the embedded images, without privacy."""
 
 import numpy as np
 from flwr.app import Array, ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
-from fedlane.flower.client.reply import BudgetReport, answer_hello, answer_order, client_name
+from fedlane.flower.client.reply import BudgetReport, client_name, hello_reply, order_reply
 from fedlane.flower.client.switch import NoSwitch
 from fedlane.flower.protocol import Introduction, Order
 from fedlane.flower.testbed.app import perceptron
@@ -22,35 +22,25 @@ app = ClientApp()
 
 @app.query()
 def introduce(message: Message, context: Context) -> Message:
-    """Say who this is, and what it holds."""
-    client, counts = int(context.node_config["partition-id"]), _counts(context)
+    """Introduce the client, with its label counts."""
+    client, counts = int(context.node_config["partition-id"]), _label_counts(context)
 
     def introduction() -> Introduction:
-        return Introduction(
-            name=client_name(None, context),
-            size=float(counts[client].sum()),
-            label_counts=tuple(float(count) for count in counts[client]),
-            epsilon=0.0,
-            delta=0.0,
-            max_uploads=0,
-            uploads=0,
-            batch_size=BATCH_SIZE,
-            local_iterations=ITERATIONS,
-            upload_noise=0.0,
-        )
+        name, size = client_name(None, context), float(counts[client].sum())
+        return Introduction.without_budget(name, size, counts[client], BATCH_SIZE, ITERATIONS)
 
-    return answer_hello(message, FEDERATION, introduction)
+    return hello_reply(message, FEDERATION, introduction)
 
 
 @app.train()
 def train(message: Message, context: Context) -> Message:
-    """Train as ordered. The testbed has switched the lane at both ends already."""
+    """Train for an order. The testbed has already switched the lane, at both ends of the link."""
 
-    def work(order: Order, spending: BudgetReport) -> RecordDict:
-        client, counts = int(context.node_config["partition-id"]), _counts(context)
+    def work(order: Order, budget: BudgetReport) -> RecordDict:
+        client, counts = int(context.node_config["partition-id"]), _label_counts(context)
         samples = load_dataset(DATASET).train
         begin = int(counts[:client].sum())
-        mine = assign_samples(counts, samples.labels, int(context.run_config["seed"]))[
+        indices = assign_samples(counts, samples.labels, int(context.run_config["seed"]))[
             begin : begin + int(counts[client].sum())
         ]
         weights = {
@@ -59,8 +49,8 @@ def train(message: Message, context: Context) -> Message:
         }
         trained = perceptron.train(
             weights,
-            perceptron.inputs_of(samples.images[mine]),
-            samples.labels[mine],
+            perceptron.inputs_of(samples.images[indices]),
+            samples.labels[indices],
             iterations=order.iterations,
             batch_size=BATCH_SIZE,
             learning_rate=LEARNING_RATE,
@@ -69,11 +59,11 @@ def train(message: Message, context: Context) -> Message:
         return RecordDict(
             {
                 "arrays": ArrayRecord({name: Array(array) for name, array in trained.items()}),
-                "metrics": MetricRecord({"num-examples": len(mine)}),
+                "metrics": MetricRecord({"num-examples": len(indices)}),
             }
         )
 
-    return answer_order(
+    return order_reply(
         message,
         name=client_name(None, context),
         iterations=ITERATIONS,
@@ -83,7 +73,7 @@ def train(message: Message, context: Context) -> Message:
     )
 
 
-def _counts(context: Context) -> IntArray:
-    """(U, M): who holds how many of what; the same as in the simulation of the same scenario."""
+def _label_counts(context: Context) -> IntArray:
+    """Return the label counts (U, M) of all clients, the same as in a simulation of the same scenario."""
     config = context.run_config
     return label_counts(PARTITION, dataset_info(DATASET).class_totals, int(config["clients"]), int(config["seed"]))

@@ -1,4 +1,4 @@
-"""The app as `flwr run` takes it: a folder with a few lines that lead to the installed package."""
+"""The app's folder for `flwr run`: a few lines that import the app from the installed package."""
 
 from pathlib import Path
 
@@ -29,7 +29,7 @@ seed = 0
 
 
 def write_app(folder: Path) -> Path:
-    """Make the folder; returns it."""
+    """Create the app in a new folder, and return the folder."""
     package = folder / "fedlane_testbed"
     package.mkdir(parents=True)
     (folder / "pyproject.toml").write_text(APP)

@@ -1,4 +1,4 @@
-"""A network of one hidden layer, as wide as the payload asks, and its training: plain SGD without privacy."""
+"""A network with one hidden layer, sized to a payload, and its training by plain SGD without privacy."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,23 +10,23 @@ from fedlane.validate import InputError
 Weights = dict[str, NDArray[np.float32]]
 INPUTS, CLASSES = 784, 10
 _PER_HIDDEN = 4 * (INPUTS + 1 + CLASSES)
-LEAST_BYTES = _PER_HIDDEN + 4 * CLASSES
+MIN_BYTES = _PER_HIDDEN + 4 * CLASSES
 
 
 def hidden_units(payload_bytes: int) -> int:
-    """The width whose weights come nearest to a payload."""
-    if payload_bytes < LEAST_BYTES:
-        raise InputError(f"--payload must be at least {LEAST_BYTES} bytes, got {payload_bytes}")
+    """Return the width whose weights come closest to a payload."""
+    if payload_bytes < MIN_BYTES:
+        raise InputError(f"--payload must be at least {MIN_BYTES} bytes, got {payload_bytes}")
     return round((payload_bytes - 4 * CLASSES) / _PER_HIDDEN)
 
 
 def size_bytes(payload_bytes: int) -> int:
-    """What the weights of that width take."""
+    """Return the size of the weights that come closest to a payload."""
     return hidden_units(payload_bytes) * _PER_HIDDEN + 4 * CLASSES
 
 
 def initial(payload_bytes: int, seed: int) -> Weights:
-    """Random weights, no two alike: Flower sends equal pieces only once."""
+    """Draw random weights, all of them different, because Flower sends equal pieces only once."""
     width, rng = hidden_units(payload_bytes), generator(seed, "initial")
     return {
         "hidden.weight": (rng.standard_normal((INPUTS, width)) / INPUTS**0.5).astype(np.float32),
@@ -37,7 +37,7 @@ def initial(payload_bytes: int, seed: int) -> Weights:
 
 
 def inputs_of(images: NDArray[np.uint8]) -> NDArray[np.float32]:
-    """Images (n, height, width, planes) as rows (n, 784) between 0 and 1."""
+    """Convert images (n, height, width, planes) to rows (n, 784) between 0 and 1."""
     return images.reshape(len(images), INPUTS).astype(np.float32) / np.float32(255.0)
 
 
@@ -51,7 +51,7 @@ def train(
     learning_rate: float,
     rng: np.random.Generator,
 ) -> Weights:
-    """Some steps of SGD on random batches; the weights given stay as they are."""
+    """Return the weights after some steps of SGD on random batches."""
     w = {key: value.copy() for key, value in weights.items()}
     for _ in range(iterations):
         rows = rng.choice(len(inputs), min(batch_size, len(inputs)), replace=False)
@@ -72,11 +72,11 @@ def train(
 
 
 def evaluate(weights: Weights, inputs: NDArray[np.float32], labels: IntArray) -> tuple[float, float]:
-    """Accuracy and mean cross-entropy."""
+    """Return the accuracy and the mean cross-entropy."""
     hidden = np.maximum(inputs @ weights["hidden.weight"] + weights["hidden.bias"], 0.0)
-    chance = _softmax(hidden @ weights["output.weight"] + weights["output.bias"])
-    right = float((chance.argmax(axis=1) == labels).mean())
-    return right, float(-np.log(np.maximum(chance[np.arange(len(labels)), labels], 1e-12)).mean())
+    probabilities = _softmax(hidden @ weights["output.weight"] + weights["output.bias"])
+    accuracy = float((probabilities.argmax(axis=1) == labels).mean())
+    return accuracy, float(-np.log(np.maximum(probabilities[np.arange(len(labels)), labels], 1e-12)).mean())
 
 
 def _softmax(scores: NDArray[np.float32]) -> NDArray[np.float32]:

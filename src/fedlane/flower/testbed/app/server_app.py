@@ -1,4 +1,4 @@
-"""A testbed's base station: LaneStrategy over shaped links, as the plan says."""
+"""A testbed's server: LaneStrategy over shaped links, as a `TestbedRun` specifies."""
 
 import json
 import logging
@@ -11,7 +11,7 @@ from flwr.serverapp import Grid, ServerApp
 from fedlane.flower.server.strategy import LaneStrategy
 from fedlane.flower.testbed.app import perceptron
 from fedlane.flower.testbed.app.client_app import DATASET
-from fedlane.flower.testbed.spec import FEDERATION, LOG, OUTCOME, TestbedRun
+from fedlane.flower.testbed.spec import FEDERATION, LOG_FILE, OUTCOME_FILE, TestbedRun
 from fedlane.learning.datasets import load_dataset
 from fedlane.scenario import Scenario
 
@@ -21,26 +21,26 @@ EVALUATE_EVERY = 5
 
 @app.main()
 def main(grid: Grid, context: Context) -> None:
-    """Play the plan, and leave word of how it went."""
-    plan = TestbedRun.read(str(context.run_config["plan"]))
-    log = logging.FileHandler(Path(plan.work_folder) / LOG)  # Flower keeps an app's own log in its database
+    """Execute the run, and write its outcome."""
+    run = TestbedRun.read(str(context.run_config["plan"]))
+    log = logging.FileHandler(Path(run.work_folder) / LOG_FILE)  # Flower stores an app's log in its database only
     log.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
     logging.getLogger("fedlane.flower").addHandler(log)
     logging.getLogger("fedlane.flower").setLevel(logging.INFO)
     outcome = {"ok": False, "error": "interrupted"}
     try:
-        _play(grid, plan)
+        _execute(grid, run)
         outcome = {"ok": True, "error": ""}
     except Exception as error:
         outcome = {"ok": False, "error": f"{type(error).__name__}: {error}"}
         raise
     finally:
-        part = Path(plan.work_folder) / f"{OUTCOME}.part"
+        part = Path(run.work_folder) / f"{OUTCOME_FILE}.part"
         part.write_text(json.dumps(outcome))
-        part.replace(part.with_name(OUTCOME))
+        part.replace(part.with_name(OUTCOME_FILE))
 
 
-def _play(grid: Grid, plan: TestbedRun) -> None:
+def _execute(grid: Grid, run: TestbedRun) -> None:
     test = load_dataset(DATASET).test
     inputs = perceptron.inputs_of(test.images)
 
@@ -49,24 +49,24 @@ def _play(grid: Grid, plan: TestbedRun) -> None:
         accuracy, loss = perceptron.evaluate(weights, inputs, test.labels)
         return MetricRecord({"accuracy": accuracy, "loss": loss})
 
-    first = perceptron.initial(plan.payload_bytes, plan.seed)
+    first = perceptron.initial(run.payload_bytes, run.seed)
     LaneStrategy(
-        lanes=plan.lanes,
-        deadline_s=plan.deadline_s,
-        state_dir=plan.run_folder,
-        policy=plan.policy,
+        lanes=run.lanes,
+        deadline_s=run.deadline_s,
+        state_dir=run.run_folder,
+        policy=run.policy,
         federation=FEDERATION,
-        min_clients=plan.clients,
-        capacity=plan.clients,
-        floor_s=plan.floor_s,
+        min_clients=run.clients,
+        capacity=run.clients,
+        floor_s=run.floor_s,
         evaluate_every=EVALUATE_EVERY,
-        seed=plan.seed,
-        scenario=Scenario.load(plan.scenario),
-        before_round=plan.switch,
+        seed=run.seed,
+        scenario=Scenario.load(run.scenario),
+        before_round=run.switch_lanes,
     ).start(
         grid,
         ArrayRecord({name: Array(array) for name, array in first.items()}),
-        num_rounds=plan.rounds,
+        num_rounds=run.rounds,
         timeout=120.0,
         evaluate_fn=evaluate,
     )

@@ -1,6 +1,6 @@
-"""Episodes of many replicas at once: scores become a matching, the network answers, the reward follows.
+"""Episodes of many replicas at once: scores are turned into a matching, which is played on the network and rewarded.
 
-A replica is a network, named by its seed: the same that `simulate(..., seeds=[seed])` plays on, round by round.
+A replica is the network of a seed, the same that `simulate(..., seeds=[seed])` uses.
 """
 
 from collections.abc import Sequence
@@ -20,7 +20,13 @@ from fedlane.validate import InputError, at_least, positive
 
 @dataclass(frozen=True)
 class EpisodeTerms:
-    """What an episode is: a scenario, and how time is weighed against queues."""
+    """The scenario of an episode and the weights of its reward.
+
+    Attributes:
+        scenario: The scenario.
+        V: Weight of time against queues in the reward.
+        quota_slack: Share by which the quotas are reduced.
+    """
 
     scenario: Scenario
     V: float
@@ -28,7 +34,7 @@ class EpisodeTerms:
 
     @classmethod
     def of(cls, scenario: Scenario | str, rounds: int | None, V: float, quota_slack: float) -> "EpisodeTerms":
-        """Checked, with ``rounds`` instead of the scenario's if given."""
+        """Return checked terms, with ``rounds`` instead of the scenario's if given."""
         loaded = Scenario.load(scenario) if isinstance(scenario, str) else scenario
         positive("V", V)
         if not 0 <= quota_slack < 1:
@@ -37,27 +43,36 @@ class EpisodeTerms:
 
     @property
     def shape(self) -> tuple[int, int]:
-        """(U, N)"""
+        """Number of clients and channels, (U, N)."""
         return self.scenario.network.clients, self.scenario.network.channels
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """One round of every replica."""
+    """Outcome of one round in every replica.
+
+    Attributes:
+        reward: Reward (R,).
+        delay_s: Delay of the round, capped at the deadline, in seconds (R,).
+        assignment: Each client's channel (R, U), -1 if unassigned.
+        punctual: Whether each client met the deadline (R, U).
+        delays: Each client's delays.
+    """
 
     reward: FloatArray
-    """(R,)"""
     delay_s: FloatArray
-    """(R,): the round's, capped at the deadline."""
     assignment: IntArray
-    """(R, U): each client's channel, -1 for none."""
     punctual: BoolArray
-    """(R, U)"""
     delays: Delays
 
 
 class Episode:
-    """R replicas from their first round to their last."""
+    """An episode of R replicas.
+
+    Args:
+        terms: Scenario and reward weights.
+        seeds: Seed of each replica's network (R,).
+    """
 
     def __init__(self, terms: EpisodeTerms, seeds: Sequence[int]) -> None:
         at_least("seed", min(seeds), 0)
@@ -72,23 +87,24 @@ class Episode:
 
     @property
     def finished(self) -> bool:
+        """Whether the last round was played."""
         return self.round >= self.problem.rounds
 
     @property
     def available(self) -> BoolArray:
-        """(R, U): whose budget is not spent."""
+        """Whether each client's privacy budget is not spent (R, U)."""
         return np.asarray(self.uploads < self.max_uploads)
 
     def observe(self) -> NDArray[np.float32]:
-        """(R, U, N, F)"""
+        """Return the observation before the next round (R, U, N, F)."""
         return observation(self.memory, self.round, self.available)
 
     def play(self, scores: FloatArray) -> Outcome:
-        """One round with the matching of ``scores`` (R, U, N).
+        """Play one round with the matching of ``scores`` (R, U, N).
 
-        reward = -d(t) / d_max - sum_i Q_i(t) (beta_i - s_i(t)) / (V N): d the round's delay, capped; Q_i the queue
-        before the round; beta_i the quota; s_i 1 if client i was in time, else 0. It is what `lane` maximises
-        (drift plus penalty), divided by V N.
+        reward = -d(t) / d_max - sum_i Q_i(t) (beta_i - s_i(t)) / (V N), where d is the round's capped delay, Q_i the
+        queue before the round, beta_i the quota, and s_i is 1 if client i met the deadline, else 0. This is the
+        drift-plus-penalty objective of `lane`, divided by V N.
         """
         assignment = matched(scores, self.available)
         delays = self.network.delays(self.round, assignment)
@@ -105,9 +121,19 @@ class Episode:
 
 
 def matched(scores: FloatArray, available: BoolArray) -> IntArray:
-    """(R, U): as many pairs of score 0 or more as there can be, and among those the largest sum.
+    """Return the matching of the scores: as many pairs with scores of at least 0 as possible, then the largest sum.
 
-    ``scores`` (R, U, N). A negative score forbids its pair, as does an unavailable client: every action is a matching.
+    Negative scores and unavailable clients exclude their pairs, so every action gives a valid matching.
+
+    Args:
+        scores: Scores (R, U, N), finite.
+        available: Whether each client may be selected (R, U).
+
+    Returns:
+        Each client's channel (R, U), -1 if unassigned.
+
+    Raises:
+        InputError: A score is not finite.
     """
     if not np.isfinite(scores).all():
         raise InputError("scores must be finite numbers")

@@ -1,9 +1,9 @@
-"""Mean rewards against a slow simulation of the network, regret by hand, and the figures of theory and measurement."""
+"""Mean rewards against a slow simulation, regret against hand-computed values, and the panels drawn from them."""
 
 import numpy as np
 import pytest
 
-from fedlane.experiments import regret_and_timing as measured
+from fedlane.experiments import regret_and_timing
 from fedlane.experiments.regret_and_timing import (
     assignment_of,
     complexity_panels,
@@ -12,7 +12,7 @@ from fedlane.experiments.regret_and_timing import (
     promised_regret,
     regret_panels,
 )
-from fedlane.experiments.reproduce import ReproductionPlan, chosen, compute_schedules
+from fedlane.experiments.reproduce import ReproductionPlan, compute_schedules, select_figures
 from fedlane.experiments.store import Experiment, Result, ResultStore
 from fedlane.report.paper_figures import draw
 from fedlane.simulation.setup import prepare
@@ -34,8 +34,8 @@ def a_result(client, clients, queue=0.0):
 
 
 class TestMeanRewards:
-    def test_against_rounds_of_the_network_one_by_one(self):
-        """Each pair in 4000 rounds of the run's own weather, the reward as a policy sees it."""
+    def test_against_a_round_by_round_simulation(self):
+        """Simulates 4000 rounds of every pair, with the reward that a policy observes."""
         network = prepare(SMALL.scenario(), [7]).network
         rounds, clients, channels = 4000, network.clients, network.channels
         rewards = np.empty((rounds, clients, channels))
@@ -45,20 +45,21 @@ class TestMeanRewards:
                 for client in range(clients):
                     punctual = delay_s[client] <= network.deadline_s
                     rewards[t, client, channel] = 1.0 - delay_s[client] / network.deadline_s if punctual else 0.0
-        found = mean_rewards(SMALL, 7)
-        error = rewards.std(axis=0) * np.sqrt(1 / rounds + 1 / 10_000)  # mean_rewards has 10,000 draws of its own
-        assert found.shape == (clients, channels) == (6, 4)
-        # 24 pairs: beyond 4.5 standard errors by chance once in 6000. A pair that is hardly ever punctual is skewed.
-        assert np.all(np.abs(found - rewards.mean(axis=0)) <= 4.5 * error + 1e-3)
-        assert np.median(error) < 0.01 < np.ptp(found) / 10
+        estimate = mean_rewards(SMALL, 7)
+        error = rewards.std(axis=0) * np.sqrt(1 / rounds + 1 / 10_000)  # mean_rewards uses 10,000 other draws
+        assert estimate.shape == (clients, channels) == (6, 4)
+        # One of 24 pairs exceeds 4.5 standard errors by chance once in 6000 runs. The reward of a pair that is rarely
+        # punctual has a skewed distribution, hence the extra 1e-3.
+        assert np.all(np.abs(estimate - rewards.mean(axis=0)) <= 4.5 * error + 1e-3)
+        assert np.median(error) < 0.01 < np.ptp(estimate) / 10
 
-    def test_all_policies_of_a_setting_share_it_and_none_can_change_it(self):
-        one = mean_rewards(SMALL, 7)
-        assert mean_rewards(Experiment("fashion-mnist", "random", "clients-6"), 7) is one
-        assert not np.array_equal(mean_rewards(SMALL, 8), one)
+    def test_all_policies_of_a_setting_share_a_read_only_array(self):
+        rewards = mean_rewards(SMALL, 7)
+        assert mean_rewards(Experiment("fashion-mnist", "random", "clients-6"), 7) is rewards
+        assert not np.array_equal(mean_rewards(SMALL, 8), rewards)
         assert mean_rewards(Experiment("fashion-mnist", "lane"), 7).shape == (10, 4)
         with pytest.raises(ValueError, match="read-only"):
-            one[0, 0] = 1.0
+            rewards[0, 0] = 1.0
 
     def test_a_longer_deadline_rewards_more(self):
         base, longer = (mean_rewards(Experiment("fashion-mnist", "lane", s), 3) for s in ("base", "deadline-2"))
@@ -67,7 +68,7 @@ class TestMeanRewards:
 
 
 class TestAssignments:
-    def test_it_is_the_inverse_of_who_used_each_channel(self):
+    def test_the_assignment_is_the_inverse_of_the_clients_by_channel(self):
         rng = np.random.default_rng(1)
         for clients, channels in ((7, 3), (3, 5), (4, 4), (1, 1)):
             client = np.full((30, channels), -1)
@@ -88,50 +89,52 @@ class TestAssignments:
 
 
 class TestRegret:
-    def test_of_a_hand_made_result_by_hand(self):
-        """Three clients, two channels: mu* = 0.7 (client 0 on 0, client 2 on 1)."""
+    def test_against_hand_computed_regret(self):
+        """Three clients, two channels: mu* = 0.7 (client 0 on channel 0, client 2 on channel 1)."""
         mu = np.array([[0.9, 0.3], [0.5, 0.2], [0.8, 0.7]])
         result = a_result([[0, 2], [2, 0], [1, 2], [-1, -1], [0, -1]], 3)
-        regret = measured.pseudo_regret(mu, assignment_of(result))
+        regret = regret_and_timing.pseudo_regret(mu, assignment_of(result))
         np.testing.assert_allclose(np.diff(regret, prepend=0.0), [0.0, 0.4, 0.2, 0.7, -0.2])
 
-    def test_panels_hold_every_policy_and_say_that_the_bound_is_vacuous(self, tmp_path, monkeypatch):
-        store, plan = ResultStore(tmp_path, rounds=12), ReproductionPlan(chosen(["fig-regret"]), 3, 1)
+    def test_panels_show_every_policy_and_say_that_the_bound_is_vacuous(self, tmp_path, monkeypatch):
+        store, plan = ResultStore(tmp_path, rounds=12), ReproductionPlan(select_figures(["fig-regret"]), 3, 1)
         compute_schedules(plan, store, lambda name: None)
-        own, others = panels = regret_panels(plan, store)
-        assert [*own.lines] == [f"{kind} V={v}" for kind in ("OM", "GMBA") for v in (1, 10, 100)]
+        paper, others = panels = regret_panels(plan, store)
+        assert [*paper.lines] == [f"{kind} V={v}" for kind in ("OM", "GMBA") for v in (1, 10, 100)]
         assert {"Random", "Round Robin", "Single-UCB 0.01", "Single-UCB 0.1", "lane"} < set(others.lines)
         assert len(others.lines) == 6
-        assert " ".join(own.title.split()).startswith("The paper's policies Theorem 4's bound is vacuous in 18 of 18")
-        assert "does not exceed the largest queue" in " ".join(own.title.split())
-        cell = Experiment("fashion-mnist", "lane")
+        assert " ".join(paper.title.split()).startswith("The paper's policies Theorem 4's bound is vacuous in 18 of 18")
+        assert "does not exceed the largest queue" in " ".join(paper.title.split())
+        experiment = Experiment("fashion-mnist", "lane")
         for seed in range(3):
-            mu, client = mean_rewards(cell, seed), store.result(cell, seed).client
+            mu, client = mean_rewards(experiment, seed), store.result(experiment, seed).client
             worst = [min(mu[i, j] for j, i in enumerate(row) if i >= 0) for row in client]
-            best = measured.gaps(mu).best
+            best = regret_and_timing.gaps(mu).best
             np.testing.assert_allclose(others.lines["lane"].values[seed], np.cumsum(best - np.array(worst)))
         assert all(path.is_file() for path in draw(panels, tmp_path / "fig-regret"))
 
-        monkeypatch.setattr(measured, "regret_bound", lambda found, **setting: Bound(float(setting["rounds"]), None))
-        own, _ = regret_panels(plan, store)
-        assert own.title == "The paper's policies"
-        np.testing.assert_array_equal(own.lines["Theorem 4, OM V=10"].values, [np.arange(1.0, 13)] * 3)
-        assert regret_panels(ReproductionPlan(chosen(["fig-regret"]), 3, 1, ("cifar10",)), store) == []
+        monkeypatch.setattr(
+            regret_and_timing, "regret_bound", lambda found, **setting: Bound(float(setting["rounds"]), None)
+        )
+        paper, _ = regret_panels(plan, store)
+        assert paper.title == "The paper's policies"
+        np.testing.assert_array_equal(paper.lines["Theorem 4, OM V=10"].values, [np.arange(1.0, 13)] * 3)
+        assert regret_panels(ReproductionPlan(select_figures(["fig-regret"]), 3, 1, ("cifar10",)), store) == []
 
-    def test_a_promise_takes_v_and_the_largest_queue_from_the_run(self, monkeypatch):
-        asked = []
+    def test_the_bound_uses_v_and_the_largest_queue_of_the_run(self, monkeypatch):
+        settings = []
 
         def bound(found, **setting):
-            asked.append(setting)
+            settings.append(setting)
             return Bound(1.0, "why")
 
-        monkeypatch.setattr(measured, "regret_bound", bound)
-        cell = Experiment("fashion-mnist", "mamab-gmba:V=10", "clients-6")
-        promise = promised_regret(cell, 0, a_result([[0, 1, 2, 3]] * 3, 6, queue=2.5))
+        monkeypatch.setattr(regret_and_timing, "regret_bound", bound)
+        experiment = Experiment("fashion-mnist", "mamab-gmba:V=10", "clients-6")
+        promise = promised_regret(experiment, 0, a_result([[0, 1, 2, 3]] * 3, 6, queue=2.5))
         assert promise.vacuous == "why"
-        assert promise.room == measured.gaps(mean_rewards(cell, 0)).smallest - 2.5
+        assert promise.room == regret_and_timing.gaps(mean_rewards(experiment, 0)).smallest - 2.5
         last = {"clients": 6, "channels": 4, "V": 10.0, "rounds": 3, "largest_queue": 2.5}
-        assert asked == [{**last, "rounds": t} for t in (1, 2, 3)]
+        assert settings == [{**last, "rounds": t} for t in (1, 2, 3)]
 
 
 class TestComplexity:
@@ -140,8 +143,8 @@ class TestComplexity:
         assert exponent(x, 3.0 * x**1.7) == pytest.approx(1.7)
 
     def test_panels_have_both_matchings_with_exponents(self, monkeypatch):
-        monkeypatch.setattr(measured, "CLIENTS", (10, 40, 160))
-        monkeypatch.setattr(measured, "CHANNELS", (2, 20, 100))
+        monkeypatch.setattr(regret_and_timing, "CLIENTS", (10, 40, 160))
+        monkeypatch.setattr(regret_and_timing, "CHANNELS", (2, 20, 100))
         for panel, axis in zip(complexity_panels(), "UN", strict=True):
             assert panel.log
             names = [*panel.lines]
@@ -151,4 +154,4 @@ class TestComplexity:
                 assert line.values.shape == (5, 3)
                 assert np.all((line.values > 0) & (line.values < 0.1))
             om, gmba = (np.median(line.values[:, -1]) for line in panel.lines.values())
-            assert om > gmba  # the exact matching is the dearer one
+            assert om > gmba  # the exact matching takes longer

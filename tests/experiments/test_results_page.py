@@ -1,4 +1,4 @@
-"""The results page: every figure and every claim, from what was computed."""
+"""The results page shows every figure and every claim."""
 
 from fedlane.experiments.claims import CLAIMS, judge
 from fedlane.experiments.reproduce import FIGURES, ReproductionPlan
@@ -11,13 +11,13 @@ def test_every_figure_has_a_caption():
 
 
 def test_the_page_shows_figures_and_all_claims(tmp_path):
-    """An empty store: every claim is there and says that it was not computed, but for those that need no cell."""
+    """With an empty store, every claim is listed as not computed."""
     plan = ReproductionPlan(FIGURES, 2, 2)
     verdicts = judge(plan, ResultStore(tmp_path))
-    text = page(plan, ["fig-v", "fig-delay"], verdicts, "| 5 | a bound |", "pictures", note="Somewhere.")
+    text = page(plan, ["fig-v", "fig-delay"], verdicts, "| 5 | a bound |", "pictures", note="Computed on a laptop.")
     assert "![fig-v](pictures/fig-v.png)" in text
     assert CAPTIONS["fig-delay"] in text
     assert sum(line.startswith("| ") for line in text.splitlines()) == 2 + len(CLAIMS)
     assert "## The theorems" in text
-    assert "34 not computed" in text
+    assert "not computed (34)" in text
     assert write_page(tmp_path, plan, [], verdicts, "").read_text().startswith("# Results")

@@ -1,0 +1,63 @@
+"""Command-line options that several commands share, and the values they stand for."""
+
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from fedlane.validate import InputError, at_least
+
+if TYPE_CHECKING:  # imported only for annotations: `fedlane --help` answers at once
+    from fedlane.scenario import Scenario
+
+
+class Device(StrEnum):
+    """Where models are trained."""
+
+    cpu = "cpu"
+    cuda = "cuda"
+
+
+RoundsOption = Annotated[
+    int | None, typer.Option("--rounds", metavar="T", help="Number of rounds, instead of the scenario's.")
+]
+SeedOption = Annotated[int, typer.Option("--seed", metavar="S", help="Seed of a single run.")]
+SeedsOption = Annotated[int | None, typer.Option("--seeds", metavar="K", help="Run seeds 0 to K-1 together.")]
+SetOption = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help="Change a scenario value, for example network.clients=20."),
+]
+DeviceOption = Annotated[Device, typer.Option("--device", help="Where models are trained.")]
+NoLearningOption = Annotated[bool, typer.Option("--no-learning", help="Compute the schedule only.")]
+OutOption = Annotated[Path | None, typer.Option("--out", metavar="DIR", help="Output folder, new or empty.")]
+TargetOption = Annotated[
+    float | None, typer.Option("--target", metavar="A", help="Also report the time to reach this accuracy.")
+]
+CheckpointOption = Annotated[int, typer.Option("--checkpoint-every", metavar="K", help="Rounds between checkpoints.")]
+TrackOption = Annotated[
+    list[str] | None,
+    typer.Option("--track", metavar="TRACKER", help="Also log to tensorboard[:DIR] or mlflow[:URI]."),
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print the result as JSON and nothing else.")]
+QuietOption = Annotated[bool, typer.Option("--quiet", help="Print only errors.")]
+
+
+def resolved_scenario(name: str, settings: list[str] | None, rounds: int | None) -> "Scenario":
+    """Load a scenario and apply ``--set`` and ``--rounds``."""
+    from fedlane.scenario import Scenario
+
+    scenario = Scenario.load(name).with_settings(settings or [])
+    return scenario if rounds is None else scenario.with_values({"rounds": rounds})
+
+
+def chosen_seeds(seed: int, seeds: int | None) -> list[int]:
+    """The seeds that ``--seed`` or ``--seeds`` names."""
+    if seeds is None:
+        at_least("seed", seed, 0)
+        return [seed]
+    if seeds < 1:
+        raise InputError(f"--seeds must be at least 1, got {seeds}")
+    if seed != 0:
+        raise InputError("--seed and --seeds exclude each other")
+    return list(range(seeds))

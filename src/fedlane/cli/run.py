@@ -1,0 +1,224 @@
+"""The commands `fedlane run` and `fedlane compare`."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import numpy as np
+import typer
+from rich.console import RenderableType
+
+from fedlane.cli.display import finished_run
+from fedlane.cli.options import (
+    CheckpointOption,
+    Device,
+    DeviceOption,
+    JsonOption,
+    NoLearningOption,
+    OutOption,
+    QuietOption,
+    RoundsOption,
+    SeedOption,
+    SeedsOption,
+    SetOption,
+    TargetOption,
+    TrackOption,
+    chosen_seeds,
+    resolved_scenario,
+)
+from fedlane.cli.session import Session, check_writable, new_folder, print_notes, screen
+from fedlane.files import file_name
+from fedlane.trackers import check_tracker
+from fedlane.validate import InputError, at_least
+
+if TYPE_CHECKING:  # imported where they are used: `fedlane --help` answers at once
+    from fedlane.scenario import Scenario
+    from fedlane.simulation import Run
+    from fedlane.simulation.run import Simulation
+
+
+@dataclass(frozen=True)
+class RunPlan:
+    """What is simulated, apart from the policy."""
+
+    scenario: "Scenario"
+    seeds: Sequence[int]
+    learning: bool
+    device: str
+
+    def check_policies(self, policies: Sequence[str]) -> None:
+        """Raise `InputError` for a mistyped policy before anything is computed or written."""
+        from fedlane.scheduling import make_policy
+
+        for policy in policies:
+            make_policy(policy, self.scenario.policies)
+
+    def simulation(self, policy: str) -> "Simulation":
+        """Prepare the simulation of a policy."""
+        from fedlane.simulation.run import Simulation
+
+        return Simulation(self.scenario, policy, self.seeds, learning=self.learning, device=self.device)
+
+
+def run(
+    scenario: Annotated[
+        str | None, typer.Argument(metavar="[SCENARIO]", help="A preset or a TOML file (default: quickstart).")
+    ] = None,
+    policy: Annotated[
+        str | None,
+        typer.Option("--policy", metavar="P", help="Policy, for example mamab-om:V=10 (default: lane)."),
+    ] = None,
+    rounds: RoundsOption = None,
+    seed: SeedOption = 0,
+    seeds: SeedsOption = None,
+    set_: SetOption = None,
+    device: DeviceOption = Device.cpu,
+    no_learning: NoLearningOption = False,
+    target: TargetOption = None,
+    checkpoint_every: CheckpointOption = 50,
+    save_schedule: Annotated[
+        Path | None,
+        typer.Option("--save-schedule", metavar="FILE", help="Also save the schedule, to train from it later."),
+    ] = None,
+    out: OutOption = None,
+    resume: Annotated[
+        Path | None, typer.Option("--resume", metavar="DIR", help="Continue the interrupted run in this folder.")
+    ] = None,
+    track: TrackOption = None,
+    as_json: JsonOption = False,
+    quiet: QuietOption = False,
+) -> None:
+    """Run one scenario under one policy and save the results."""
+    from fedlane.simulation.results import RunFolder
+
+    session = _session(quiet or as_json, checkpoint_every, track)
+    if resume is not None:
+        changes = (scenario, out, set_, rounds, seeds, policy, save_schedule, seed or None, no_learning or None)
+        if any(change is not None for change in changes):
+            raise InputError("--resume cannot be combined with a scenario or with options that change the run")
+        folder, result = resume, _resumed(session, resume, device)
+    else:
+        loaded = resolved_scenario(scenario or "quickstart", set_, rounds)
+        plan = RunPlan(loaded, chosen_seeds(seed, seeds), not no_learning, device)
+        policy = policy or "lane"
+        plan.check_policies([policy])
+        if save_schedule is not None:
+            check_writable(save_schedule)
+        folder = out or new_folder(f"{file_name(loaded.name)}-{file_name(policy)}")
+        make = partial(plan.simulation, policy)
+        result = session.play(policy, make, RunFolder.create(folder), schedule=save_schedule)
+    summary = with_target(result, target)
+    if as_json:
+        print(json.dumps({**summary, "folder": str(folder)}))
+    elif not quiet:
+        from fedlane.report.terminal import summary_table
+
+        _print_results(summary_table(summary), [summary], folder)
+
+
+def compare(
+    scenario: Annotated[str, typer.Argument(metavar="SCENARIO", help="A preset or a TOML file.")],
+    policy: Annotated[
+        list[str],
+        typer.Option("--policy", metavar="P", help="Policy, for example mamab-om:V=10; repeat it for each policy."),
+    ],
+    rounds: RoundsOption = None,
+    seed: SeedOption = 0,
+    seeds: SeedsOption = None,
+    set_: SetOption = None,
+    device: DeviceOption = Device.cpu,
+    no_learning: NoLearningOption = False,
+    target: TargetOption = None,
+    checkpoint_every: CheckpointOption = 50,
+    extra_runs: Annotated[
+        list[Path] | None,
+        typer.Option("--with", metavar="DIR", help="Also show the run in this folder, for example a testbed's."),
+    ] = None,
+    out: OutOption = None,
+    track: TrackOption = None,
+    as_json: JsonOption = False,
+    quiet: QuietOption = False,
+) -> None:
+    """Run one scenario under several policies on the same seeds and compare the results."""
+    from fedlane.simulation import Run
+
+    session = _session(quiet or as_json, checkpoint_every, track)
+    loaded = resolved_scenario(scenario, set_, rounds)
+    plan = RunPlan(loaded, chosen_seeds(seed, seeds), not no_learning, device)
+    extra = {path: Run.load(path) for path in extra_runs or []}
+    if len({file_name(text) for text in policy}) < len(policy):
+        raise InputError(f"--policy names the same policy twice: {', '.join(policy)}")
+    plan.check_policies(policy)
+    folder = out or new_folder(f"{file_name(loaded.name)}-compare")
+    runs = _played(session, plan, policy, folder)
+    summaries = [with_target(result, target) for result in runs]
+    for path, other in extra.items():
+        summaries.append({**with_target(other, target), "policy": f"{other.summary['policy']} ({path.name})"})
+    if not no_learning:
+        from fedlane.report.figures import accuracy_figure
+
+        accuracy_figure({result.summary["policy"]: result.rounds for result in runs}, folder / "accuracy.png")
+    if as_json:
+        print(json.dumps({"folder": str(folder), "runs": summaries}))
+    elif not quiet:
+        from fedlane.report.terminal import comparison_table
+
+        _print_results(comparison_table(summaries), summaries, folder)
+
+
+def _session(quiet: bool, checkpoint_every: int, track: list[str] | None) -> Session:
+    """Check the options of a session before any work is done."""
+    at_least("--checkpoint-every", checkpoint_every, 1)
+    for text in track or []:
+        check_tracker(text)
+    return Session(quiet, checkpoint_every, track or [])
+
+
+def _resumed(session: Session, folder: Path, device: str) -> "Run":
+    """Play the rest of an interrupted run."""
+    from fedlane.simulation.results import RunFolder
+    from fedlane.simulation.run import Simulation
+
+    return session.play("resuming", partial(Simulation.resume, folder, device), RunFolder(folder))
+
+
+def _played(session: Session, plan: RunPlan, policies: Sequence[str], folder: Path) -> "list[Run]":
+    """Play one run per policy, each in its own folder below ``folder``."""
+    from fedlane.simulation.results import RunFolder
+
+    parent = RunFolder.create(folder)
+    runs: list[Run] = []
+    try:
+        for policy in policies:
+            name = file_name(policy)
+            target, make = RunFolder.create(folder / name), partial(plan.simulation, policy)
+            tracked_as, finished = f"{folder.resolve().name}/{name}", [finished_run(run.summary) for run in runs]
+            runs.append(session.play(policy, make, target, tracked_as=tracked_as, finished=finished))
+    except BaseException:
+        parent.abandon()  # removes the folder only if it is empty
+        raise
+    return runs
+
+
+def with_target(result: "Run", target: float | None) -> dict[str, Any]:
+    """A run's summary, with the time to reach the accuracy ``target`` if there is one."""
+    from fedlane.simulation.results import interval
+
+    summary = dict(result.summary)
+    if target is not None:
+        seconds = result.time_to_accuracy(target)
+        reached = seconds[~np.isnan(seconds)]
+        summary["time_to_accuracy"] = {"target": target, "reached": len(reached), **interval(reached)}
+    return summary
+
+
+def _print_results(table: RenderableType, summaries: Sequence[dict[str, Any]], folder: Path) -> None:
+    """Print a table of results, the notes on them, and where they are."""
+    from fedlane.report.terminal import notes
+
+    screen.print(table)
+    print_notes([note for summary in summaries for note in notes(summary)])
+    screen.print(f"Saved to {folder}", highlight=False, markup=False, soft_wrap=True)

@@ -1,0 +1,132 @@
+"""The built-in models, computed layer by layer over many weight sets, with per-sample clipping."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from fedlane.learning import layers
+from fedlane.learning.architectures import Convolution, Dense, Layer
+from fedlane.learning.model_interface import Batch, Model
+from fedlane.rng import generator
+
+try:
+    from fedlane.learning.cpu_kernels import mlp_tail
+except ImportError:  # without Numba, PyTorch does the same a little more slowly
+    mlp_tail = None  # type: ignore[assignment]
+
+
+class LayeredModel(Model):
+    """A built-in model: hand-written layers with per-sample clipping."""
+
+    def __init__(self, stack: Sequence[Layer]) -> None:
+        self.layers = tuple(stack)
+        self.size = sum(layer.size for layer in self.layers)
+        self._is_mlp = [isinstance(layer, Dense) and layer.relu for layer in self.layers] == [True, False]
+
+    def initial(self, seed: int) -> Tensor:
+        """Return He-normal weights and zero biases (reading 16 in docs/reading-the-paper.md)."""
+        rng = generator(seed, "weights")
+        parts = []
+        for layer in self.layers:
+            inputs = layer.inputs if isinstance(layer, Dense) else 9 * layer.inputs
+            parts.append(torch.from_numpy(rng.standard_normal(inputs * layer.outputs) * (2.0 / inputs) ** 0.5))
+            parts.append(torch.zeros(layer.outputs, dtype=torch.float64))
+        return torch.cat(parts).to(torch.float32)
+
+    def _blocks(self, weights: Tensor) -> Sequence[Tensor]:
+        return torch.split(weights, [layer.size for layer in self.layers], dim=1)
+
+    def logits(self, weights: Tensor, x: Tensor) -> Tensor:
+        """Return class scores, see `Model.logits`."""
+        h = x.expand(len(weights), *x.shape[1:])
+        for layer, block in zip(self.layers, self._blocks(weights), strict=True):
+            h = layers.forward(layer, block, h, keep=False).outputs
+        return h
+
+    def descend(
+        self, weights: Tensor, batch: Batch, clip_norm: float | None, scale: Tensor, into: Tensor | None = None
+    ) -> None:
+        """Subtract the clipped gradients, see `Model.descend`."""
+        blocks = self._blocks(weights)
+        targets = blocks if into is None else self._blocks(into)
+        if mlp_tail is not None and self._is_mlp and weights.device.type == "cpu" and batch.squares is not None:
+            self._descend_compiled(blocks, targets, batch, batch.squares, clip_norm, scale)
+            return
+        passes: list[layers.Pass] = []
+        h = batch.x
+        for layer, block in zip(self.layers, blocks, strict=True):
+            passes.append(layers.forward(layer, block, h, keep=True))
+            h = passes[-1].outputs
+        # The gradient of cross-entropy: softmax minus one-hot label.
+        gradient: Tensor | None = softmax(h).sub_(batch.targets)
+        for index in reversed(range(len(self.layers))):
+            assert gradient is not None
+            gradient = layers.backward(self.layers[index], blocks[index], passes[index], gradient, first=index == 0)
+        factor = scale
+        if clip_norm is not None:
+            square = layers.squared_norms(self.layers[0], passes[0], batch.squares)
+            for layer, results in zip(self.layers[1:], passes[1:], strict=True):
+                square += layers.squared_norms(layer, results)
+            finite = torch.isfinite(square)
+            if weights.device.type == "cpu" and bool((~finite & (scale > 0)).any()):
+                # A sample that overflowed must not reach the others: the step is repeated without it.
+                kept = finite.view(*finite.shape, *(1,) * (batch.x.ndim - 2))
+                rest = Batch(batch.x.where(kept, torch.zeros(())), batch.targets)
+                self.descend(weights, rest, clip_norm, scale * finite, into)
+                return
+            factor = torch.where(finite, scale * (clip_norm / square.sqrt_().clamp_(min=clip_norm)), 0.0)
+        for layer, target, results in zip(self.layers, targets, passes, strict=True):
+            layers.descend(layer, target, results, factor)
+
+    def _descend_compiled(
+        self,
+        blocks: Sequence[Tensor],
+        targets: Sequence[Tensor],
+        batch: Batch,
+        squares: Tensor,
+        clip_norm: float | None,
+        scale: Tensor,
+    ) -> None:
+        """Make the same step of a two-layer network: two matrix products, and one kernel for everything in between."""
+        assert mlp_tail is not None
+        (first, bias), (second, out_bias) = (
+            layers.weights_of(layer, block) for layer, block in zip(self.layers, blocks, strict=True)
+        )
+        (first_into, bias_into), (second_into, out_into) = (
+            layers.weights_of(layer, target) for layer, target in zip(self.layers, targets, strict=True)
+        )
+        x = batch.x.flatten(2)
+        hidden = torch.bmm(x, first.transpose(1, 2))
+        layer_tensors = hidden, bias, second, out_bias, bias_into, second_into, out_into
+        arrays = [tensor.numpy() for tensor in (*layer_tensors, batch.targets, squares, scale)]
+        mlp_tail(*arrays, float("inf") if clip_norm is None else clip_norm)  # type: ignore[call-arg, arg-type]
+        first_into.baddbmm_(hidden.transpose(1, 2), x, alpha=-1.0)
+
+    def bytes_per_sample(self) -> int:
+        """Return about how much memory one sample needs during training."""
+        floats = 0
+        for layer in self.layers:
+            if isinstance(layer, Convolution):
+                positions = layer.height * layer.width
+                floats += positions * (2 * 9 * layer.inputs + 2 * layer.inputs + 5 * layer.outputs)
+                floats += 9 * layer.inputs * layer.outputs  # the per-sample gradient
+            else:
+                floats += layer.inputs + 4 * layer.outputs
+        return 4 * floats
+
+    def tensors(self, weights: Tensor) -> dict[str, Tensor]:
+        """Return the weights (d,) as ``layerK.weight`` and ``layerK.bias`` in PyTorch's layout."""
+        named = {}
+        for index, (layer, block) in enumerate(zip(self.layers, self._blocks(weights[None]), strict=True)):
+            matrix, bias = layers.weights_of(layer, block)
+            if isinstance(layer, Convolution):  # torch.nn.Conv2d's layout: (out, in, 3, 3)
+                matrix = matrix.view(1, layer.outputs, 3, 3, layer.inputs).permute(0, 1, 4, 2, 3)
+            named[f"layer{index}.weight"] = matrix[0].contiguous()
+            named[f"layer{index}.bias"] = bias[0].contiguous()
+        return named
+
+
+def softmax(scores: Tensor) -> Tensor:
+    """Return the softmax over the last axis of (G, B, M); a transposed copy is several times faster for small M."""
+    return torch.softmax(scores.transpose(1, 2).contiguous(), dim=1).transpose(1, 2)

@@ -1,0 +1,61 @@
+"""The interface of every model: a classifier with flat weights.
+
+Weights are rows of a matrix (G, d) for G weight sets. Copying, noising and averaging models are then single operations.
+"""
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Batch:
+    """B training samples for each of G weight sets."""
+
+    x: Tensor
+    """(G, B, ...): model inputs."""
+    targets: Tensor
+    """(G, B, M): one-hot labels."""
+    squares: Tensor | None = None
+    """(G, B): squared norm of each input, if already computed."""
+
+
+class Model(ABC):
+    """A classifier with flat weights."""
+
+    size: int
+    """d, the number of weights."""
+
+    @abstractmethod
+    def initial(self, seed: int) -> Tensor:
+        """Return a replica's initial weights (d,)."""
+
+    @abstractmethod
+    def logits(self, weights: Tensor, x: Tensor) -> Tensor:
+        """Return class scores (G, B, M) of weights (G, d) on inputs x (G, B, ...), or (1, B, ...) shared by all."""
+
+    @abstractmethod
+    def descend(
+        self, weights: Tensor, batch: Batch, clip_norm: float | None, scale: Tensor, into: Tensor | None = None
+    ) -> None:
+        """Subtract scale_s min(1, C / |g_s|) g_s, summed over the samples s, from ``into`` in place.
+
+        g_s is the cross-entropy gradient of sample s at the weights. Without a clip norm, g_s is used as it is. With
+        one, a sample whose gradient is not finite contributes nothing.
+
+        Args:
+            weights: (G, d) weights at which the gradients are taken.
+            batch: The samples.
+            clip_norm: C, or None for no clipping.
+            scale: (G, B) factor of each sample.
+            into: (G, d) what is updated; the weights themselves if None.
+        """
+
+    @abstractmethod
+    def bytes_per_sample(self) -> int:
+        """Return about how much memory one sample needs during training."""
+
+    @abstractmethod
+    def tensors(self, weights: Tensor) -> dict[str, Tensor]:
+        """Return one flat weight set (d,) as named tensors, for saving."""

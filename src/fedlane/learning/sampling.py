@@ -1,0 +1,104 @@
+"""Random samples of the clients' records, drawn for every local step as the mechanism prescribes."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedlane.learning.counter_rng import (
+    GAMMA,
+    POISSON_STRIDE,
+    largest_poisson_batch,
+    poisson_positions,
+    sample_positions,
+)
+from fedlane.learning.local import ClientData
+from fedlane.records import IntArray, MechanismSpec
+
+try:
+    from fedlane.learning import cpu_kernels
+except ImportError:  # without Numba, PyTorch does the same a little more slowly
+    cpu_kernels = None  # type: ignore[assignment]
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How the sample of a local step is drawn."""
+
+    poisson: bool
+    """Whether every record is drawn independently; otherwise ``batch_size`` distinct records are drawn."""
+    batch_size: Tensor
+    """(R, U): b."""
+    rate: Tensor
+    """(R, U): q, float64."""
+    max_batch: int
+    """Largest number of records in a sample, and so the number of random numbers that every step uses."""
+    equal: bool
+    """Whether all samples have exactly ``max_batch`` records."""
+
+
+def sampling_of(mechanism: MechanismSpec, sizes: IntArray, device: torch.device) -> Sampling:
+    """Return the mechanism's way of sampling from clients with ``sizes`` (R, U) records, on the device."""
+    poisson = mechanism.sampling == "poisson"
+    max_batch = largest_poisson_batch(sizes, mechanism.sample_rate) if poisson else int(mechanism.asked_batch.max())
+    return Sampling(
+        poisson=poisson,
+        batch_size=torch.from_numpy(mechanism.batch_size).to(device),
+        rate=torch.from_numpy(mechanism.sample_rate).to(device),
+        max_batch=max_batch,
+        equal=not poisson and bool(np.all(mechanism.batch_size == max_batch)),
+    )
+
+
+def draw_samples(
+    data: ClientData,
+    sampling: Sampling,
+    key: Tensor,
+    replica: Tensor,
+    client: Tensor,
+    counter: Tensor,
+    iterations: int,
+) -> tuple[Tensor, Tensor]:
+    """Draw the records that each of G rows trains on.
+
+    A row's sample depends only on its key and counter. The counter is that of the first iteration; the following
+    iterations use the following counters.
+
+    Args:
+        data: The clients' records.
+        sampling: How samples are drawn.
+        key: (G,) 64-bit keys, see `counter_rng`.
+        replica: (G,) replica of each row.
+        client: (G,) client of each row.
+        counter: (G,) counter of the first iteration.
+        iterations: Number of local steps, tau.
+
+    Returns:
+        Record indices (G, tau, B), and a mask of that shape, True for the records that are in the sample; the mask is
+        empty where all are.
+    """
+    size, start, max_batch = data.size[replica, client], data.start[replica, client], sampling.max_batch
+    count, rate = sampling.batch_size[replica, client], sampling.rate[replica, client]
+    if cpu_kernels is not None and key.device.type == "cpu":
+        columns = (key, counter, size, rate if sampling.poisson else count, start, replica, data.order)
+        arrays = [tensor.numpy() for tensor in columns]
+        if sampling.poisson:
+            records, drawn = cpu_kernels.poisson_rows(*arrays, iterations, max_batch, GAMMA, POISSON_STRIDE)  # type: ignore[call-arg, arg-type]
+            width = max(1, int(drawn.max()))  # places beyond the longest sample are unused in every row
+            mask = torch.arange(width) < torch.from_numpy(drawn)[..., None]
+            return torch.from_numpy(records[..., :width].copy()), mask
+        indices = torch.from_numpy(cpu_kernels.sample_rows(*arrays, iterations, max_batch, GAMMA))  # type: ignore[call-arg, arg-type]
+    else:
+        counters = counter[:, None] + torch.arange(iterations, device=key.device)
+        keys, sizes, counts, rates = (column[:, None].expand(counters.shape) for column in (key, size, count, rate))
+        if sampling.poisson:
+            positions, mask = poisson_positions(keys, counters, sizes, rates, max_batch)
+        else:
+            positions = sample_positions(keys, counters, sizes, counts, max_batch)
+        indices = data.order[replica[:, None, None], start[:, None, None] + positions].long()
+        if sampling.poisson:
+            return indices, mask
+    if sampling.equal:
+        return indices, torch.empty(0)
+    return indices, (torch.arange(max_batch, device=key.device) < count[:, None])[:, None].expand(indices.shape)

@@ -1,0 +1,174 @@
+"""A saved schedule and learning from it: the schedule of all rounds is computed first, the models are trained later.
+
+For most policies the model does not influence the schedule. It can be computed where that is cheap and then learned
+from on a machine with a GPU, PyTorch and NumPy. The data set must be installed there or come with the package.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedlane.files import READ_ERRORS, load_arrays
+from fedlane.learning.datasets import dataset_info, load_dataset
+from fedlane.learning.federation import FederationBatch
+from fedlane.learning.models import make_model
+from fedlane.records import BoolArray, FloatArray, IntArray, MechanismSpec
+from fedlane.validate import InputError
+
+
+@dataclass(frozen=True)
+class LearningTask:
+    """Everything that R federations need in order to learn, as plain values."""
+
+    dataset: str
+    model: str
+    learning_rate: float
+    evaluate_every: int
+    mechanism: MechanismSpec
+    label_counts: IntArray
+    """(R, U, M): training samples of each class at each client."""
+    seeds: IntArray
+    """(R,)"""
+
+    def federation(self, device: str) -> FederationBatch:
+        """Return the federations in their state before the first round."""
+        info = dataset_info(self.dataset)
+        return FederationBatch(
+            make_model(self.model, info.input_shape, info.classes),
+            load_dataset(self.dataset),
+            self.label_counts,
+            [int(seed) for seed in self.seeds],
+            self.mechanism,
+            self.learning_rate,
+            device,
+        )
+
+    def to_arrays(self) -> dict[str, NDArray[Any]]:
+        """Return every value as a named array; an infinite clip norm means no clipping."""
+        arrays = {f.name: np.asarray(getattr(self, f.name)) for f in fields(self) if f.name != "mechanism"}
+        spec = {f"mechanism.{f.name}": getattr(self.mechanism, f.name) for f in fields(MechanismSpec)}
+        spec["mechanism.clip_norm"] = np.inf if self.mechanism.clip_norm is None else self.mechanism.clip_norm
+        return {**arrays, **{name: np.asarray(value) for name, value in spec.items()}}
+
+    @classmethod
+    def from_arrays(cls, arrays: Mapping[str, NDArray[Any]]) -> "LearningTask":
+        """Return the task that `to_arrays` wrote."""
+
+        def plain(name: str) -> Any:
+            return arrays[name].item() if arrays[name].ndim == 0 else arrays[name]
+
+        spec = {f.name: plain(f"mechanism.{f.name}") for f in fields(MechanismSpec)}
+        if np.isinf(spec["clip_norm"]):
+            spec["clip_norm"] = None
+        values = {f.name: plain(f.name) for f in fields(cls) if f.name != "mechanism"}
+        return cls(mechanism=MechanismSpec(**spec), **values)
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """Which client used which channel in every round, whether it was punctual, and what is to be learned.
+
+    Attributes:
+        task: What the federations learn.
+        client: (R, T, N) client on each channel, -1 where the channel was idle.
+        punctual: (R, T, N) whether that client met the deadline.
+        delay_s: (R, T) duration of each round in seconds.
+
+    Examples:
+        >>> from fedlane import Scenario, Simulation
+        >>> simulation = Simulation(Scenario.load("quickstart").with_values({"rounds": 5}), "lane", seeds=[0])
+        >>> while not simulation.finished:
+        ...     simulation.step()
+        >>> simulation.schedule().client.shape
+        (1, 5, 4)
+    """
+
+    task: LearningTask
+    client: IntArray
+    punctual: BoolArray
+    delay_s: FloatArray
+
+    def save(self, path: str | Path) -> None:
+        """Write the schedule to a `.npz` file.
+
+        Args:
+            path: File to write; an existing one is overwritten.
+
+        Raises:
+            InputError: If the file cannot be written.
+        """
+        task = {f"task.{name}": array for name, array in self.task.to_arrays().items()}
+        rounds = {"client": self.client, "punctual": self.punctual, "delay_s": self.delay_s}
+        try:
+            with Path(path).open("wb") as file:
+                np.savez_compressed(file, allow_pickle=False, **task, **rounds)
+        except OSError as error:
+            raise InputError(f"schedule {path} cannot be written: {error.strerror}") from error
+
+    @classmethod
+    def load(cls, path: str | Path) -> "Schedule":
+        """Read a schedule that `save` wrote.
+
+        Args:
+            path: File to read.
+
+        Returns:
+            The schedule.
+
+        Raises:
+            InputError: If the file is missing, damaged or not a schedule.
+        """
+        try:
+            stored = load_arrays(Path(path))
+            task = {name.removeprefix("task."): stored[name] for name in stored if name.startswith("task.")}
+            return cls(LearningTask.from_arrays(task), stored["client"], stored["punctual"], stored["delay_s"])
+        except READ_ERRORS as error:
+            raise InputError(f"schedule {path} cannot be read: {error}") from error
+
+
+@dataclass(frozen=True)
+class Curves:
+    """Test results over the rounds of a schedule, and the final models."""
+
+    round: IntArray
+    """(K,): rounds after which the models were tested, from 0."""
+    clock_s: FloatArray
+    """(R, K): simulated time at the end of these rounds."""
+    accuracy: FloatArray
+    """(R, K)"""
+    loss: FloatArray
+    """(R, K)"""
+    weights: FloatArray
+    """(R, d): the final models."""
+
+
+def learn(schedule: Schedule, device: str = "cpu", progress: Callable[[int, float], None] | None = None) -> Curves:
+    """Train every replica's model through all rounds of a schedule.
+
+    Args:
+        schedule: The schedule and its learning task.
+        device: `cpu` or `cuda`.
+        progress: Called after every test with the number of rounds played and the mean accuracy over replicas.
+
+    Returns:
+        Accuracy and loss (R, K) of the K tested rounds, and the final weights (R, d).
+    """
+    federation = schedule.task.federation(device)
+    rounds = schedule.delay_s.shape[1]
+    tested, accuracy, loss = [], [], []
+    for t in range(rounds):
+        federation.play(t, schedule.client[:, t], schedule.punctual[:, t])
+        if t == rounds - 1 or (t + 1) % schedule.task.evaluate_every == 0:
+            evaluation = federation.evaluate()
+            tested.append(t)
+            accuracy.append(evaluation.accuracy)
+            loss.append(evaluation.loss)
+            if progress is not None:
+                progress(t + 1, float(evaluation.accuracy.mean()))
+    clock_s = np.cumsum(schedule.delay_s, axis=1)[:, tested]
+    weights = federation.weights.cpu().numpy()
+    return Curves(np.array(tested), clock_s, np.array(accuracy).T, np.array(loss).T, weights)
