@@ -122,18 +122,18 @@ def test_the_adapted_place_fits_the_installed_flwr(monkeypatch, caplog):
     from flwr.superlink.grid import http_grid
 
     theirs, objects = http_grid.HttpGrid.pull_messages, http_grid.pull_objects
-    _adapted._adapted.cache_clear()
-    mine = _adapted._adapted(theirs, objects)
+    _adapted._adapt.cache_clear()
+    mine = _adapted._adapt(theirs, objects)
     assert mine.__code__ is theirs.__code__
     assert mine.__globals__["pull_objects"] is _adapted.fetch_objects
     assert http_grid.pull_objects is objects
     assert not caplog.records
-    _adapted._adapted.cache_clear()
+    _adapted._adapt.cache_clear()
     monkeypatch.setattr(flwr, "__version__", "1.99.0")
     with caplog.at_level(logging.WARNING, "fedlane.flower"):
-        assert _adapted._adapted(theirs, objects) is None
+        assert _adapted._adapt(theirs, objects) is None
     assert "1.99.0" in caplog.text
-    _adapted._adapted.cache_clear()
+    _adapted._adapt.cache_clear()
 
 
 class Clock:
@@ -177,11 +177,11 @@ def test_a_reply_is_not_fetched_for_ever_nor_whatever_its_size(monkeypatch):
         raise ObjectUnavailableError(name)
 
     monkeypatch.setattr(_adapted._fetching, "until_s", time.monotonic() + 0.2)
-    with pytest.raises(ObjectPullError, match="not there in time"):
+    with pytest.raises(ObjectPullError, match="it did not arrive in time"):
         _adapted.fetch_objects(["a"], never)
     assert time.monotonic() < _adapted._fetching.until_s + 10
     monkeypatch.setattr(_adapted._fetching, "until_s", time.monotonic() + 60)
-    monkeypatch.setattr(_adapted._fetching, "most_bytes", 1000.0)
+    monkeypatch.setattr(_adapted._fetching, "max_bytes", 1000.0)
     assert len(_adapted.fetch_objects(["a", "b"], lambda name: bytes(500))) == 2
     with pytest.raises(ObjectPullError, match="larger than 1000 bytes"):
         _adapted.fetch_objects(["a", "b", "c"], lambda name: bytes(500))

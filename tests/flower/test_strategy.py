@@ -59,7 +59,7 @@ def test_faults(tmp_path):
         "'w' is not finite",
         "'w' must be (1000,) of float32, got (999,)",
         "the update's norm",
-        "the report is of client 'client-0', the order was of client 'client-1'",
+        "the report is for client 'client-0', the order was for client 'client-1'",
         "num-examples must be above 0 and at most 1000",
     ):
         assert any("client client-1, lane" in line and reason in line for line in lines), (reason, said)

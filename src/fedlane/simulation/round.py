@@ -3,7 +3,7 @@
 import numpy as np
 
 from fedlane.network import Network
-from fedlane.records import BoolArray, Context, DelayDistributions, Feedback, FloatArray, State
+from fedlane.records import BoolArray, Context, DelayDistributions, Feedback, FloatArray, Problem, State
 from fedlane.rng import RoundStreams
 from fedlane.scheduling.checks import check_assignment
 from fedlane.scheduling.policy import Policy
@@ -17,6 +17,7 @@ def play_round(
     streams: RoundStreams,
     available: BoolArray,
     distributions: DelayDistributions | None,
+    problem: Problem,
 ) -> tuple[State, Feedback]:
     """Play one round in every replica: the policy selects, the network answers, the policy learns.
 
@@ -28,6 +29,7 @@ def play_round(
         streams: The policy's random streams, one per replica.
         available: (R, U): which clients may be assigned.
         distributions: The true delay distributions if the policy requires them, otherwise None.
+        problem: What the policy knows before the first round.
 
     Returns:
         The policy's state after the round, and the feedback that the policy received.
@@ -40,12 +42,13 @@ def play_round(
         available=available,
         channel_state=network.channel_state(round) if "channel_state" in policy.requires else None,
         distributions=distributions,
+        problem=problem,
     )
     assignment = policy.select(state, context, streams.at(round))
     check_assignment(assignment, available, network.channels, f"policy {policy.name}, round {round}")
     delays = network.delays(round, assignment)
     punctual = delays.total_s <= network.deadline_s  # False for an unassigned client, whose delay is NaN
-    feedback = Feedback(round=round, assignment=assignment, delays=delays, punctual=punctual)
+    feedback = Feedback(round=round, assignment=assignment, delays=delays, punctual=punctual, problem=problem)
     return policy.update(state, feedback), feedback
 
 

@@ -157,7 +157,14 @@ class Simulation:
         """Play one round in every replica."""
         available = self._uploads < self.setup.mechanism.max_uploads
         self._state, feedback = play_round(
-            self.round, self.policy, self._state, self.setup.network, self._streams, available, self.distributions
+            self.round,
+            self.policy,
+            self._state,
+            self.setup.network,
+            self._streams,
+            available,
+            self.distributions,
+            self.setup.problem,
         )
         assigned = feedback.assignment >= 0
         if self.ledger is not None:  # charge before training; late uploads are charged as well
