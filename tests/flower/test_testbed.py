@@ -12,7 +12,7 @@ import pytest
 
 from fedlane import Run, simulate
 from fedlane.cli.testbed import run_testbed
-from fedlane.flower.testbed import links, spec, testbed
+from fedlane.flower.testbed import links, processes, spec, testbed
 from fedlane.flower.testbed.app import perceptron
 from fedlane.flower.testbed.calibration import Calibration
 from fedlane.flower.testbed.meter import measure_transfer
@@ -20,6 +20,7 @@ from fedlane.learning.datasets import load_dataset
 from fedlane.scenario import Scenario
 from fedlane.validate import InputError
 from support.parts import missing
+from support.terminal import fedlane
 from support.waiting import wait_for
 
 pytestmark = pytest.mark.xdist_group("flower")
@@ -32,6 +33,12 @@ def _root():
     reason = links.unsupported_reason()
     if reason is not None:
         missing(f"real links cannot be built here: {reason}")
+
+
+@pytest.fixture(autouse=True)
+def _normal_priority(monkeypatch):
+    """Nodes have the priority of everything else: on a busy machine nicer ones would starve."""
+    monkeypatch.setattr(processes, "_NODE_NICE", 0)
 
 
 def cells_of(process):
@@ -51,10 +58,7 @@ def test_one_command_runs_a_federation_and_writes_a_run_folder(tmp_path):
     options = (
         f"--clients 3 --lanes 2 --rounds 2 --trace {trace} --payload 300000 --deadline 60 --seed 4 --calibrate --json"
     )
-    done = subprocess.run(
-        [FEDLANE, "testbed", *options.split(), "--out", str(out)], capture_output=True, text=True, timeout=600
-    )
-    assert done.returncode == 0, done.stderr
+    done = fedlane("testbed", *options.split(), "--out", out, cwd=tmp_path, code=0)
     (row,) = json.loads(done.stdout)["runs"]
     assert not namespaces_of(json.loads((out / "logs" / "lane" / "plan.json").read_text())["cell"])
 
