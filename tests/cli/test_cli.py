@@ -283,7 +283,7 @@ def test_ctrl_c_saves_the_rounds_played_so_far(tmp_path):
 
 
 def test_the_example_policy_runs_from_the_command_line(tmp_path):
-    source = Path(__file__).parent.parent / "examples" / "patient_policy.py"
+    source = Path(__file__).parents[2] / "examples" / "patient_policy.py"
     (tmp_path / "patient_policy.py").write_text(source.read_text())
     result = fedlane_process(
         "run",
@@ -302,7 +302,7 @@ def test_the_example_policy_runs_from_the_command_line(tmp_path):
 
 @pytest.mark.slow
 def test_the_example_policy_as_a_program():
-    source = Path(__file__).parent.parent / "examples" / "patient_policy.py"
+    source = Path(__file__).parents[2] / "examples" / "patient_policy.py"
     result = subprocess.run([sys.executable, str(source)], capture_output=True, text=True, check=True)
     times = {line.split()[0]: float(line.split()[1]) for line in result.stdout.splitlines()}
     assert times["lane"] < times["patient"] < times["random"]
