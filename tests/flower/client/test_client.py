@@ -1,11 +1,11 @@
 """LaneClient and LaneMod with real Flower messages and a ledger on disk."""
 
 import json
+import os
 import signal
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -361,7 +361,6 @@ KILLED = """
 import sys, time
 from pathlib import Path
 import torch
-sys.path.insert(0, sys.argv[1])
 import test_client as t
 class Slow(torch.nn.Module):
     def __init__(self):
@@ -373,14 +372,16 @@ class Slow(torch.nn.Module):
             print("training", flush=True)
             time.sleep(60)
         return self.layer(x.flatten(1))
-client = t.make_client(Path(sys.argv[2]), model=Slow)
+client = t.make_client(Path(sys.argv[1]), model=Slow)
 t.reply_of(client, t.order(t.ArrayRecord(Slow().state_dict())))
 """
 
 
+@pytest.mark.slow
 def test_a_client_killed_during_training_has_spent_the_upload(tmp_path, ledger):
     process = subprocess.Popen(
-        [sys.executable, "-c", KILLED, str(Path(__file__).parent), str(tmp_path)],
+        [sys.executable, "-c", KILLED, str(tmp_path)],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
     )
