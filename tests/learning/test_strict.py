@@ -169,6 +169,32 @@ def test_the_noise_of_a_step_is_z_c_eta_over_b():
     assert float(weights.std()) == pytest.approx(2.0 * 0.5 * 0.3 / 5, rel=5 / (2 * model.size) ** 0.5)
 
 
+def choosy_scores(scores):
+    """A module's scores that fail if the weights meet an input of 7."""
+
+    def fail(flat, x):
+        if x.numel() and float(torch.func.debug_unwrap(x).max()) == 7.0:
+            raise ValueError("no sevens")
+        return scores(flat, x)
+
+    return fail
+
+
+def test_a_record_on_which_a_module_fails_contributes_nothing(monkeypatch, caplog):
+    """A failed upload would tell the server that the record is there."""
+    (x, targets), model = records(5), ModuleModel(Net)
+    monkeypatch.setattr(model, "_scores", choosy_scores(model._scores))
+    x[2] = 7.0
+    rows = replace(system_rows(mechanism(5, 5, local_iterations=1), 5), indices=torch.arange(5)[None, None])
+    rows = replace(rows, mask=torch.ones(1, 1, 5) > 0)
+    weights, without = model.initial(0)[None], model.initial(0)[None]
+    train_strictly(model, weights, client_data(x, targets), rows, 0.3, 0.5)
+    assert "record 2 has no gradient" in caplog.text
+    rows = replace(rows, mask=rows.indices != 2)
+    train_strictly(model, without, client_data(x, targets), rows, 0.3, 0.5)
+    torch.testing.assert_close(weights, without, rtol=0, atol=1e-8)
+
+
 def test_strict_training_needs_noise_and_one_client():
     model, (x, targets) = make_model("softmax", (1, 8, 8), 10), records(5)
     rows = system_rows(mechanism(5, 5), 5)

@@ -19,15 +19,15 @@ from fedlane.learning.strict import ClippedSum, RecordGradients, one_thread
 from fedlane.learning.system_random import LARGEST_WEIGHT
 
 ClippedSumOf = Callable[[Model, Tensor, Tensor, Tensor, float], Tensor]
-"""Code under attack: returns the sum (d,) of the gradients, each clipped to C, for a model, weights (d,), inputs (n, ...),
-targets (n, M) and C."""
+"""Code under attack: takes a model, weights (d,), inputs (n, ...), targets (n, M) and C, and returns the sum (d,) of the
+clipped gradients."""
 
 Change = Callable[[Model, Tensor, torch.Generator], Tensor]
 """A step of the climb: returns changed weights."""
 
 
 @dataclass(frozen=True)
-class Finding:
+class WorstCase:
     """The worst case that a search met."""
 
     ratio: float
@@ -64,7 +64,7 @@ def batched_sum(model: Model, weights: Tensor, x: Tensor, targets: Tensor, clip_
 
 def largest_contribution(
     path: ClippedSumOf, model: Model, x: Tensor, targets: Tensor, clip_norm: float, climbs: int = 20, seed: int = 0
-) -> Finding:
+) -> WorstCase:
     """Search for the weights under which one of the records (n, ...) contributes most."""
 
     def ratio(weights: Tensor) -> float:
@@ -76,7 +76,7 @@ def largest_contribution(
 
 def largest_difference(
     path: ClippedSumOf, model: Model, x: Tensor, targets: Tensor, clip_norm: float, climbs: int = 20, seed: int = 0
-) -> Finding:
+) -> WorstCase:
     """Search for the weights under which the last record changes the sum most, when it joins as first or as last."""
     first = [len(x) - 1, *range(len(x) - 1)]
 
@@ -178,7 +178,7 @@ def _boundary(weights: Tensor, blocks: list[Tensor], x: Tensor) -> Tensor:
     return weights.clamp_(-LARGEST_WEIGHT, LARGEST_WEIGHT)
 
 
-def _search(ratio: Callable[[Tensor], float], model: Model, x: Tensor, climbs: int, seed: int) -> Finding:
+def _search(ratio: Callable[[Tensor], float], model: Model, x: Tensor, climbs: int, seed: int) -> WorstCase:
     found = [(ratio(_allowed(weights)), name, _allowed(weights)) for name, weights in hostile_weights(model, x, seed)]
     found.sort(key=lambda entry: -entry[0])
     tried, source = len(found), torch.Generator().manual_seed(seed)
@@ -194,7 +194,7 @@ def _search(ratio: Callable[[Tensor], float], model: Model, x: Tensor, climbs: i
                 label = getattr(change, "__name__", "_ascend").strip("_").replace("_", " ")
                 current = value, f"{current[1]}, {label}", weights
         best = max(best, current, key=lambda entry: entry[0])
-    return Finding(*best, tried)
+    return WorstCase(*best, tried)
 
 
 def _allowed(weights: Tensor) -> Tensor:

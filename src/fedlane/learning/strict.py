@@ -18,7 +18,7 @@ when a single record joins the batch. `train_strictly` excludes this. The claim 
    L = C (1 - m), the gradient is multiplied by f = min(1, L / n) in float64. The rounding of L, of the quotient and of
    the product adds at most 3 u relatively, so the norm of the product is at most C (1 - m) (1 + u)^3 / (1 - d u) <= C.
    If the sum is not finite, some entry of g is not: the record then contributes nothing. It also contributes nothing if
-   g is 0. Underflow in the computation of g changes g, not this bound.
+   g is 0 or if a user's module raises an error. Underflow in the computation of g changes g, not this bound.
 
 3. *The sum is exact.* Each entry of f g is rounded towards zero to a multiple of a power of two, the unit, which only
    reduces the norm. With 2^(e - 1) <= C < 2^e and fewer than 2^k records in the data set, the unit is 2^(e - 53 + k).
@@ -30,6 +30,7 @@ the deviation is compensated by a factor 1 + 2^-40. Every later step starts from
 sums. What remains of the weaknesses of floating-point noise is described in docs/privacy.md.
 """
 
+import logging
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -40,6 +41,7 @@ from torch import Tensor
 from fedlane.learning.local import ClientData, TrainingBatch
 from fedlane.learning.model_interface import Batch, Model
 
+log = logging.getLogger("fedlane.learning")
 NOISE_MARGIN = 1 + 2.0**-40
 
 
@@ -132,7 +134,10 @@ def train_strictly(
         for step, (indices, mask) in enumerate(zip(rows.indices[0], rows.mask[0], strict=True)):
             gradients.start(weights)
             for record in indices[mask].tolist():
-                total.add(gradients.negative_gradient(record))
+                try:
+                    total.add(gradients.negative_gradient(record))
+                except Exception:  # in a user's module; if the upload failed, the server would learn of the record
+                    log.exception("record %d has no gradient and contributes nothing", record)
             move = total.take()[None]
             rows.add_noise(move, step, deviation)
             weights.copy_(weights.double().add_(move * share[:, None]))
