@@ -1,10 +1,10 @@
-"""Learning on one GPU, with PyTorch and NumPy alone: federation-rounds per second, and how far from the card's limits.
+"""Speed of learning on one GPU: federation-rounds per second, relative to the limits of the card.
 
     python benchmarks/gpu.py mlp 200 100 50         # model, replicas, rounds, evaluate every
-    python benchmarks/gpu.py cnn 16 100 50      # and rigorous, for Poisson samples and a noise per step
+    python benchmarks/gpu.py cnn 16 100 50          # append `rigorous` for Poisson sampling and noise in every step
 
-Draws, punctual masks (one upload in fifty late, as under `lane`), noise and evaluation are included; the first
-rounds are not timed. Images are random, in the data set's shape.
+Draws, punctual masks (one upload in fifty is late, as under `lane`), noise and evaluation are included; the first
+rounds are not timed. Images are random, with the shape of the dataset. Only PyTorch and NumPy are needed.
 """
 
 import sys
@@ -28,20 +28,20 @@ WARM_UP = 5
 
 
 def flop_per_sample(model: str, shape: tuple[int, int, int]) -> float:
-    """Multiply-adds times two of a forward and backward pass with clipping, as the layers do it."""
+    """Floating-point operations of a forward and backward pass with clipping, as implemented by the layers."""
     total = 0.0
     for index, layer in enumerate(architecture(model, shape, 10)):
         if isinstance(layer, Convolution):
             positions, width = layer.height * layer.width, 9 * layer.inputs
             product = 2.0 * positions * width * layer.outputs
-            total += product * (2 if index == 0 else 3)  # forward, per-sample gradients, inputs' gradient
+            total += product * (2 if index == 0 else 3)  # forward, weights' and inputs' gradients
         else:
             total += 2.0 * layer.inputs * layer.outputs * (2 if index == 0 else 3)
     return total
 
 
 def synthetic(name: str) -> Dataset:
-    """Random images in the shape of a data set: speed does not depend on what they show."""
+    """Random images with the shape of a dataset; the speed does not depend on their content."""
     info = dataset_info(name)
     rng = np.random.default_rng(0)
     planes, height, width = info.input_shape
@@ -54,7 +54,7 @@ def synthetic(name: str) -> Dataset:
 
 
 def ceilings(device: str) -> tuple[float, float]:
-    """Matrix rate in FLOP/s at the precision used, and copy bandwidth in bytes/s (read and written)."""
+    """Rate of a large matrix product in FLOP/s, and bandwidth of a copy in bytes/s (read plus written)."""
     size = 8192 if device == "cuda" else 1024
     a, b = torch.randn(2, size, size, device=device)
     rate = 2.0 * size**3 / timed(lambda: a @ b, device)
@@ -64,7 +64,7 @@ def ceilings(device: str) -> tuple[float, float]:
 
 
 def timed(call: object, device: str, repeats: int = 10) -> float:
-    """Median seconds of a call."""
+    """Median time of a call, in seconds."""
     times = []
     for _ in range(repeats + 3):
         wait(device)
@@ -76,11 +76,13 @@ def timed(call: object, device: str, repeats: int = 10) -> float:
 
 
 def wait(device: str) -> None:
+    """Wait until the device has finished its work."""
     if device == "cuda":
         torch.cuda.synchronize()
 
 
 def measure(model: str, replicas: int, rounds: int, evaluate_every: int, device: str, rigorous: bool = False) -> None:
+    """Time rounds of learning and print the result."""
     data = synthetic("cifar10" if model == "cnn" else "fashion-mnist")
     counts = np.stack(
         [label_counts(Partition("dominant", 0.8, 0.0), data.info.class_totals, CLIENTS, s) for s in range(replicas)]
@@ -125,8 +127,9 @@ def measure(model: str, replicas: int, rounds: int, evaluate_every: int, device:
     flop = trained * flop_per_sample(model, data.info.input_shape)
     print(
         f"{model}, {replicas} replicas, {rounds} rounds: {replicas * rounds / seconds:,.0f} federation-rounds/s "
-        f"({seconds:.2f} s, {testing:.2f} s of it evaluation); {flop / (seconds - testing) / 1e12:.2f} TFLOP/s while "
-        f"training, {flop / (seconds - testing) / rate:.1%} of the {rate / 1e12:.1f} measured in one large product; "
+        f"({seconds:.2f} s, of which {testing:.2f} s evaluation); "
+        f"{flop / (seconds - testing) / 1e12:.2f} TFLOP/s while training, "
+        f"{flop / (seconds - testing) / rate:.1%} of the {rate / 1e12:.1f} of one large matrix product; "
         f"copies run at {bandwidth / 1e12:.2f} TB/s; replicas at once {federation._replicas_at_once(CHANNELS)}",
         flush=True,
     )
@@ -135,9 +138,10 @@ def measure(model: str, replicas: int, rounds: int, evaluate_every: int, device:
 
 
 def main() -> None:
-    chosen = "cuda" if torch.cuda.is_available() else "cpu"
+    """Read the arguments and run the benchmark."""
+    device = "cuda" if torch.cuda.is_available() else "cpu"
     replicas, rounds, evaluate_every = map(int, sys.argv[2:5])
-    measure(sys.argv[1], replicas, rounds, evaluate_every, chosen, "rigorous" in sys.argv[5:])
+    measure(sys.argv[1], replicas, rounds, evaluate_every, device, "rigorous" in sys.argv[5:])
 
 
 if __name__ == "__main__":

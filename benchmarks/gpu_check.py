@@ -1,4 +1,4 @@
-"""On a GPU: the same bits twice, the same training as on the CPU, a replica alone as among others.
+"""Checks on a GPU: repeatability to the bit, agreement with the CPU, and independence of replicas.
 
 python benchmarks/gpu_check.py
 """
@@ -29,7 +29,7 @@ def played(
     exact: bool = False,
     sampling: str = "fixed",
 ) -> FederationBatch:
-    """Federations after some rounds of a schedule that depends on the seed alone."""
+    """Federations after some rounds of a schedule that depends only on the seed."""
     data = load_dataset("fashion-mnist-mini")
     counts = np.stack(
         [label_counts(Partition("dominant", 0.8, 0.3), data.info.class_totals, CLIENTS, s) for s in seeds]
@@ -61,17 +61,19 @@ def played(
 
 
 def main() -> None:
+    """Print the results of all checks for every model."""
     for model in ("softmax", "mlp", "cnn"):
-        one, two = (played(model, [3, 7, 9], "cuda", 1e-3) for _ in range(2))
-        print(f"{model}: the same bits twice: {torch.equal(one.weights, two.weights)}")
+        first, second = (played(model, [3, 7, 9], "cuda", 1e-3) for _ in range(2))
+        print(f"{model}: two runs are equal to the bit: {torch.equal(first.weights, second.weights)}")
         alone = played(model, [7], "cuda", 1e-3)
-        print(f"{model}: alone against among others: {float((one.weights[1] - alone.weights[0]).abs().max()):.1e}")
+        apart = float((first.weights[1] - alone.weights[0]).abs().max())
+        print(f"{model}: one replica alone or among others, largest difference {apart:.1e}")
         cpu, gpu = played(model, [3, 7], "cpu", 0.0), played(model, [3, 7], "cuda", 0.0, exact=True)
         moved = float((cpu.weights - played(model, [3, 7], "cpu", 0.0, rounds=0).weights).abs().max())
         apart = float((cpu.weights - gpu.weights.cpu()).abs().max())
-        print(f"{model}: CPU against GPU in float32: {apart:.1e} of {moved:.2f}")
+        print(f"{model}: CPU and GPU in float32, largest difference {apart:.1e} after moving by {moved:.2f}")
         cpu, gpu = (played(model, [3, 7], at, 0.0, exact=True, sampling="poisson") for at in ("cpu", "cuda"))
-        print(f"{model}: the same with Poisson samples: {float((cpu.weights - gpu.weights.cpu()).abs().max()):.1e}")
+        print(f"{model}: the same with Poisson sampling: {float((cpu.weights - gpu.weights.cpu()).abs().max()):.1e}")
         evaluation, other = cpu.evaluate(), gpu.evaluate()
         print(f"{model}: accuracy {evaluation.accuracy} on the CPU, {other.accuracy} on the GPU")
 

@@ -1,4 +1,4 @@
-"""Where the time goes on the GPU: the kernels of a few rounds, longest first.
+"""Profile of a round on the GPU: its kernels, longest first.
 
 python benchmarks/gpu_profile.py cnn 32
 """
@@ -17,15 +17,15 @@ if __name__ == "__main__":
     play = FederationBatch.play
     state = {"round": 0}
 
-    def watched(self: FederationBatch, round: int, client: np.ndarray, punctual: np.ndarray) -> None:
+    def profiled(self: FederationBatch, round: int, client: np.ndarray, punctual: np.ndarray) -> None:
         if state["round"] == gpu.WARM_UP + 2:
-            with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as seen:
+            with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as profiler:
                 play(self, round, client, punctual)
                 torch.cuda.synchronize()
-            print(seen.key_averages().table(sort_by="self_cuda_time_total", row_limit=18, max_name_column_width=60))
+            print(profiler.key_averages().table(sort_by="self_cuda_time_total", row_limit=18, max_name_column_width=60))
         else:
             play(self, round, client, punctual)
         state["round"] += 1
 
-    FederationBatch.play = watched  # type: ignore[method-assign]
+    FederationBatch.play = profiled  # type: ignore[method-assign]
     gpu.measure(sys.argv[1], replicas, 5, 50, "cuda")

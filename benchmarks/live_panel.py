@@ -1,4 +1,4 @@
-"""What the live panel costs: the same rounds with the panel on a terminal and without, turn and turn about.
+"""Cost of the live panel: the same rounds with and without the panel on a terminal, in turns.
 
 python benchmarks/live_panel.py
 """
@@ -23,7 +23,7 @@ PAIRS = 6
 
 @dataclass(frozen=True)
 class Case:
-    """What is played, for how many rounds."""
+    """A simulation to time."""
 
     name: str
     scenario: Scenario
@@ -33,7 +33,7 @@ class Case:
 
 
 def played(case: Case, console: Console, *, quiet: bool) -> tuple[float, float]:
-    """Processor seconds of a case's rounds, pictures included, and of the pictures alone."""
+    """Processor time of a case in seconds, in total and for drawing the panel."""
     simulation = Simulation(
         case.scenario.with_values({"rounds": case.rounds}), "lane", range(case.seeds), learning=case.learning
     )
@@ -45,13 +45,12 @@ def played(case: Case, console: Console, *, quiet: bool) -> tuple[float, float]:
 
 
 def main() -> None:
+    """Time all cases on two sizes of terminal and print the results."""
     small, large = Scenario.load("quickstart"), {"network.clients": 200, "network.channels": 40}
     cases = (
-        Case("schedule alone", small, 4000, 1, False),
-        Case("schedule alone, 20 seeds", small, 800, 20, False),
-        Case(
-            "200 clients, 40 channels, schedule alone", Scenario.load("paper-fmnist").with_values(large), 100, 1, False
-        ),
+        Case("no learning", small, 4000, 1, False),
+        Case("no learning, 20 seeds", small, 800, 20, False),
+        Case("200 clients, 40 channels, no learning", Scenario.load("paper-fmnist").with_values(large), 100, 1, False),
         Case("learning", small, 60, 1, True),
     )
     for columns, rows in ((80, 24), (160, 50)):
@@ -66,13 +65,13 @@ def main() -> None:
             for case in cases:
                 times: dict[bool, list[tuple[float, float]]] = {False: [], True: []}
                 for turn in range(2 * PAIRS):
-                    quiet = turn % 4 in (1, 2)  # each first as often as second
+                    quiet = turn % 4 in (1, 2)  # each variant runs first equally often
                     times[quiet].append(played(case, console, quiet=quiet))
                 (shown_s, _), (quiet_s, _) = (np.min(times[quiet], axis=0) for quiet in (False, True))
                 total_s, drawing_s = np.sum(times[False], axis=0)
                 print(
                     f"{columns}x{rows} {case.name:42} {shown_s:5.2f} s, quiet {quiet_s:5.2f} s; "
-                    f"pictures {drawing_s / total_s:.1%}",
+                    f"drawing {drawing_s / total_s:.1%}",
                     flush=True,
                 )
             reader.terminate()

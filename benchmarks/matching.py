@@ -1,7 +1,7 @@
-"""The matching benchmark as a script: the same figures as `fedlane bench matching`."""
+"""The matching benchmark as a script: prints the results of `fedlane bench matching`."""
 
 from fedlane.experiments.benchmarks import matching
 
 if __name__ == "__main__":
-    for figure in matching():
-        print(f"{figure.what}: {figure.measured}; {figure.reference}; ratio {figure.ratio} ({figure.bound})")
+    for row in matching():
+        print(f"{row.what}: {row.measured}; {row.reference}; ratio {row.ratio} ({row.bound})")

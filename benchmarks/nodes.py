@@ -1,9 +1,10 @@
-"""Rounds of a real federation with Flower's own nodes and with ours, side by side on the loopback.
+"""Round times of a real federation with Flower's SuperNodes and with FedLane's, on the loopback interface.
 
     .venv/bin/python benchmarks/nodes.py [--rounds 6]
 
-Three nodes, a model of 1 MB, every node in every round: an app that does next to nothing, and the example app, which
-trains privately with PyTorch. No links are shaped, so a round is Flower and computing alone. About 6 minutes.
+Three nodes take part in every round, with a model of 1 MB. Two apps are timed: one that does almost nothing, and the
+example app, which trains privately with PyTorch. Links are not shaped, so a round consists of Flower's overhead and
+computation only. Takes about 6 minutes.
 """
 
 import argparse
@@ -23,7 +24,7 @@ PROJECT = """
 [project]
 name = "idle"
 version = "1.0.0"
-description = "Does next to nothing"
+description = "Does almost nothing"
 license = "Apache-2.0"
 dependencies = []
 [tool.flwr.app]
@@ -70,28 +71,29 @@ def main(grid, context):
 
 
 def main() -> int:
+    """Run all combinations of apps and nodes, and print their round times."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=6)
     rounds = parser.parse_args().rounds
-    print(f"{'app':10} {'nodes':28} {'median round':>12} {'smallest':>9} {'largest':>8}  of Flower's")
+    print(f"{'app':10} {'nodes':28} {'median round':>12} {'smallest':>9} {'largest':>8}  relative to Flower's")
     with tempfile.TemporaryDirectory() as folder:
         idle = write_idle_app(Path(folder) / "idle-app")
         for name, app, preload in (("idle", idle, []), ("private", EXAMPLE, ["fedlane.flower.node.preload"])):
             kinds: dict[str, tuple[bool, list[str]]] = {"Flower's own": (True, []), "fedlane-supernode": (False, [])}
             if preload:
                 kinds["fedlane-supernode, preloaded"] = (False, preload)
-            first = 0.0
+            reference = 0.0
             for kind, (stock, modules) in kinds.items():
                 delays = play(Path(folder) / f"{name}-{len(modules)}-{stock}", app, rounds, stock, modules)
                 middle = statistics.median(delays)
-                first = first or middle
+                reference = reference or middle
                 spread = f"{min(delays):7.2f} s {max(delays):6.2f} s"
-                print(f"{name:10} {kind:28} {middle:10.2f} s {spread}  {middle / first:.2f}", flush=True)
+                print(f"{name:10} {kind:28} {middle:10.2f} s {spread}  {middle / reference:.2f}", flush=True)
     return 0
 
 
 def play(folder: Path, app: Path, rounds: int, stock: bool, preload: list[str]) -> list[float]:
-    """The delays of all rounds but the first, in which everybody fetches the app."""
+    """Delays of all rounds except the first, in which the nodes fetch the app."""
     folder.mkdir()
     with FlowerCluster(folder, port=free_port()) as federation:
         superlink = federation.start_superlink()
@@ -109,12 +111,12 @@ def play(folder: Path, app: Path, rounds: int, stock: bool, preload: list[str]) 
             for number, key in enumerate(keys)
         ]
         federation.wait_for_nodes(nodes)
-        time.sleep(5.0)  # until modules are preloaded
+        time.sleep(5.0)  # until the modules are preloaded
         config = {"rounds": rounds + 1, "state-dir": str(folder / "state")}
         if app == EXAMPLE:
             config |= {"clients": NODES, "lanes": NODES, "hidden": HIDDEN, "deadline-s": 60.0}
         federation.submit(app, config)
-        status = folder / "state" / "status.json"  # to ask Flower itself would cost a second of a processor each time
+        status = folder / "state" / "status.json"  # asking Flower itself would take a second of processor time
         superlink.wait_for(
             lambda: status.exists() and "finished" in status.read_text(), 60.0 * rounds, "end of the run"
         )
@@ -123,6 +125,7 @@ def play(folder: Path, app: Path, rounds: int, stock: bool, preload: list[str]) 
 
 
 def write_idle_app(folder: Path) -> Path:
+    """Write a Flower app that does almost nothing."""
     (folder / "idle").mkdir(parents=True)
     (folder / "pyproject.toml").write_text(PROJECT)
     for name, text in (("__init__", ""), ("client", CLIENT), ("server", SERVER)):
@@ -131,6 +134,7 @@ def write_idle_app(folder: Path) -> Path:
 
 
 def free_port() -> int:
+    """A free port on the loopback interface."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])

@@ -1,4 +1,4 @@
-"""How round time and memory grow with clients x channels: one process per size, so that each peak is its own.
+"""Round time and peak memory against clients x channels; each size runs in its own process.
 
 python benchmarks/scale.py [POLICY]      # default mamab-om
 """
@@ -16,7 +16,7 @@ SIZES = ((100, 10), (1000, 100), (3000, 300), (10_000, 1000))
 
 
 def measure(clients: int, channels: int, policy: str) -> str:
-    """Median time of a round once the policy decides for itself, and the process's peak memory."""
+    """Median time of a round after the policy's random phase, and the peak memory of the process."""
     scenario = Scenario.load("paper-fmnist").with_values(
         {
             "rounds": 8,
@@ -38,13 +38,13 @@ def measure(clients: int, channels: int, policy: str) -> str:
     median_ms = 1e3 * float(np.median(times[2:]))
     per_pair_ns = 1e6 * median_ms / pairs
     size = f"{clients:6,} x {channels:5,}"
-    return f"{size}  {median_ms:9.2f} ms a round ({per_pair_ns:6.1f} ns a pair)  peak {peak_mb:6.0f} MiB"
+    return f"{size}  {median_ms:9.2f} ms per round ({per_pair_ns:6.1f} ns per pair)  peak {peak_mb:6.0f} MiB"
 
 
 if __name__ == "__main__":
     if len(sys.argv) > 2:
         print(measure(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]), flush=True)
     else:
-        chosen = sys.argv[1] if len(sys.argv) > 1 else "mamab-om:T0=0.01"
+        policy = sys.argv[1] if len(sys.argv) > 1 else "mamab-om:T0=0.01"
         for size in SIZES:
-            subprocess.run([sys.executable, __file__, *map(str, size), chosen], check=True)
+            subprocess.run([sys.executable, __file__, *map(str, size), policy], check=True)

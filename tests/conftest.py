@@ -1,4 +1,4 @@
-"""Shared pieces: real data where it is to be found. Under CI=true a missing part is a failure, elsewhere a skip."""
+"""Fixtures that all tests share, and the order in which tests run."""
 
 import os
 import subprocess
@@ -7,16 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from support.parts import SHARED_DATA, missing
+
 os.environ["OMP_NUM_THREADS"] = "1"  # two workers share two cores; read when PyTorch is first imported
-
-BESIDE = Path(__file__).parent.parent.parent / "shared" / "data"
-"""Data that lies beside a checkout, if any."""
-
-
-def missing(what):
-    if os.environ.get("CI") == "true":
-        pytest.fail(f"{what}: must not be missing in CI")
-    pytest.skip(what)
 
 
 @pytest.fixture(scope="session")
@@ -33,7 +26,7 @@ def cifar10(tmp_path_factory):
     from fedlane.learning.datasets import dataset_info, load_dataset, locate
 
     if locate(dataset_info("cifar10")) is None:
-        unpack = Path(os.environ.get("FEDLANE_DATA", BESIDE)) / "cifar10" / "unpack"
+        unpack = Path(os.environ.get("FEDLANE_DATA", SHARED_DATA)) / "cifar10" / "unpack"
         if not unpack.is_file():
             missing("CIFAR-10 is not here (FEDLANE_DATA)")
         folder = tmp_path_factory.mktemp("cifar")

@@ -1,27 +1,19 @@
-"""The command line as a user meets it: real processes, exit codes, one clear line on bad input."""
+"""The command line as a user meets it: exit codes, files, one clear line on bad input.
+
+Most tests call the entry point in this process; those about processes, signals and files of the installation start one.
+"""
 
 import json
-import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
 
-FEDLANE = str(Path(sys.executable).parent / "fedlane")
-
-
-def fedlane(*arguments, cwd, **environment):
-    return subprocess.run(
-        [FEDLANE, *arguments],
-        cwd=cwd,
-        capture_output=True,
-        text=True,
-        env={**os.environ, "COLUMNS": "80", **environment},
-    )
+from support.terminal import COMMAND, fedlane, fedlane_killed, fedlane_process
+from support.waiting import wait_for
 
 
 def run_folders(root):
@@ -29,7 +21,7 @@ def run_folders(root):
 
 
 def test_run_writes_a_folder_and_a_table(tmp_path):
-    result = fedlane("run", "--rounds", "20", "--no-learning", cwd=tmp_path)
+    result = fedlane_process("run", "--rounds", "20", "--no-learning", cwd=tmp_path)
     assert result.returncode == 0, result.stderr
     assert "cumulative delay" in result.stdout
     assert "seed 0" in result.stdout
@@ -39,7 +31,7 @@ def test_run_writes_a_folder_and_a_table(tmp_path):
     assert json.loads((folder / "summary.json").read_text())["rounds"] == 20
 
 
-def test_a_run_learns_unless_told_otherwise(tmp_path):
+def test_a_run_learns_by_default(tmp_path):
     result = fedlane("run", "--rounds", "20", "--target", "0.3", "--json", "--out", "o", cwd=tmp_path)
     summary = json.loads(result.stdout)
     assert summary["final_accuracy"]["mean"] > 0.3
@@ -60,11 +52,11 @@ def test_json_is_json_and_nothing_else(tmp_path):
 
 
 def test_quiet_is_silent(tmp_path):
-    result = fedlane("run", "--rounds", "5", "--quiet", "--no-learning", "--out", "o", cwd=tmp_path)
+    result = fedlane_process("run", "--rounds", "5", "--quiet", "--no-learning", "--out", "o", cwd=tmp_path)
     assert (result.returncode, result.stdout, result.stderr) == (0, "", "")
 
 
-def test_brackets_in_names_are_no_markup(tmp_path):
+def test_brackets_in_names_are_not_markup(tmp_path):
     options = ("--rounds", "2", "--no-learning", "--set", 'name="[/b]x"')
     result = fedlane("run", *options, "--out", "[red]o[", cwd=tmp_path)
     assert result.returncode == 0, result.stderr
@@ -97,7 +89,7 @@ def test_compare_saves_a_folder_per_policy(tmp_path):
     assert json.loads(fedlane("show", "o/lane", "--json", cwd=tmp_path).stdout)["policy"] == "lane"
 
 
-def test_set_beats_the_scenario_and_inline_beats_set(tmp_path):
+def test_set_overrides_the_scenario_and_inline_parameters_override_set(tmp_path):
     common = ("run", "paper-fmnist-literal", "--rounds", "3", "--no-learning", "--json", "--policy")
     first = fedlane(*common, "mamab-om", "--out", "a", cwd=tmp_path)
     assert json.loads(first.stdout)["parameters"]["exploration"] == 1.0
@@ -186,16 +178,16 @@ CALIBRATE = ("privacy", "calibrate", "--epsilon", "8", "--delta", "1e-5", *SIZES
         (("reproduce", "--quick", "--export", "x"), "--quick is computed here"),
         (("reproduce", "fig-delay", "--import", "."), "holds no curves-*.npz"),
         (("privacy", "calibrate", "--epsilon", "8"), "--delta is missing"),
-        (("privacy", "calibrate", "quickstart", "--epsilon", "8"), "give a scenario, or --epsilon"),
-        (("privacy", "calibrate", "--set", "rounds=3"), "--set changes a scenario, and none is given"),
+        (("privacy", "calibrate", "quickstart", "--epsilon", "8"), "a scenario cannot be combined with --epsilon"),
+        (("privacy", "calibrate", "--set", "rounds=3"), "--set needs a scenario to change"),
         (("privacy", "account", "nowhere"), "ledger nowhere does not exist"),
         (
             ("privacy", "account", "--mechanism", "paper", "--epsilon", "-1"),
             "--epsilon must be greater than 0 and at",
         ),
-        (("privacy", "account", "x", "--noise", "1"), "a ledger holds all that is needed"),
+        (("privacy", "account", "x", "--noise", "1"), "a ledger cannot be combined with options"),
         (("privacy", "audit", "--trials", "7"), "trials must be at least 400, got 7"),
-        (("privacy", "audit", "--batch", "99"), "batch must be from 1 to 16, the records, got 99"),
+        (("privacy", "audit", "--batch", "99"), "batch must be from 1 to 16 (the number of records), got 99"),
         (("privacy", "audit", "--out", "nowhere/a.png"), "nowhere/a.png cannot be written"),
         (("privacy", "audit", "--out", "a.txt"), "picture a.txt must end in .png, .pdf or .svg"),
         (("privacy", "audit", "--seed", "-1"), "--seed must be at least 0, got -1"),
@@ -213,13 +205,29 @@ CALIBRATE = ("privacy", "calibrate", "--epsilon", "8", "--delta", "1e-5", *SIZES
     ],
 )
 def test_bad_input_is_one_line_and_exit_2(arguments, message, tmp_path):
-    result = fedlane(*arguments, cwd=tmp_path)
+    check_refusal(fedlane(*arguments, cwd=tmp_path), message, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("run", "paper-fmnst"), "unknown scenario 'paper-fmnst' (did you mean 'paper-fmnist'?)"),
+        (("run", "--rounds", "many"), "Invalid value for '--rounds': 'many' is not a valid int"),
+        (("privacy", "account", "nowhere"), "ledger nowhere does not exist"),
+    ],
+)
+def test_bad_input_in_a_process(arguments, message, tmp_path):
+    """What is printed and returned by the installed command is what the other tests see in this process."""
+    check_refusal(fedlane_process(*arguments, cwd=tmp_path), message, tmp_path)
+
+
+def check_refusal(result, message, folder):
     assert result.returncode == 2
     assert result.stdout == ""
     (line,) = result.stderr.splitlines()
     assert line.startswith("fedlane: ")
     assert message in line
-    assert list(tmp_path.iterdir()) == []
+    assert list(folder.iterdir()) == []
 
 
 def test_a_non_empty_output_folder_is_refused(tmp_path):
@@ -238,42 +246,33 @@ def test_an_output_folder_that_cannot_be_made_is_refused(tmp_path):
     assert "output folder file/o cannot be written: Not a directory" in result.stderr
 
 
-def test_a_full_disk_is_one_line_and_leaves_nothing(tmp_path):
-    """A file-size limit stands in for a full disk: the write fails in the operating system."""
+def test_a_full_disk_is_reported_in_one_line_and_leaves_no_files(tmp_path):
+    """A limit on file size makes the write fail as on a full disk."""
     import resource
 
     def limit():
         resource.setrlimit(resource.RLIMIT_FSIZE, (4000, 4000))
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 
-    result = subprocess.run(
-        [FEDLANE, "run", "--rounds", "100", "--no-learning", "--quiet", "--out", "o"],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        preexec_fn=limit,
-        env={**os.environ, "NUMBA_CACHE_DIR": ""},
-    )
+    options = ("--rounds", "100", "--no-learning", "--quiet", "--out", "o")
+    result = fedlane_process("run", *options, cwd=tmp_path, preexec_fn=limit, env={"NUMBA_CACHE_DIR": ""})
     assert result.returncode == 2, result.stderr
     (line,) = result.stderr.splitlines()
     assert "output folder o cannot be written: " in line
     assert not (tmp_path / "o").exists()
 
 
-def test_ctrl_c_saves_what_is_finished(tmp_path):
+def test_ctrl_c_saves_the_rounds_played_so_far(tmp_path):
     process = subprocess.Popen(
-        [FEDLANE, "run", "--rounds", "200000", "--no-learning", "--out", "o"],
+        [COMMAND, "run", "--rounds", "200000", "--no-learning", "--out", "o"],
         cwd=tmp_path,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
     )
-    deadline = time.monotonic() + 60
-    while not (tmp_path / "o" / "status.json").exists():
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
+    wait_for((tmp_path / "o" / "status.json").exists)
     process.send_signal(signal.SIGINT)
-    _, errors = process.communicate(timeout=60)
+    _, errors = process.communicate(timeout=120)
     assert process.returncode == 130
     assert "rounds are saved; continue with fedlane run --resume o" in " ".join(errors.split())
     assert "Traceback" not in errors
@@ -285,7 +284,7 @@ def test_ctrl_c_saves_what_is_finished(tmp_path):
 def test_the_example_policy_runs_from_the_command_line(tmp_path):
     source = Path(__file__).parent.parent / "examples" / "patient_policy.py"
     (tmp_path / "patient_policy.py").write_text(source.read_text())
-    result = fedlane(
+    result = fedlane_process(
         "run",
         "paper-fmnist",
         "--policy",
@@ -318,15 +317,8 @@ def test_compare_with_learning_draws_accuracy(tmp_path):
 
 def test_an_interrupted_run_is_resumed_to_the_same_results(tmp_path):
     whole = fedlane("run", "--rounds", "60", "--json", "--out", "whole", cwd=tmp_path)
-    process = subprocess.Popen(
-        [FEDLANE, "run", "--rounds", "60", "--quiet", "--checkpoint-every", "5", "--out", "cut"], cwd=tmp_path
-    )
-    deadline = time.monotonic() + 60
-    while not (tmp_path / "cut" / "checkpoint.npz").exists():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-    process.kill()
-    process.wait()
+    options = ("--rounds", "60", "--quiet", "--checkpoint-every", "5", "--out", "cut")
+    assert fedlane_killed(33, "run", *options, cwd=tmp_path).returncode == -signal.SIGKILL
     assert json.loads((tmp_path / "cut" / "status.json").read_text())["state"] == "running"
     resumed = fedlane("run", "--resume", "cut", "--json", cwd=tmp_path)
     assert resumed.returncode == 0, resumed.stderr
@@ -339,7 +331,7 @@ def test_an_interrupted_run_is_resumed_to_the_same_results(tmp_path):
     )
 
 
-def test_a_saved_schedule_is_learned_from_elsewhere(tmp_path):
+def test_a_saved_schedule_can_be_learned_from_in_another_process(tmp_path):
     common = ("run", "--rounds", "20", "--seeds", "2")
     fedlane(*common, "--no-learning", "--quiet", "--save-schedule", "s.npz", "--out", "a", cwd=tmp_path)
     here = json.loads(fedlane(*common, "--json", "--out", "b", cwd=tmp_path).stdout)
@@ -364,14 +356,14 @@ def test_show_draws_the_partition(tmp_path):
     assert "picture p.nonsense cannot be written" in result.stderr
 
 
-def test_names_become_file_names_inside_the_runs_folder(tmp_path):
+def test_names_with_slashes_stay_inside_the_runs_folder(tmp_path):
     options = ("--rounds", "2", "--no-learning", "--quiet")
     assert fedlane("run", "quickstart", *options, "--set", 'name="../../x y"', cwd=tmp_path).returncode == 0
     (folder,) = run_folders(tmp_path)
     assert folder.parent == tmp_path / "runs"
 
 
-def test_names_beyond_ascii_survive(tmp_path):
+def test_names_may_contain_non_ascii_characters(tmp_path):
     (tmp_path / "\U0001f600 \u00e9.toml").write_text("rounds = 2")
     result = fedlane("run", "\U0001f600 \u00e9.toml", "--no-learning", "--quiet", "--out", "o:\u00e9", cwd=tmp_path)
     assert result.returncode == 0, result.stderr
@@ -379,10 +371,8 @@ def test_names_beyond_ascii_survive(tmp_path):
 
 
 def done(folder, *arguments, code=0):
-    """The command's result, which must have that exit code."""
-    result = fedlane(*arguments, cwd=folder)
-    assert result.returncode == code, result.stderr
-    return result
+    """Run a command and check its exit code."""
+    return fedlane(*arguments, cwd=folder, code=code)
 
 
 def test_privacy_calibrate_and_account_print_the_known_figures(tmp_path):

@@ -1,4 +1,4 @@
-"""The Gymnasium environment: Gymnasium's own checker, brute force, and the simulator as the truth."""
+"""The Gymnasium environment, against Gymnasium's checker, brute force and the simulator."""
 
 import itertools
 import subprocess
@@ -8,10 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from conftest import missing
 from fedlane import Scenario, Simulation, check_policy
 from fedlane.rng import RoundStreams
 from fedlane.scheduling import Policy, make_policy
+from support.parts import missing
 
 try:
     import gymnasium
@@ -30,7 +30,7 @@ def _gymnasium():
 
 
 def scores_of(assignment, channels):
-    """1 for each assigned pair, -1 for all others."""
+    """Return 1 for each assigned pair and -1 for all others."""
     return np.where(assignment[..., None] == np.arange(channels), 1.0, -1.0).astype(np.float32)
 
 
@@ -39,7 +39,7 @@ def vector(count, **options):
 
 
 def test_gymnasiums_checker_finds_nothing():
-    """Warnings are errors here."""
+    """Warnings are errors in these tests."""
     from gymnasium.utils.env_checker import check_env
 
     check_env(gymnasium.make(fg.ID, rounds=10).unwrapped)
@@ -49,8 +49,8 @@ def test_gymnasiums_checker_finds_nothing():
 @pytest.mark.parametrize("policy", ["lane", "random"])
 @pytest.mark.parametrize("changes", [{}, {"network.fading": "rayleigh", "network.clients": 3, "network.channels": 5}])
 def test_a_policys_assignments_give_the_simulations_rounds(policy, changes):
-    """Delays, queues, punctuality and clock of the environment are those of `simulate` with the same seed, to the bit;
-    the reward is its formula on the simulator's own figures."""
+    """Delays, queues, punctuality and clock are exactly those of `simulate` with the same seed; the reward follows
+    its formula."""
     scenario = Scenario.load("quickstart").with_values({"rounds": 90, "privacy.max_uploads": 30, **changes})
     simulation = Simulation(scenario, policy, [11])
     simulation.play()
@@ -78,13 +78,13 @@ def test_a_policys_assignments_give_the_simulations_rounds(policy, changes):
             -trace.delay_s[0, t] / 5.0 - shortfall / (V * channels), abs=1e-5
         )  # queue: float
         queue = trace.queue[0, t].astype(np.float64)
-    assert not trace.available[0, -1].all()  # somebody's budget was spent on the way
+    assert not trace.available[0, -1].all()  # some budget was spent during the run
     with pytest.raises(gymnasium.error.ResetNeeded):
         env.step(scores_of(assignment, channels))
 
 
-def test_the_vector_environment_is_the_single_one_seed_by_seed():
-    """Two episodes long: the networks drawn for the second agree too."""
+def test_the_vector_environment_agrees_with_single_ones():
+    """Over two episodes, so the networks drawn for the second one agree as well."""
     many, seeds = vector(3, rounds=12, scenario="quickstart"), [4, 9, 17]
     singles = [gymnasium.make(fg.ID, rounds=12, scenario="quickstart") for _ in seeds]
     seen, info = many.reset(seed=seeds)
@@ -95,18 +95,18 @@ def test_the_vector_environment_is_the_single_one_seed_by_seed():
         actions = rng.uniform(-0.3, 1.0, many.action_space.shape).astype(np.float32)
         seen, reward, terminated, truncated, info = many.step(actions)
         assert seen in many.observation_space
-        if ended:  # the step that begins the next episode
+        if ended:  # the step that starts the next episode
             outcomes = [
                 (*env.reset()[:1], 0.0, False, False, {"seed": env.unwrapped.episode.seeds[0]}) for env in singles
             ]
         else:
             outcomes = [env.step(action) for env, action in zip(singles, actions, strict=True)]
-        for k, (one, gain, _, end, said) in enumerate(outcomes):
-            assert np.array_equal(seen[k], one)
+        for k, (observation, gain, _, end, single_info) in enumerate(outcomes):
+            assert np.array_equal(seen[k], observation)
             assert reward[k] == pytest.approx(gain)
             assert truncated[k] == end
             assert not terminated[k]
-            for key, value in said.items():
+            for key, value in single_info.items():
                 assert info[f"_{key}"][k]
                 assert np.array_equal(info[key][k], value)
         ended = bool(truncated.all())
@@ -114,34 +114,34 @@ def test_the_vector_environment_is_the_single_one_seed_by_seed():
     assert np.array_equal(many.reset(seed=4)[0], many.reset(seed=[4, 5, 6])[0])
 
 
-def test_networks_may_be_named():
+def test_networks_can_be_given():
     env = vector(20, rounds=2, networks=[3, 8])
     assert set(env.reset()[1]["seed"]) == {3, 8}
-    one = gymnasium.make(fg.ID, rounds=2, networks=[3])
-    assert one.reset()[1]["seed"] == 3
-    assert np.array_equal(one.reset()[0], one.reset(seed=3)[0])
+    single = gymnasium.make(fg.ID, rounds=2, networks=[3])
+    assert single.reset()[1]["seed"] == 3
+    assert np.array_equal(single.reset()[0], single.reset(seed=3)[0])
 
 
-def test_any_scores_become_the_best_matching():
-    """Against every matching there is: most pairs of score 0 or more, then the largest sum."""
+def test_scores_give_the_best_matching():
+    """Against all matchings: as many pairs with scores of at least 0 as possible, then the largest sum."""
     rng = np.random.default_rng(5)
     for clients, channels in ((4, 3), (3, 4), (1, 2), (4, 4)):
         for _ in range(40):
             scores = rng.uniform(-1, 1, (1, clients, channels))
             available = rng.random((1, clients)) < 0.8
-            found = fg.matched(scores, available)[0]
+            channels_of = fg.matched(scores, available)[0]
             best = (0, 0.0)
             for choice in itertools.product(range(-1, channels), repeat=clients):
                 used = [(i, j) for i, j in enumerate(choice) if j >= 0]
                 allowed = all(scores[0, i, j] >= 0 and available[0, i] for i, j in used)
                 if allowed and len({j for _, j in used}) == len(used):
                     best = max(best, (len(used), sum(scores[0, i, j] for i, j in used)))
-            used = [(i, j) for i, j in enumerate(found) if j >= 0]
+            used = [(i, j) for i, j in enumerate(channels_of) if j >= 0]
             assert all(scores[0, i, j] >= 0 and available[0, i] for i, j in used)
             assert (len(used), sum(scores[0, i, j] for i, j in used)) == (best[0], pytest.approx(best[1]))
 
 
-def test_the_observation_is_what_happened():
+def test_the_observation_reports_past_rounds():
     env = gymnasium.make(fg.ID, rounds=30, quota_slack=0.0).unwrapped
     seen, _ = env.reset(seed=2)
     tried = np.zeros(seen.shape[:2])
@@ -172,15 +172,15 @@ def test_the_observation_is_what_happened():
         ({"V": 0}, "V must be greater than 0, got 0"),
         ({"quota_slack": 1.0}, "quota_slack must be at least 0 and less than 1, got 1.0"),
         ({"rounds": 0}, "rounds must be at least 1, got 0"),
-        ({"networks": []}, "networks must be seeds of at least 0, at least one"),
+        ({"networks": []}, "networks must be one or more seeds of at least 0"),
     ],
 )
-def test_bad_options_are_said(options, message):
+def test_bad_options_are_refused(options, message):
     with pytest.raises(ValueError, match=message.replace("(", ".")):
         fg.SchedulingEnv(**options)
 
 
-def test_bad_actions_are_said():
+def test_bad_actions_are_refused():
     env = fg.SchedulingEnv(rounds=3)
     with pytest.raises(gymnasium.error.ResetNeeded):
         env.step(env.action_space.sample())
@@ -188,24 +188,24 @@ def test_bad_actions_are_said():
     with pytest.raises(ValueError, match="an action must have shape"):
         env.step(np.zeros(3, np.float32))
     with pytest.raises(ValueError, match="an action must have shape"):
-        env.step(np.zeros((4, 10), np.float32))  # as many scores, of other pairs
+        env.step(np.zeros((4, 10), np.float32))  # the right number of scores in the wrong shape
     with pytest.raises(ValueError, match="scores must be finite"):
         env.step(np.full((10, 4), np.nan, np.float32))
     with pytest.raises(ValueError, match="seed must be one number or 2, got 3"):
         fg.SchedulingVectorEnv(2, rounds=3).reset(seed=[1, 2, 3])
 
 
-def test_a_round_is_drawn_as_text():
+def test_a_round_is_rendered_as_text():
     env = gymnasium.make(fg.ID, rounds=3, render_mode="ansi")
     env.reset(seed=0)
     _, _, _, _, info = env.step(np.ones((10, 4), np.float32))
     lines = env.render().splitlines()
-    assert lines[0] == f"round 1, {info['clock_s']:.1f} s on the air"
+    assert lines[0] == f"round 1, {info['clock_s']:.1f} s of simulated time"
     assert len(lines) == 1 + (info["assignment"] >= 0).sum() == 5
 
 
 def test_the_example_learns_and_is_a_policy(tmp_path, monkeypatch):
-    """A short training already beats where it started, and what comes out keeps every rule of a policy."""
+    """A short training improves the agent, and the result passes the checks of a policy."""
     import torch
 
     monkeypatch.syspath_prepend(str(EXAMPLES))
@@ -234,7 +234,7 @@ def test_the_example_learns_and_is_a_policy(tmp_path, monkeypatch):
 
 
 def played(policy, seeds, rounds):
-    """Mean reward of a round when the policy acts in the environment."""
+    """Return the mean reward per round when the policy acts in the environment."""
     env = vector(len(seeds), rounds=rounds)
     env.reset(seed=list(seeds))
     episode, rewards, streams = env.episode, [], RoundStreams(seeds, "policy")
@@ -249,7 +249,7 @@ def played(policy, seeds, rounds):
     return float(np.mean(rewards))
 
 
-def test_without_the_extra_one_line_says_so():
+def test_a_missing_extra_is_reported_in_one_line():
     code = "import sys; sys.modules['gymnasium'] = None\nimport fedlane.gym"
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert "InputError: fedlane.gym needs the extra gym: pip install 'fedlane[gym]'" in result.stderr

@@ -9,12 +9,21 @@ from fedlane.scenario import Scenario, presets
 from fedlane.validate import InputError
 
 
-def test_presets_of_the_contract():
+def test_the_documented_presets_exist():
     assert set(presets()) >= {
         *("paper-fmnist", "paper-cifar10", "paper-fmnist-literal", "paper-cifar10-literal", "quickstart")
     }
     for name in presets():
         assert Scenario.load(name).name == name
+
+
+def test_every_field_has_a_description():
+    sections = [
+        field.annotation for field in Scenario.model_fields.values() if hasattr(field.annotation, "model_fields")
+    ]
+    assert len(sections) == 5
+    for model in (Scenario, *sections):
+        assert [name for name, field in model.model_fields.items() if not field.description] == []
 
 
 def test_section_vi_constants():

@@ -1,8 +1,8 @@
-"""Flower's simulation on the paper's MLP task: 4 of 10 clients a round, 5 local steps of 64 samples, no clipping.
+"""Flower's simulation on the paper's MLP task: 4 of 10 clients per round, 5 local steps of 64 samples, no clipping.
 
-Run as `flower_mlp.py ROUNDS [stock|fast]` in an environment of its own (flwr 1.41 with Ray, PyTorch). `stock` leaves
-Flower as it is: its round takes 0.1 or 0.2 s, as the phases of its two 0.1 s polls fall, so run it several times.
-`fast` shortens these polls. Prints seconds per round.
+Run as `flower_mlp.py ROUNDS [stock|fast]` in a separate environment (flwr 1.41 with Ray, PyTorch). `stock` uses Flower
+unchanged: a round takes 0.1 or 0.2 s, depending on the phases of its two 0.1 s polls, so run it several times. `fast`
+shortens these polls. Prints seconds per round.
 """
 
 import argparse
@@ -30,8 +30,8 @@ from flwr.simulation import run_simulation
 from flwr.superlink.grid.inmemory_grid import InMemoryGrid
 
 CLIENTS, COHORT, STEPS, BATCH, RATE = 10, 4, 5, 64, 0.1
-SAMPLES = 6000  # of each client
-WARM_UP = 5  # rounds left out: the workers start, import PyTorch and draw their data in them
+SAMPLES = 6000  # per client
+WARM_UP = 5  # rounds that are not timed: the workers start, import PyTorch and draw their data
 POLL = 0.005  # seconds, in `fast`; 1 and 2 ms were no faster
 
 client_app = ClientApp()
@@ -43,7 +43,7 @@ def mlp() -> torch.nn.Module:
 
 @functools.cache
 def worker() -> tuple[torch.nn.Module, torch.Tensor, torch.Tensor]:
-    """The model and every client's data, made once in each of Ray's processes."""
+    """The model and the data of every client, created once in each of Ray's processes."""
     torch.set_num_threads(1)
     rng = np.random.default_rng(0)
     images = torch.from_numpy(rng.random((CLIENTS, SAMPLES, 784), dtype=np.float32))
@@ -65,7 +65,7 @@ def train(message: Message, context: Context) -> Message:
 
 
 class ClockedFedAvg(FedAvg):
-    """FedAvg that marks the end of every round, and refuses one in which a client failed."""
+    """FedAvg that records the end of every round and raises an error if a client failed."""
 
     def __init__(self) -> None:
         super().__init__(COHORT / CLIENTS, 0.0, min_train_nodes=COHORT, min_available_nodes=CLIENTS)
@@ -83,9 +83,9 @@ class ClockedFedAvg(FedAvg):
 def shorten_polls() -> None:
     """Lower the two fixed polls between a round's server and its clients, 0.1 s each in flwr 1.41, to `POLL`.
 
-    - `InMemoryGrid.send_and_receive` sleeps `pull_interval` between its looks for replies: change its default.
-    - `vce_api.add_messages_to_queue` waits on its stop event, for a fixed time, between its looks for messages to hand
-      to the workers: give it an event that waits for less. The other queues block until there is something in them.
+    - `InMemoryGrid.send_and_receive` sleeps `pull_interval` between its checks for replies: change its default.
+    - `vce_api.add_messages_to_queue` waits on its stop event, for a fixed time, between its checks for messages to
+      pass to the workers: give it an event with a shorter wait. The other queues block until they have an item.
     """
     InMemoryGrid.__init__.__defaults__ = (POLL,)
     stock = vce_api.add_messages_to_queue
@@ -122,6 +122,6 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    import flower_mlp  # by name: Ray's workers then import the client, and keep its data from message to message
+    import flower_mlp  # by name, so that Ray's workers import the client and keep its data between messages
 
     flower_mlp.main()

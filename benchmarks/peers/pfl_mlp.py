@@ -1,6 +1,7 @@
-"""pfl on the paper's MLP task: 4 of 10 clients a round, 5 local steps of 64 samples, no per-sample clipping.
+"""pfl on the paper's MLP task: 4 of 10 clients per round, 5 local steps of 64 samples, no per-sample clipping.
 
-Run by `fedlane bench peers` in an environment of its own (pfl pins an older dp-accounting). Prints seconds per round.
+Run by `fedlane bench peers` in a separate environment, because pfl pins an older dp-accounting.
+Prints seconds per round.
 """
 
 import sys
@@ -58,7 +59,7 @@ def main(rounds: int) -> None:
     stamps: list[float] = []
 
     class Clock(TrainingProcessCallback):
-        """Marks the end of every central iteration."""
+        """Records the end of every central iteration."""
 
         def after_central_iteration(self, metrics, model, *, central_iteration):
             stamps.append(time.perf_counter())

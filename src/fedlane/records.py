@@ -1,6 +1,6 @@
-"""What passes between the planes: frozen records with units in their field names.
+"""The frozen records that the planes exchange, with units in their field names.
 
-Shapes: R replicas, U clients, N channels. Indices start at 0; -1 is "no channel".
+Shapes: R replicas, U clients, N channels. Indices start at 0; a channel of -1 means "unassigned".
 """
 
 from collections.abc import Mapping
@@ -17,54 +17,89 @@ BoolArray = NDArray[np.bool_]
 
 @dataclass(frozen=True)
 class Problem:
-    """What a policy knows before the first round."""
+    """The scheduling problem: what a policy knows before the first round.
+
+    Attributes:
+        clients: Number of clients, U.
+        channels: Number of channels, N.
+        rounds: Number of rounds.
+        deadline_s: Deadline of a round, in seconds.
+        quotas: Share of rounds in which each client must be punctual (R, U), before any slack of the policy.
+
+    Examples:
+        >>> problem = Problem(clients=10, channels=4, rounds=500, deadline_s=5.0, quotas=np.full((1, 10), 0.4))
+        >>> problem.replicas
+        1
+    """
 
     clients: int
     channels: int
     rounds: int
     deadline_s: float
     quotas: FloatArray
-    """(R, U): the share of rounds each client must reach, before any slack of the policy."""
 
     @property
     def replicas(self) -> int:
+        """Number of replicas, R."""
         return len(self.quotas)
 
 
 @dataclass(frozen=True)
 class DelayDistributions:
-    """The true distribution of every pair's delay, for yardsticks such as `genie`.
+    """The true delay distribution of every client-channel pair, for benchmark policies such as `genie`.
 
-    The deadline is cut into G equal cells; ``cdf[r, i, j, g]`` is the mean over cell g of P(delay <= x).
-    So 1 - cdf.mean(-1) is the mean of min(delay, deadline) in units of the deadline.
+    The time up to the deadline is divided into G equal cells. 1 - cdf.mean(-1) is the mean of min(delay, deadline) in
+    units of the deadline.
+
+    Attributes:
+        cdf: Mean of P(delay <= x) over the x of each cell (R, U, N, G).
+        success: P(delay <= deadline) of each pair (R, U, N).
+        standard_error: Upper bound on the standard error of every entry.
     """
 
     cdf: FloatArray
-    """(R, U, N, G)"""
     success: FloatArray
-    """(R, U, N): P(delay <= deadline)."""
     standard_error: float
-    """Bound on the standard error of every entry, from the number of samples behind it."""
 
 
 @dataclass(frozen=True)
 class Context:
-    """What a policy sees when it selects: the round, who may be asked, and what it declared in `requires`."""
+    """What a policy sees when it selects clients.
+
+    Attributes:
+        round: Index of the round.
+        available: Whether each client may be selected (R, U).
+        losses: Each client's last reported training loss (R, U), if the policy `requires` "losses".
+        channel_state: This round's delay of every pair in seconds (R, U, N), if it `requires` "channel_state".
+        distributions: The true delay distributions, if it `requires` "distributions".
+        problem: The problem in this round; every run sets it.
+
+    Examples:
+        >>> context = Context(round=0, available=np.ones((1, 10), bool))
+    """
 
     round: int
     available: BoolArray
-    """(R, U)"""
     losses: FloatArray | None = None
-    """(R, U): each client's last known training loss (`requires = {"losses"}`)."""
     channel_state: FloatArray | None = None
-    """(R, U, N): this round's delay_s of every pair (`requires = {"channel_state"}`)."""
     distributions: DelayDistributions | None = None
-    """The true delay distributions (`requires = {"distributions"}`)."""
+    problem: Problem | None = None
 
 
 @dataclass(frozen=True)
 class Delays:
-    """Each client's delay on the channel it was given, in its three parts; (R, U), NaN where unassigned."""
+    """Each client's delay on its channel, in three parts; NaN for unassigned clients.
+
+    Attributes:
+        download_s: Time to download the model, in seconds (R, U).
+        compute_s: Time of local training, in seconds (R, U).
+        upload_s: Time to upload the update, in seconds (R, U).
+
+    Examples:
+        >>> delays = Delays(np.array([[0.5]]), np.array([[2.0]]), np.array([[1.0]]))
+        >>> delays.total_s.tolist()
+        [[3.5]]
+    """
 
     download_s: FloatArray
     compute_s: FloatArray
@@ -72,19 +107,34 @@ class Delays:
 
     @property
     def total_s(self) -> FloatArray:
+        """Sum of the three parts, in seconds (R, U)."""
         return self.download_s + self.compute_s + self.upload_s
 
 
 @dataclass(frozen=True)
 class Feedback:
-    """What the base station learned from one round. An unassigned client has channel -1 and NaN delays."""
+    """What a policy learns from one round.
+
+    Attributes:
+        round: Index of the round.
+        assignment: Each client's channel (R, U), -1 if unassigned.
+        delays: Each client's delays, NaN if unassigned.
+        punctual: Whether a client was assigned and met the deadline (R, U).
+        problem: The problem in this round; every run sets it.
+
+    Examples:
+        >>> parts = np.array([[1.0, np.nan]])
+        >>> delays = Delays(parts, parts, parts)
+        >>> feedback = Feedback(0, np.array([[3, -1]]), delays, delays.total_s <= 5.0)
+        >>> feedback.punctual.tolist()
+        [[True, False]]
+    """
 
     round: int
     assignment: IntArray
-    """(R, U): each client's channel."""
     delays: Delays
     punctual: BoolArray
-    """(R, U): assigned, and delay <= deadline."""
+    problem: Problem | None = None
 
 
 MEASURES = ("delay_s", "clock_s", "punctual", "accuracy", "loss", "max_queue", "epsilon")
@@ -131,7 +181,7 @@ class RoundDetail:
         uploads_left: (R, U): uploads that each client's privacy budget still allows.
         delay_history_s: (R, rounds so far): delay of every round in seconds, capped at the deadline.
         accuracy_history: (R, rounds so far): test accuracy; NaN where the model was not evaluated.
-        epsilon_paper: (R,): the largest epsilon of a client by the paper's formula; None for other mechanisms.
+        epsilon_shown: (R,): the largest epsilon of a client that displays show; None without a mechanism.
     """
 
     client: IntArray
@@ -142,7 +192,7 @@ class RoundDetail:
     uploads_left: IntArray
     delay_history_s: FloatArray
     accuracy_history: FloatArray
-    epsilon_paper: FloatArray | None
+    epsilon_shown: FloatArray | None
 
 
 @dataclass(frozen=True)
@@ -178,45 +228,53 @@ class RoundRecord:
 
 
 State = Mapping[str, NDArray[Any]]
-"""A policy's memory: named arrays, each with a leading replica axis, so that any state can be saved."""
+"""State of a policy: named arrays, each with a leading replica axis, so that any state can be saved."""
 
 
 @dataclass(frozen=True)
 class MechanismSpec:
-    """What every client does to its data before anything leaves it, and so the privacy event that an upload is.
+    """What every client does to its data before an upload, and so the privacy event that is accounted for.
 
-    Made by privacy, executed by learning and accounted for by privacy, from these fields and no others. An upload is
-    tau steps. Each samples records (b at random, or every record with probability q), clips each record's gradient to
-    C, sums, adds N(0, (step_noise C)^2) and moves by eta / b times that, b fixed. Once per upload,
-    N(0, (upload_noise eta C / b)^2) is added to the weights; eta C / b is the most that one record moves in a step.
+    The privacy plane makes it and accounts for it; the learning plane executes it. An upload takes tau steps. Each step
+    samples records (b at random, or every record with probability q), clips each record's gradient to norm C, sums
+    them, adds N(0, (step_noise C)^2) and moves the weights by eta / b times the result. Once per upload,
+    N(0, (upload_noise eta C / b)^2) is added to the weights; eta C / b is the largest distance that one record can move
+    them in a step.
+
+    Attributes:
+        name: "none", "paper" or "rigorous" ("simple" in audits, benchmarks and tests).
+        sampling: "fixed" (b distinct records) or "poisson" (every record independently).
+        clip_norm: Largest norm C of a record's gradient; None for no clipping.
+        local_iterations: Steps of an upload, tau.
+        asked_batch: Requested batch sizes (U,).
+        batch_size: Batch sizes b that sums are divided by (R, U): as requested, but at most the client's records.
+        sample_rate: Probability q that a record is in a step's sample (R, U).
+        step_noise: Noise of each step, in multiples of C (R, U); 0 for none.
+        upload_noise: Noise of each upload, in multiples of eta C / b (R, U); 0 for none.
+        epsilon: Agreed epsilons (U,), per round (paper) or over all uploads (rigorous); infinite for none.
+        delta: Agreed deltas (U,).
+        max_uploads: Largest number of uploads of each client (U,).
+        histogram_noise: Noise of the label-histogram release, in records; 0 if the budget covers no release.
+
+    Examples:
+        >>> spec = MechanismSpec.simple(np.array([[600, 800]]), batch_size=64, local_iterations=5, clip_norm=1.0)
+        >>> spec.sample_rate.shape
+        (1, 2)
     """
 
     name: str
-    """none, paper or rigorous."""
     sampling: str
-    """"fixed" (b distinct records) or "poisson" (every record on its own)."""
     clip_norm: float | None
-    """C: no sample's gradient counts with a longer norm; None for no clipping."""
     local_iterations: int
-    """tau"""
     asked_batch: IntArray
-    """(U,): the b asked for."""
     batch_size: IntArray
-    """(R, U): b, what sums are divided by: the b asked for, or |D_i| where that is less."""
     sample_rate: FloatArray
-    """(R, U): q, the chance of a record to be in a step's sample."""
     step_noise: FloatArray
-    """(R, U): z, the noise of each step in multiples of C; 0 for none."""
     upload_noise: FloatArray
-    """(R, U): the noise of each upload in multiples of eta C / b; 0 for none."""
     epsilon: FloatArray
-    """(U,): what the client agreed to, per round (paper) or over all its uploads (rigorous); infinite for none."""
     delta: FloatArray
-    """(U,)"""
     max_uploads: IntArray
-    """(U,): upload max_uploads + 1 is refused."""
     histogram_noise: float
-    """Noise of the label histogram's release, in multiples of one record; 0 where the budget pays for no release."""
 
     @classmethod
     def simple(
@@ -230,7 +288,17 @@ class MechanismSpec:
         upload_noise: float = 0.0,
         sampling: str = "fixed",
     ) -> "MechanismSpec":
-        """Every client of sizes (R, U) alike, and no terms agreed to: for audits, benchmarks and tests."""
+        """Return a spec that is the same for every client and has no budget, for audits, benchmarks and tests.
+
+        Args:
+            sizes: Records of each client (R, U).
+            batch_size: Requested batch size; a number, or (U,).
+            local_iterations: Steps of an upload, tau.
+            clip_norm: Largest norm C of a record's gradient; None for no clipping.
+            step_noise: Noise of each step, in multiples of C.
+            upload_noise: Noise of each upload, in multiples of eta C / b.
+            sampling: "fixed" or "poisson".
+        """
         batches, clients = np.minimum(batch_size, sizes), sizes.shape[1]
         return cls(
             name="simple",
@@ -249,5 +317,9 @@ class MechanismSpec:
         )
 
     def upload_deviation(self, learning_rate: float) -> FloatArray:
-        """(R, U): the standard deviation of the noise added once to the uploaded weights."""
+        """Return the standard deviation of the noise added to the uploaded weights (R, U).
+
+        Args:
+            learning_rate: Step size of local training, eta.
+        """
         return self.upload_noise * learning_rate * (self.clip_norm or 0.0) / self.batch_size

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from conftest import missing
+from support.parts import missing
 
 ROOT = Path(__file__).parent.parent.parent
-PLAYER = Path(__file__).with_name("play_notebook.py")
+PLAYER = Path(__file__).parent.parent / "support" / "play_notebook.py"
 NOTEBOOKS = sorted((ROOT / "examples").glob("*.ipynb"))
 
 

@@ -11,7 +11,7 @@ from urllib.parse import unquote, urlsplit
 
 import pytest
 
-from conftest import missing
+from support.parts import missing
 
 ROOT = Path(__file__).parent.parent.parent
 

@@ -8,21 +8,21 @@ import subprocess
 import sys
 from pathlib import Path
 
-import play_page
 import pytest
 
-from conftest import missing
+from support import play_page
+from support.parts import missing
 
 ROOT = Path(__file__).parent.parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs" / "tutorials").glob("*.md"))]
-PLAYER = Path(__file__).with_name("play_page.py")
+PLAYER = Path(play_page.__file__)
 
 
 def play(page, folder):
     environment = {
         **os.environ,
         "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]),
-        "PYTHONPATH": str(folder),
+        "PYTHONPATH": os.pathsep.join(filter(None, [str(folder), os.environ.get("PYTHONPATH")])),
         "PYTHONUTF8": "1",
         "COLUMNS": "88",
         "NO_COLOR": "1",

@@ -1,4 +1,4 @@
-"""The claims on small made-up stores whose answers are known."""
+"""The claims on small synthetic stores with known answers."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from fedlane.experiments.claims import CLAIMS, Verdict, judge, table
-from fedlane.experiments.claims.evidence import Case
+from fedlane.experiments.claims.cases import Case
 from fedlane.experiments.reproduce import FIGURES, ReproductionPlan
 from fedlane.experiments.store import Experiment, ResultStore, _save
 from fedlane.records import FloatArray
@@ -18,18 +18,18 @@ PLAN = ReproductionPlan(FIGURES, SEEDS, SEEDS)
 KINDS = {"random": 4.0, "round-robin": 3.8, "lane": 1.0, "genie": 0.9}
 
 
-def speed(cell: Experiment) -> float:
-    """The mean round time of a cell: falls with V, OM below GMBA, both below every baseline."""
-    if cell.policy.startswith("mamab"):
-        v = float(cell.policy.split("V=")[1].split(",")[0])
-        return 2.5 - 0.4 * np.log10(v) + (0.5 if "gmba" in cell.policy else 0.0)
-    return KINDS.get(cell.policy, 3.5)
+def speed(experiment: Experiment) -> float:
+    """Mean round time: falls with V, OM below GMBA, both below every baseline."""
+    if experiment.policy.startswith("mamab"):
+        v = float(experiment.policy.split("V=")[1].split(",")[0])
+        return 2.5 - 0.4 * np.log10(v) + (0.5 if "gmba" in experiment.policy else 0.0)
+    return KINDS.get(experiment.policy, 3.5)
 
 
-def skill(cell: Experiment) -> float:
-    """The final accuracy: falls with V a little, above every baseline's; privacy costs a fifth."""
-    private = 0.2 if cell.setting in ("private", "epsilon-0.8") else 0.0
-    return 0.5 + 0.1 * speed(cell) / 2.5 * cell.policy.startswith("mamab") - private
+def skill(experiment: Experiment) -> float:
+    """Final accuracy: falls slightly with V, above every baseline's; stronger privacy costs 0.2."""
+    private = 0.2 if experiment.setting in ("private", "epsilon-0.8") else 0.0
+    return 0.5 + 0.1 * speed(experiment) / 2.5 * experiment.policy.startswith("mamab") - private
 
 
 def fill(
@@ -37,15 +37,17 @@ def fill(
     delay: Callable[[Experiment], float] = speed,
     accuracy: Callable[[Experiment], float] | None = skill,
 ) -> ResultStore:
-    """A whole store: constant delays and curves that saturate at the given levels, with a little noise a seed."""
-    cells = [cell for cell in PLAN.scheduled() if not cell.setting.startswith(("clients-", "channels-"))]
+    """Fill a store with constant delays and curves that saturate at the given levels, plus a little noise per seed."""
+    experiments = [
+        experiment for experiment in PLAN.scheduled() if not experiment.setting.startswith(("clients-", "channels-"))
+    ]
     learned = set(PLAN.learned()) if accuracy is not None else set()
     tested = np.arange(0, ROUNDS, 2)
-    for cell in cells:
+    for experiment in experiments:
         for seed in range(SEEDS):
             rng = np.random.default_rng(seed)
             client = np.argsort(rng.random((ROUNDS, CLIENTS)), axis=1)[:, :CHANNELS]
-            delay_s = delay(cell) + 0.01 * rng.random(ROUNDS)
+            delay_s = delay(experiment) + 0.01 * rng.random(ROUNDS)
             arrays = {
                 "client": client,
                 "punctual": np.ones(client.shape, np.bool_),
@@ -53,18 +55,18 @@ def fill(
                 "queue": np.full((ROUNDS, CLIENTS), 1.0 + seed),
                 "quota": np.linspace(0.39, 0.41, CLIENTS),
             }
-            _save(store._path("schedule", cell, seed), arrays)
-            if cell in learned and accuracy is not None:
-                curve = accuracy(cell) * (1 - 0.5 * np.exp(-tested / 4.0)) + 0.001 * rng.standard_normal()
-                keep(store, cell, seed, tested, np.cumsum(delay_s)[tested], curve)
+            _save(store._path("schedule", experiment, seed), arrays)
+            if experiment in learned and accuracy is not None:
+                curve = accuracy(experiment) * (1 - 0.5 * np.exp(-tested / 4.0)) + 0.001 * rng.standard_normal()
+                write_curve(store, experiment, seed, tested, np.cumsum(delay_s)[tested], curve)
     return store
 
 
-def keep(
-    store: ResultStore, cell: Experiment, seed: int, tested: np.ndarray, clock_s: FloatArray, curve: FloatArray
+def write_curve(
+    store: ResultStore, experiment: Experiment, seed: int, tested: np.ndarray, clock_s: FloatArray, curve: FloatArray
 ) -> None:
     arrays = {"round": tested, "clock_s": clock_s[None], "accuracy": curve[None], "loss": 1 - curve[None]}
-    _save(store._path("learned", cell, seed), arrays)
+    _save(store._path("learned", experiment, seed), arrays)
 
 
 @pytest.fixture(scope="module")
@@ -84,61 +86,70 @@ def test_all_claims_are_judged_in_order(verdicts: list[Verdict]) -> None:
 
 
 @pytest.mark.parametrize("number", [1, 3, 4, 6, 7, 8, 9, 10, 11, 13, 14, 15, 16, 17, 18, 22, 24, 26, 27, 29, 33])
-def test_what_was_built_in_is_found(verdicts: list[Verdict], number: int) -> None:
+def test_claims_that_the_store_satisfies_hold(verdicts: list[Verdict], number: int) -> None:
     assert verdicts[number - 1].verdict == "holds", verdicts[number - 1]
 
 
 @pytest.mark.parametrize("number", [5, 12, 19, 20, 21, 28, 32, 34])
-def test_what_was_left_out_is_not_found(verdicts: list[Verdict], number: int) -> None:
+def test_claims_that_the_store_contradicts_do_not_hold(verdicts: list[Verdict], number: int) -> None:
     assert verdicts[number - 1].verdict == "does not hold", verdicts[number - 1]
 
 
-def test_effects_are_the_built_in_ones(verdicts: list[Verdict]) -> None:
-    """GMBA's step from V = 1 to 10 is the smallest: 0.4 of 3 seconds, and 0.01 / 2 of noise in the mean."""
+def test_effects_have_the_expected_size(verdicts: list[Verdict]) -> None:
+    """GMBA's step from V = 1 to 10 is the smallest: 0.4 of 3 seconds; noise adds 0.01 / 2 to the mean."""
     effect = verdicts[3].effect
     assert effect is not None
     assert abs(effect - 0.4 / 3.005) < 0.001
     assert "GMBA V=10 below V=1" in verdicts[3].detail
 
 
-def test_reversed_worlds_turn_the_verdicts(tmp_path: Path) -> None:
-    """Slower and less accurate with more V, and the baselines better in both."""
-    found = judge(
-        PLAN, fill(ResultStore(tmp_path, ROUNDS), lambda cell: 4.5 - speed(cell), lambda cell: 0.9 - skill(cell))
+def test_a_reversed_store_reverses_the_verdicts(tmp_path: Path) -> None:
+    """A larger V makes the policies slower and less accurate, and the baselines are better in both."""
+    verdicts = judge(
+        PLAN,
+        fill(
+            ResultStore(tmp_path, ROUNDS),
+            lambda experiment: 4.5 - speed(experiment),
+            lambda experiment: 0.9 - skill(experiment),
+        ),
     )
     for number in (1, 4, 6, 7, 8, 10, 11, 13, 14, 15, 16, 17, 22, 24, 26, 27, 29):
-        assert found[number - 1].verdict == "does not hold", found[number - 1]
+        assert verdicts[number - 1].verdict == "does not hold", verdicts[number - 1]
 
 
 def test_readings_are_named(tmp_path: Path) -> None:
-    """With the literal bonus V has no effect; and only V = 100 beats the baselines."""
+    """With the literal bonus V has no effect, and only V = 100 beats the baselines."""
 
-    def delay(cell: Experiment) -> float:
-        if cell.reading == "literal":
+    def delay(experiment: Experiment) -> float:
+        if experiment.reading == "literal":
             return 3.0
-        return speed(cell) if "V=100" in cell.policy or not cell.policy.startswith("mamab") else 2 + speed(cell)
+        return (
+            speed(experiment)
+            if "V=100" in experiment.policy or not experiment.policy.startswith("mamab")
+            else 2 + speed(experiment)
+        )
 
-    found = judge(PLAN, fill(ResultStore(tmp_path, ROUNDS), delay, None))
-    assert found[3].verdict == "holds under reading 11", found[3]
-    assert found[25].verdict == "holds under reading 14", found[25]
-    assert found[0].verdict == "not computed"
-    assert "learned of" in found[0].detail
+    verdicts = judge(PLAN, fill(ResultStore(tmp_path, ROUNDS), delay, None))
+    assert verdicts[3].verdict == "holds under reading 11", verdicts[3]
+    assert verdicts[25].verdict == "holds under reading 14", verdicts[25]
+    assert verdicts[0].verdict == "not computed"
+    assert "learned of" in verdicts[0].detail
 
 
 def test_missing_data_is_not_computed(tmp_path: Path) -> None:
-    found = judge(PLAN, ResultStore(tmp_path, ROUNDS))
-    assert [verdict.number for verdict in found] == list(range(1, 35))
-    assert {verdict.verdict for verdict in found} == {"not computed"}
-    assert all(verdict.effect is None and verdict.detail for verdict in found)
+    verdicts = judge(PLAN, ResultStore(tmp_path, ROUNDS))
+    assert [verdict.number for verdict in verdicts] == list(range(1, 35))
+    assert {verdict.verdict for verdict in verdicts} == {"not computed"}
+    assert all(verdict.effect is None and verdict.detail for verdict in verdicts)
 
 
-def test_one_missing_seed_is_enough(tmp_path: Path) -> None:
+def test_one_missing_seed_leaves_a_claim_not_computed(tmp_path: Path) -> None:
     store = fill(ResultStore(tmp_path, ROUNDS))
     store._path("learned", Experiment("fashion-mnist", "random"), 1).unlink()
-    found = judge(PLAN, store)
-    assert found[0].verdict == "not computed"
-    assert "1 of 3 seeds" in found[0].detail
-    assert found[6].verdict == "holds"
+    verdicts = judge(PLAN, store)
+    assert verdicts[0].verdict == "not computed"
+    assert "1 of 3 seeds" in verdicts[0].detail
+    assert verdicts[6].verdict == "holds"
 
 
 def test_intervals_are_paired_student_intervals() -> None:

@@ -1,4 +1,4 @@
-"""Losses, gradients and curvature against autograd and closed forms, and the theorems where they say something."""
+"""Losses, gradients and curvature against autograd and closed forms, and the theorems in a non-vacuous setting."""
 
 import numpy as np
 import pytest
@@ -26,7 +26,7 @@ from fedlane.theory import Bound
 
 
 @pytest.fixture
-def little():
+def small_data():
     """60 images of 4 pixels in 3 classes."""
     rng = np.random.default_rng(0)
     images = torch.from_numpy(rng.integers(0, 256, (60, 2, 2, 1)).astype(np.uint8))
@@ -42,8 +42,8 @@ def mean_loss(model, images, targets):
 
 
 @pytest.mark.parametrize("name", ["softmax", "mlp"])
-def test_gradient_and_curvature_are_autograd_s(little, name):
-    images, targets = little
+def test_gradient_and_curvature_equal_those_of_autograd(small_data, name):
+    images, targets = small_data
     model = make_model(name, (1, 2, 2), 3)
     weights = model.initial(0) * 0.5
     of = mean_loss(model, images, targets)
@@ -56,8 +56,8 @@ def test_gradient_and_curvature_are_autograd_s(little, name):
         assert top <= best_softmax(images, targets).smoothness < 4 * top
 
 
-def test_softmax_s_best_weights_have_no_slope(little):
-    images, targets = little
+def test_the_gradient_vanishes_at_softmax_s_optimum(small_data):
+    images, targets = small_data
     best = best_softmax(images, targets, 500)
     model = make_model("softmax", (1, 2, 2), 3)
     flat = torch.from_numpy(best.weights).float()
@@ -67,17 +67,17 @@ def test_softmax_s_best_weights_have_no_slope(little):
         assert float(mean_loss(model, images, targets)(flat + 0.1 * direction)) > best.loss
 
 
-def test_who_took_part():
+def test_participation_by_client():
     client, punctual = np.array([[2, 0], [-1, 1]]), np.array([[True, False], [False, True]])
     np.testing.assert_array_equal(participation(punctual, client, 3), [[False, False, True], [False, True, False]])
 
 
-def test_the_constructed_setting_keeps_both_promises_and_they_say_something():
+def test_both_bounds_hold_in_the_constructed_setting_and_are_not_vacuous():
     found = constructed(rounds=300)
     assert np.all(found.gap <= found.convex)
     assert np.all(found.squares <= found.nonconvex)
-    assert found.convex[-1] < 1.5 * found.gap[0]  # soon below what any step downhill gives
-    assert found.nonconvex[-1] < 2 * found.squares[-1]  # and nearly sharp
+    assert found.convex[-1] < 1.5 * found.gap[0]  # soon close to the initial gap
+    assert found.nonconvex[-1] < 2 * found.squares[-1]  # and nearly tight
     assert found.gap[-1] < 0.05 * found.gap[0]
 
 
@@ -87,17 +87,17 @@ SMALL = Experiment("fashion-mnist", "random", "softmax-slow")
 
 @pytest.fixture
 def store(tmp_path, monkeypatch):
-    """Fashion-MNIST's subset stands in for the whole set: what is learned from is the same kind of thing."""
+    """A store whose experiments learn from the embedded Fashion-MNIST subset instead of the full set."""
     monkeypatch.setattr(schedule, "load_dataset", lambda name: load_dataset("fashion-mnist-mini"))
     monkeypatch.setattr(schedule.LearningTask, "federation", _of_the_subset(schedule.LearningTask.federation))
-    made = ResultStore(tmp_path, rounds=ROUNDS)
-    made.schedule(SMALL, [0])
-    made.schedule(Experiment("fashion-mnist", "random", "softmax"), [0])
-    return made
+    store = ResultStore(tmp_path, rounds=ROUNDS)
+    store.schedule(SMALL, [0])
+    store.schedule(Experiment("fashion-mnist", "random", "softmax"), [0])
+    return store
 
 
 def _of_the_subset(federation):
-    """Counts are scaled down to the subset's 800 a class."""
+    """Scale the label counts down to the subset's 800 images per class."""
 
     def scaled(task, device):
         from dataclasses import replace
@@ -112,45 +112,45 @@ def _of_the_subset(federation):
 
 
 class TestMeasured:
-    def test_a_run_s_losses_are_measured_once_and_kept(self, store):
+    def test_the_losses_of_a_run_are_measured_once_and_stored(self, store):
         measure(store, [(SMALL, 0)])
-        found = measured(store, SMALL, 0)
-        assert found.round.tolist() == [0, 4]
-        assert found.loss[1] < found.loss[0]
-        assert found.distance[0] > 0
-        least = optimum(store, "fashion-mnist").loss
-        assert 0 < least < found.loss[1]
-        assert found.smoothness == optimum(store, "fashion-mnist").smoothness
+        losses = measured(store, SMALL, 0)
+        assert losses.round.tolist() == [0, 4]
+        assert losses.loss[1] < losses.loss[0]
+        assert losses.distance[0] > 0
+        optimal = optimum(store, "fashion-mnist").loss
+        assert 0 < optimal < losses.loss[1]
+        assert losses.smoothness == optimum(store, "fashion-mnist").smoothness
         plan = ReproductionPlan({"fig-convergence": FIGURES["fig-convergence"]}, 1, 1, ("fashion-mnist",))
         assert (SMALL, 0) not in to_measure(plan, store)
         assert len(to_measure(plan, store)) == 8
 
-    def test_the_paper_s_step_is_too_large_for_the_theorems_and_the_smaller_one_promises_nothing(self, store):
+    def test_the_bound_is_inapplicable_at_the_paper_s_learning_rate_and_vacuous_at_a_smaller_one(self, store):
         measure(store, [(SMALL, 0)])
-        found, least = measured(store, SMALL, 0), optimum(store, "fashion-mnist").loss
+        losses, optimal = measured(store, SMALL, 0), optimum(store, "fashion-mnist").loss
         result = store.result(SMALL, 0)
         present = participation(result.punctual, result.client, 10)
-        slow = promised(task_of(store, SMALL, 0), present, found, least)
+        slow = promised(task_of(store, SMALL, 0), present, losses, optimal)
         assert "exceeds the gap before any learning" in slow.vacuous
-        assert slow.value > found.loss[0] - least
-        fast = promised(task_of(store, Experiment("fashion-mnist", "random", "softmax"), 0), present, found, least)
+        assert slow.value > losses.loss[0] - optimal
+        fast = promised(task_of(store, Experiment("fashion-mnist", "random", "softmax"), 0), present, losses, optimal)
         assert "0 < eta lambda_max < 1" in fast.vacuous
         assert fast == Bound(np.inf, fast.vacuous)
 
 
-def test_the_figure_and_the_table(tmp_path, store):
+def test_the_panels_and_the_table(tmp_path, store):
     plan = ReproductionPlan({"fig-convergence": FIGURES["fig-convergence"]}, 2, 1, ("fashion-mnist",))
-    for cell in plan.scheduled():
-        store.schedule(cell, plan.seeds(cell))
-    done = []
-    compute_convergence(plan, store, done.append)
-    assert len(done) == 9
+    for experiment in plan.scheduled():
+        store.schedule(experiment, plan.seeds(experiment))
+    finished = []
+    compute_convergence(plan, store, finished.append)
+    assert len(finished) == 9
     assert to_measure(plan, store) == []
     panels = convergence_panels(plan, store)
     assert len(panels) == 4
-    assert "says nothing in 3 of 3 runs" in panels[0].title
-    for cell in FIGURES["fig-regret"].scheduled:
-        store.schedule(cell, plan.seeds(cell))
+    assert "vacuous in 3 of 3 runs" in panels[0].title
+    for experiment in FIGURES["fig-regret"].scheduled:
+        store.schedule(experiment, plan.seeds(experiment))
     lines = theorem_table(plan, store).splitlines()
     assert [line.split("|")[1].strip() for line in lines[2:]] == ["4"] * 3 + ["5"] * 6 + ["6"] * 3 + ["5", "6"]
     assert all("eta lambda" in line for line in lines if "softmax, eta 0.1" in line)

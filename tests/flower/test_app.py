@@ -3,11 +3,11 @@
 from pathlib import Path
 
 import pytest
-from superlink import Federation
 
 from fedlane.privacy.accountant import epsilon_curve
 from fedlane.privacy.ledger import read_accounts
 from fedlane.simulation.results import Run
+from support.superlink import Federation
 
 APP = Path(__file__).parents[2] / "examples" / "flower-app"
 ROUNDS, CLIENTS = 2, 2

@@ -12,10 +12,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from conftest import missing
 from fedlane.flower.testbed import links, rates
 from fedlane.scenario import Scenario
 from fedlane.validate import InputError
+from support.parts import missing
 
 pytestmark = pytest.mark.xdist_group("flower")
 

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from conftest import missing
 from fedlane.flower.client.switch import CommandSwitch, NoSwitch, PolicyRoutingSwitch, SwitchError
 from fedlane.validate import InputError
+from support.parts import missing
 
 
 def test_a_command_runs_with_the_lane_and_without_a_shell(tmp_path):

@@ -11,18 +11,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from conftest import missing
 from fedlane import Run, simulate
 from fedlane.cli.testbed import run_testbed
-from fedlane.flower.testbed import links
+from fedlane.flower.testbed import links, spec, testbed
 from fedlane.flower.testbed.app import perceptron
 from fedlane.flower.testbed.calibration import Calibration
 from fedlane.flower.testbed.meter import measure_transfer
-from fedlane.flower.testbed.spec import TestbedSpec
-from fedlane.flower.testbed.testbed import Testbed
 from fedlane.learning.datasets import load_dataset
 from fedlane.scenario import Scenario
 from fedlane.validate import InputError
+from support.parts import missing
 
 pytestmark = pytest.mark.xdist_group("flower")
 FEDLANE = Path(sys.executable).parent / "fedlane"
@@ -97,9 +95,9 @@ def test_a_lane_fails_and_recovers(tmp_path):
     rounds, dead, deadline_s = 15, range(3, 13), 4.0
     rates = np.full((rounds, 3, 2), 20.0)
     rates[dead.start : dead.stop, :, 1] = 0.05  # 60 kB would take 10 s
-    spec = TestbedSpec(3, 2, rounds, deadline_s, 60_000, 0, rates)
-    with Testbed(spec, tmp_path) as testbed:
-        run = testbed.run("lane", "lane").run
+    small_spec = spec.TestbedSpec(3, 2, rounds, deadline_s, 60_000, 0, rates)
+    with testbed.Testbed(small_spec, tmp_path) as running:
+        run = running.run("lane", "lane").run
     rows = run.assignments.to_pylist()
     lane = [row for row in rows if row["channel"] == 1]
     failed = [row for row in lane if row["round"] in dead]
@@ -134,7 +132,7 @@ def test_an_interrupted_testbed_removes_links_and_processes(tmp_path, number):
         process.wait()
         process.stderr.close()
     assert process.returncode == 130, errors
-    assert errors.startswith("fedlane: interrupted: links and processes are removed")
+    assert errors.startswith("fedlane: interrupted: links and processes were removed")
     assert "Traceback" not in errors
     assert not cells_of(process.pid)
     assert not namespaces_of(cell)

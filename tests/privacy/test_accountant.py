@@ -1,10 +1,19 @@
-"""What is spent after some uploads, from the terms that say how a client trains."""
+"""Accounting for uploads, and the specs of the three mechanisms."""
 
 import numpy as np
 import pytest
 
-from fedlane.privacy import Terms, account, calibrate, epsilon_curve, make_mechanism, released_histogram, spent
-from fedlane.privacy.accountant import EVERY
+from fedlane.privacy import (
+    Terms,
+    account,
+    calibrate,
+    epsilon_curve,
+    make_mechanism,
+    mechanism_of,
+    released_histogram,
+    spent,
+)
+from fedlane.privacy.accountant import EXACT_UPLOADS
 from fedlane.privacy.gaussian import gaussian_epsilon
 from fedlane.privacy.paper import composed_gaussian, formula_6, leakage_lower_bound
 from fedlane.validate import InputError
@@ -25,15 +34,15 @@ def terms(**changes):
     return Terms.from_values({**values, **changes})
 
 
-def test_a_curve_is_dp_accounting_s_figure_at_every_count():
-    """Never below, and within a thousandth of it up to 256 uploads; above, at most the next count in a hundred."""
+def test_a_curve_agrees_with_dp_accounting_at_every_count():
+    """Never below it; within 0.1% of it up to 256 uploads and within 1% above."""
     curve = epsilon_curve(terms(), 300)
     assert len(curve) == 301
     assert np.all(np.diff(curve) >= 0)
     assert curve[0] == pytest.approx(gaussian_epsilon(0.1, 1e-5))
-    for uploads in (1, 7, 100, EVERY, 259, 300):
+    for uploads in (1, 7, 100, EXACT_UPLOADS, 259, 300):
         exact = account(0.9, 0.02, 3 * uploads, 1e-5, histogram_noise=10.0)
-        assert exact - 1e-9 <= curve[uploads] <= exact * (1.001 if uploads <= EVERY else 1.01)
+        assert exact - 1e-9 <= curve[uploads] <= exact * (1.001 if uploads <= EXACT_UPLOADS else 1.01)
 
 
 def test_a_calibrated_budget_is_used_up_by_the_last_upload_and_not_before():
@@ -44,21 +53,21 @@ def test_a_calibrated_budget_is_used_up_by_the_last_upload_and_not_before():
     assert curve[250] < 7.9
 
 
-def test_spent_says_all_three_figures():
+def test_spent_reports_all_three_epsilons():
     paper = spent(terms(mechanism="paper", upload_noise=0.5, step_noise=0.0, epsilon=0.8, delta=1e-3), 40)
     assert paper.epsilon == leakage_lower_bound(0.5, 0.02, 3, 1e-3, 40)
     assert paper.epsilon_paper == float(formula_6(0.8, 1e-3, 40))
     assert paper.epsilon_composed == composed_gaussian(0.8, 1e-3, 40)
     rigorous = spent(terms(), 40)
     assert rigorous.epsilon == pytest.approx(account(0.9, 0.02, 120, 1e-5, histogram_noise=10.0), rel=1e-3)
-    one = account(0.9, 0.02, 3, 1e-5)
-    assert rigorous.epsilon_paper == pytest.approx(float(formula_6(one, 1e-5, 40)), rel=1e-3)
+    per_upload = account(0.9, 0.02, 3, 1e-5)
+    assert rigorous.epsilon_paper == pytest.approx(float(formula_6(per_upload, 1e-5, 40)), rel=1e-3)
     assert spent(terms(histogram_noise=0.0), 0).epsilon == 0.0
 
 
 def test_the_paper_s_curve_stays_a_lower_bound():
-    mine = terms(mechanism="paper", upload_noise=0.5, step_noise=0.0, epsilon=0.8, delta=1e-3)
-    curve = epsilon_curve(mine, 300)
+    paper_terms = terms(mechanism="paper", upload_noise=0.5, step_noise=0.0, epsilon=0.8, delta=1e-3)
+    curve = epsilon_curve(paper_terms, 300)
     for uploads in (0, 1, 4, 17, 111, 300):
         exact = leakage_lower_bound(0.5, 0.02, 3, 1e-3, uploads)
         assert 0.85 * exact <= curve[uploads] <= exact
@@ -69,7 +78,7 @@ def test_the_paper_s_curve_stays_a_lower_bound():
     [{"delta": 0.0}, {"sample_rate": 2.0}, {"mechanism": "none"}, {"max_uploads": 1.5}, {"step_noise": float("nan")}],
 )
 def test_terms_out_of_bounds_are_refused(changes):
-    with pytest.raises(InputError, match="no terms of a client"):
+    with pytest.raises(InputError, match="invalid client terms"):
         terms(**changes)
 
 
@@ -90,20 +99,19 @@ def mechanism(name, sizes, epsilon=8.0, batch=10, uploads=50, **more):
     )
 
 
-def test_rigorous_binds_sampling_noise_and_terms():
+def test_the_rigorous_mechanism_spends_its_whole_budget():
     spec = mechanism("rigorous", [[400, 100], [400, 8]], histogram_noise=10.0)
     assert spec.sampling == "poisson"
     np.testing.assert_array_equal(spec.batch_size, [[10, 10], [10, 8]])
     np.testing.assert_allclose(spec.sample_rate, [[0.025, 0.1], [0.025, 1.0]])
     assert spec.step_noise[0, 0] == spec.step_noise[1, 0] < spec.step_noise[0, 1] < spec.step_noise[1, 1]
     for at in np.ndindex(2, 2):
-        own = Terms.of(spec, *at)
-        assert account(own.step_noise, own.sample_rate, 250, own.delta, histogram_noise=10.0) == pytest.approx(
-            8, abs=1e-3
-        )
+        client = Terms.of(spec, *at)
+        epsilon = account(client.step_noise, client.sample_rate, 250, client.delta, histogram_noise=10.0)
+        assert epsilon == pytest.approx(8, abs=1e-3)
 
 
-def test_paper_and_none():
+def test_the_paper_s_mechanism_and_no_mechanism():
     paper = mechanism("paper", [[400]], histogram_noise=10.0)
     assert (paper.sampling, paper.histogram_noise, float(paper.step_noise.max())) == ("fixed", 0.0, 0.0)
     assert float(paper.upload_deviation(0.1)[0, 0]) == pytest.approx(4 * 0.1 * np.sqrt(5 * np.log(1e5)) / (400 * 8.0))
@@ -114,8 +122,18 @@ def test_paper_and_none():
         mechanism("pure", [[400]])
 
 
+@pytest.mark.parametrize(
+    ("name", "period", "has_ledger", "is_lower_bound"),
+    [("none", "run", False, False), ("paper", "round", True, True), ("rigorous", "run", True, False)],
+)
+def test_each_mechanism_has_its_budget_period_and_ledger(name, period, has_ledger, is_lower_bound):
+    behaviour = mechanism_of(name)
+    assert (behaviour.name, behaviour.budget_period) == (name, period)
+    assert (behaviour.has_ledger, behaviour.is_lower_bound) == (has_ledger, is_lower_bound)
+
+
 def test_many_kinds_of_clients_share_few_rates_rounded_up():
-    """Execution and accounting use the same, larger rate; and it follows from a replica's own clients alone."""
+    """Training and accounting use the same, larger rate, which depends on the replica's own clients only."""
     sizes = [[300, 310, 320, 330, 340, 350], [300, 300, 300, 300, 300, 300]]
     spec = mechanism("rigorous", sizes)
     exact = 10 / np.array(sizes)
@@ -128,14 +146,14 @@ def test_many_kinds_of_clients_share_few_rates_rounded_up():
     np.testing.assert_array_equal(alone.step_noise[0], spec.step_noise[0])
 
 
-def test_too_little_noise_is_refused_unless_asked_for():
+def test_too_little_noise_is_refused_unless_it_is_allowed():
     with pytest.raises(InputError, match=r"privacy\.least_noise 0\.5"):
         mechanism("rigorous", [[4000]], epsilon=30.0)
     assert mechanism("rigorous", [[4000]], epsilon=30.0, least_noise=0.1).step_noise.max() < 0.5
 
 
-def test_a_released_histogram_is_noised_by_one_record_s_multiples():
-    """Before cutting and normalising, the noise has the standard deviation asked for; 5 standard errors."""
+def test_the_noise_of_a_released_histogram_is_in_records():
+    """Before clipping at 0 and normalising, its standard deviation is as requested, within 5 standard errors."""
     counts = np.full((4000, 10), 500)
     normals = np.random.default_rng(0).standard_normal(counts.shape)
     shares = released_histogram(counts, 10.0, normals)

@@ -1,4 +1,4 @@
-"""The audit: the right mechanism passes, wrong ones are caught. All at 99.9% confidence, 20,000 trials."""
+"""The audit: the right mechanism passes, wrong ones are detected, at 99.9% confidence with 20,000 trials."""
 
 from dataclasses import replace
 
@@ -38,7 +38,7 @@ def test_clipping_skipped_is_flagged(monkeypatch):
 
 
 def test_clipping_the_batch_instead_of_each_sample_is_flagged(monkeypatch):
-    """The mean gradient is cut to C instead of each sample's."""
+    """The mean gradient is clipped to C instead of each sample's."""
     real = LayeredModel.descend
 
     def whole_batch(self, weights, batch, clip_norm, scale, into=None):
@@ -53,7 +53,7 @@ def test_clipping_the_batch_instead_of_each_sample_is_flagged(monkeypatch):
 
 
 @pytest.mark.parametrize("tensor", range(4))
-def test_noise_left_off_one_tensor_is_flagged(monkeypatch, tensor):
+def test_a_tensor_without_noise_is_flagged(monkeypatch, tensor):
     real = driver.add_normals_
     sizes = [16 * 64, 64, 64 * 10, 10]
     part = slice(sum(sizes[:tensor]), sum(sizes[: tensor + 1]))
@@ -84,7 +84,7 @@ def test_the_paper_s_whole_mlp_with_fewer_trials():
 
 
 def test_too_little_noise_is_flagged_under_sampling_too():
-    """q = 0.1: the right noise passes, a tenth of it does not."""
+    """At q = 0.1 the right noise passes and a tenth of it does not."""
     plan = AuditPlan(records=160, batch_size=16, epsilon=1.0)
     assert not audit(plan).flagged
     result = audit(plan, replace(plan.spec(), step_noise=plan.spec().step_noise / 10))
@@ -104,9 +104,9 @@ def test_a_record_that_is_never_sampled_is_flagged():
     missing = chosen.copy()
     missing[:, :, 17] = False
     assert audit_sampling(missing, 0.1, 0.999).flagged
-    again = np.repeat(chosen[:, :1], chosen.shape[1], axis=1)  # one step's sample used in all steps
-    assert audit_sampling(again, 0.1, 0.999).overlap < 1e-9
-    assert audit_sampling(again, 0.1, 0.999).flagged
+    reused = np.repeat(chosen[:, :1], chosen.shape[1], axis=1)  # one step's sample is used in all steps
+    assert audit_sampling(reused, 0.1, 0.999).overlap < 1e-9
+    assert audit_sampling(reused, 0.1, 0.999).flagged
     assert audit_sampling(drawn_samples(0, "poisson"), 0.11, 0.999).flagged
 
 
@@ -122,18 +122,18 @@ def bounds(mu, count, seed, *, claim, delta, confidence):
 
 
 def test_bounds_are_bounds_and_come_close():
-    """N(mu, 1) against N(0, 1), 7,500 trials of each count: mu is bounded 3.5 standard errors of each rate below."""
+    """N(mu, 1) against N(0, 1): with 7,500 trials each, the bound on mu is 3.5 standard errors of each rate lower."""
     error = 1.4 / np.sqrt(7500)  # of the quantile of a rate near a half, and of one near a sixth (mu = 2)
     for mu in (0.5, 1.0, 2.0):
-        truth, least = gaussian_epsilon(mu, 1e-5), gaussian_epsilon(mu - 2 * (3.5 + 3) * error, 1e-5)
+        truth, smallest = gaussian_epsilon(mu, 1e-5), gaussian_epsilon(mu - 2 * (3.5 + 3) * error, 1e-5)
         for seed in range(10):
             result = bounds(mu, 10_000, seed, claim=truth, delta=1e-5, confidence=0.999)
             assert result.epsilon_low_any <= truth
-            assert least < result.epsilon_low_gaussian <= truth
+            assert smallest < result.epsilon_low_gaussian <= truth
 
 
 def test_the_confidence_is_kept():
-    """At 90%, at most a tenth of 400 bounds may be wrong; three fifths of the truth is refuted nearly always."""
+    """At 90%, at most a tenth of 400 bounds may be wrong; 60% of the truth is refuted nearly always."""
     truth = gaussian_epsilon(1.0, 1e-3)
     results = [bounds(1.0, 2000, seed, claim=truth, delta=1e-3, confidence=0.9) for seed in range(400)]
     assert sum(result.flagged for result in results) <= 40
@@ -159,15 +159,15 @@ def test_scores_that_do_not_differ_bound_nothing():
         ({"records": 9000}, "records must be at most 8000"),
     ],
 )
-def test_nonsense_is_refused(changes, message):
+def test_values_out_of_bounds_are_refused(changes, message):
     plan = AuditPlan(trials=400)
     with pytest.raises(InputError, match=message):
         audit(replace(plan, **{"batch_size": changes.get("records", 16), **changes}))
 
 
-def test_trials_do_not_depend_on_how_they_are_cut(monkeypatch):
+def test_results_do_not_depend_on_the_chunk_size(monkeypatch):
     whole = audit(AuditPlan(trials=400))
     monkeypatch.setattr(driver, "CHUNK_BYTES", 1e6)
-    pieces = audit(AuditPlan(trials=400))
-    for a, b in zip(whole.scores, pieces.scores, strict=True):
+    chunked = audit(AuditPlan(trials=400))
+    for a, b in zip(whole.scores, chunked.scores, strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)

@@ -18,7 +18,7 @@ TASKS = {
 
 
 def direct(z, sample_rate, steps, delta, histogram_noise=0.0):
-    """dp-accounting's own events and accountant."""
+    """Return the epsilon of dp-accounting's own accountant."""
     accountant = PLDAccountant(dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE)
     step = dp_accounting.PoissonSampledDpEvent(sample_rate, dp_accounting.GaussianDpEvent(z))
     accountant.compose(dp_accounting.SelfComposedDpEvent(step, steps))
@@ -29,7 +29,7 @@ def direct(z, sample_rate, steps, delta, histogram_noise=0.0):
 
 @pytest.mark.parametrize(("task", "published"), [("issue", 0.614), ("small", 1.40)])
 def test_noise_agrees_with_dp_accounting_to_a_thousandth(task, published):
-    """Its epsilon at z is within the target; at z - 0.001 it is not."""
+    """The epsilon at z is within the budget; at z - 0.001 it is not."""
     values = TASKS[task]
     z = calibrate(**values)
     assert z == pytest.approx(published, abs=3e-3)
@@ -39,7 +39,7 @@ def test_noise_agrees_with_dp_accounting_to_a_thousandth(task, published):
 
 
 def test_a_histogram_at_noise_ten_costs_little():
-    """7.996 becomes 8.010; calibrated with it, the whole stays within 8."""
+    """It raises 7.996 to 8.010; calibrated together, everything stays within 8."""
     z = 0.61421
     rest = 64 / 6000, 1250, 1e-5
     assert account(z, *rest) == pytest.approx(7.996, abs=8e-3)
@@ -79,11 +79,11 @@ def test_gaussian_closed_form_by_integration():
         ({"delta": 1.0}, "delta must be at least 1e-12 and less than 1"),
         ({"sample_rate": 1.5}, "sample_rate must be greater than 0 and at most 1"),
         ({"steps": 0}, "steps must be at least 1"),
-        ({"histogram_noise": 0.1}, "give it more noise"),
-        ({"epsilon": 1e4, "steps": 5}, "that is no privacy"),
+        ({"histogram_noise": 0.1}, "increase histogram_noise"),
+        ({"epsilon": 1e4, "steps": 5}, "give no privacy"),
     ],
 )
-def test_nonsense_is_refused(changes, message):
+def test_values_out_of_bounds_are_refused(changes, message):
     with pytest.raises(InputError, match=message):
         calibrate(**{**TASKS["small"], **changes})
 
@@ -94,8 +94,8 @@ def test_no_noise_is_no_privacy_and_no_steps_cost_nothing():
     assert account(1.0, 0.1, 0, 1e-5, histogram_noise=10.0) == pytest.approx(gaussian_epsilon(0.1, 1e-5))
 
 
-def test_a_number_from_the_cache_is_checked_before_it_is_used(tmp_path, monkeypatch):
-    """Too little noise in a cache file, with a right digest, is found out; so is a damaged file."""
+def test_a_cached_value_is_verified_before_it_is_used(tmp_path, monkeypatch):
+    """Too little noise in a cache file is detected even if its digest is right; so is a damaged file."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     values = {"epsilon": 3.0, "delta": 1e-4, "sample_rate": 1.0, "steps": 4}
     z = calibrate(**values)
@@ -113,10 +113,10 @@ def test_a_number_from_the_cache_is_checked_before_it_is_used(tmp_path, monkeypa
         file.write_text(content)
         assert calibrate(**values) == z
     file.write_text(json.dumps({**stored, "values": [z * 1.0001], "digest": cache._digest(text + repr([z * 1.0001]))}))
-    assert calibrate(**values) == z * 1.0001  # sound, so it is used
+    assert calibrate(**values) == z * 1.0001  # enough noise, so it is used
 
 
-def test_a_cache_that_cannot_be_written_is_done_without(tmp_path, monkeypatch):
+def test_calibration_works_without_a_writable_cache(tmp_path, monkeypatch):
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
     assert calibrate(3.0, 1e-4, sample_rate=1.0, steps=4) > 0

@@ -1,4 +1,4 @@
-"""The client's ledger: never under-counts, whatever is killed; refuses whatever is damaged."""
+"""The client's ledger: it never counts too few uploads, whenever the process is killed, and detects damage."""
 
 import json
 import os
@@ -19,10 +19,10 @@ TERMS = Terms("rigorous", 0.01, 5, 0.7, 0.0, 8.0, 1e-5, 6, 10.0)
 def ledger(tmp_path):
     """A ledger with four uploads of one data set."""
     path = tmp_path / "ledger"
-    with ClientLedger.create(path, "client 7") as book:
-        book.open_account("images", TERMS)
+    with ClientLedger.create(path, "client 7") as opened:
+        opened.open_account("images", TERMS)
         for round in range(4):
-            book.reserve("images", round, server_count=0)
+            opened.reserve("images", round, server_count=0)
     return path
 
 
@@ -30,13 +30,13 @@ def uploads(path):
     return read_accounts(path)[1]["images"].uploads
 
 
-def test_uploads_are_counted_across_openings_and_per_data_set(ledger):
-    with ClientLedger(ledger) as book:
-        assert book.client == "client 7"
-        book.open_account("images", TERMS)
-        book.open_account("letters", TERMS)
-        book.reserve("letters", 9, server_count=0)
-        account = book.reserve("images", 4, server_count=4)
+def test_uploads_are_counted_per_data_set_across_sessions(ledger):
+    with ClientLedger(ledger) as opened:
+        assert opened.client == "client 7"
+        opened.open_account("images", TERMS)
+        opened.open_account("letters", TERMS)
+        opened.reserve("letters", 9, server_count=0)
+        account = opened.reserve("images", 4, server_count=4)
         assert (account.uploads, account.left) == (5, 1)
     client, accounts = read_accounts(ledger)
     assert client == "client 7"
@@ -44,17 +44,17 @@ def test_uploads_are_counted_across_openings_and_per_data_set(ledger):
     assert accounts["images"].terms == TERMS
 
 
-def test_the_budget_s_end_is_the_end(ledger):
-    with ClientLedger(ledger) as book:
-        book.reserve("images", 4, server_count=0)
-        book.reserve("images", 5, server_count=0)
+def test_a_spent_budget_refuses_uploads(ledger):
+    with ClientLedger(ledger) as opened:
+        opened.reserve("images", 4, server_count=0)
+        opened.reserve("images", 5, server_count=0)
         with pytest.raises(LedgerError, match="budget of data set images is spent: 6 uploads of 6"):
-            book.reserve("images", 6, server_count=0)
+            opened.reserve("images", 6, server_count=0)
     assert uploads(ledger) == 6
 
 
-def test_a_reservation_is_on_disk_before_it_is_given(ledger, monkeypatch):
-    """Written and synced, file and head, before `reserve` returns."""
+def test_a_reservation_is_on_disk_before_it_is_returned(ledger, monkeypatch):
+    """Ledger and head file are written and synced before `reserve` returns."""
     import fedlane.privacy.ledger as module
 
     synced = []
@@ -65,8 +65,8 @@ def test_a_reservation_is_on_disk_before_it_is_given(ledger, monkeypatch):
         real(number)
 
     monkeypatch.setattr(module.os, "fsync", fsync)
-    with ClientLedger(ledger) as book:
-        book.reserve("images", 4, server_count=0)
+    with ClientLedger(ledger) as opened:
+        opened.reserve("images", 4, server_count=0)
         assert uploads(ledger) == 5
         assert synced == ["ledger", ".ledger.head", ledger.parent.name]
 
@@ -76,8 +76,8 @@ def test_a_line_stays_within_a_page(ledger):
     assert len(content) == 6 * LINE
     assert 4096 % LINE == 0
     assert all(line.endswith(b"}" + b" " * (len(line) - len(line.rstrip()))) for line in content.splitlines())
-    with ClientLedger(ledger) as book, pytest.raises(LedgerError, match="use shorter names"):
-        book.open_account("x" * 300, TERMS)
+    with ClientLedger(ledger) as opened, pytest.raises(LedgerError, match="use shorter names"):
+        opened.open_account("x" * 300, TERMS)
 
 
 def cut(path, count):
@@ -94,12 +94,12 @@ def flip(path, at):
     ("damage", "message"),
     [
         (lambda path: cut(path, 5 * LINE + 100), "is damaged: .* bytes are not whole lines"),
-        (lambda path: cut(path, 5 * LINE), "was cut short: 5 lines where 6 were"),
-        (lambda path: cut(path, LINE), "was cut short: 1 lines where 6 were"),
+        (lambda path: cut(path, 5 * LINE), "was truncated: it has 5 of 6 lines"),
+        (lambda path: cut(path, LINE), "was truncated: it has 1 of 6 lines"),
         (lambda path: cut(path, 0), "is damaged: 0 bytes"),
         (lambda path: path.unlink(), "is missing: without it the budget counts as spent"),
-        (lambda path: path.with_name("ledger.head").unlink(), "has lost its head"),
-        (lambda path: path.with_name("ledger.head").write_text("{}"), "has a damaged head"),
+        (lambda path: path.with_name("ledger.head").unlink(), "is missing its head file"),
+        (lambda path: path.with_name("ledger.head").write_text("{}"), "has a damaged head file"),
         (lambda path: path.write_bytes(path.read_bytes() * 2), "is damaged at line 6"),
         (
             lambda path: path.write_bytes(path.read_bytes()[:-LINE] + path.read_bytes()[LINE : 2 * LINE]),
@@ -114,12 +114,12 @@ def test_damage_stops_the_client_with_one_clear_line(ledger, damage, message):
         ClientLedger(ledger)
     assert "\n" not in str(caught.value)
     if "missing" not in message:
-        with pytest.raises(LedgerError, match=message):  # nor is it accounted for as if it were whole
+        with pytest.raises(LedgerError, match=message):  # reading without locking detects it as well
             read_accounts(ledger)
 
 
-def test_every_single_flipped_bit_is_found(ledger):
-    """One bit in each of 200 places, digests and padding included."""
+def test_every_flipped_bit_is_detected(ledger):
+    """One bit at each of 200 positions, including digests and padding."""
     whole = ledger.read_bytes()
     for at in range(0, len(whole), len(whole) // 200):
         flip(ledger, at)
@@ -131,89 +131,89 @@ def test_every_single_flipped_bit_is_found(ledger):
     assert uploads(ledger) == 4
 
 
-def test_a_ledger_put_back_from_a_copy_is_found_by_its_head_or_by_the_server(ledger):
+def test_a_restored_ledger_is_detected_by_its_head_or_by_the_server(ledger):
     copy, head = ledger.read_bytes(), ledger.with_name("ledger.head")
     copied_head = head.read_bytes()
-    with ClientLedger(ledger) as book:
-        book.reserve("images", 4, server_count=0)
+    with ClientLedger(ledger) as opened:
+        opened.reserve("images", 4, server_count=0)
     ledger.write_bytes(copy)
-    with pytest.raises(LedgerError, match="was cut short"):
+    with pytest.raises(LedgerError, match="was truncated"):
         ClientLedger(ledger)
-    head.write_bytes(copied_head)  # both put back: nothing on this machine can tell
-    with ClientLedger(ledger) as book:
+    head.write_bytes(copied_head)  # both files restored: only the server can tell
+    with ClientLedger(ledger) as opened:
         with pytest.raises(LedgerError, match="was rolled back: it holds 4 uploads of images, the server saw 5"):
-            book.reserve("images", 5, server_count=5)
-        assert book.reserve("images", 5, server_count=4).uploads == 5
+            opened.reserve("images", 5, server_count=5)
+        assert opened.reserve("images", 5, server_count=4).uploads == 5
 
 
-def test_another_ledger_in_its_place_is_found(ledger, tmp_path):
+def test_a_replaced_ledger_is_detected(ledger, tmp_path):
     other = tmp_path / "other"
-    with ClientLedger.create(other, "client 8") as book:
-        book.open_account("images", TERMS)
+    with ClientLedger.create(other, "client 8") as opened:
+        opened.open_account("images", TERMS)
         for round in range(4):
-            book.reserve("images", round, server_count=0)
+            opened.reserve("images", round, server_count=0)
     ledger.write_bytes(other.read_bytes())
-    with pytest.raises(LedgerError, match="do not belong together"):
+    with pytest.raises(LedgerError, match="does not match its head file"):
         ClientLedger(ledger)
 
 
-def test_a_client_does_not_start_anew(ledger):
-    with pytest.raises(LedgerError, match="exists, or existed"):
+def test_a_budget_cannot_be_reset(ledger):
+    with pytest.raises(LedgerError, match="exists or existed before"):
         ClientLedger.create(ledger, "client 7")
     ledger.unlink()
-    with pytest.raises(LedgerError, match="exists, or existed"):
+    with pytest.raises(LedgerError, match="exists or existed before"):
         ClientLedger.create(ledger, "client 7")
     with pytest.raises(LedgerError, match="cannot be created"):
         ClientLedger.create(ledger.parent / "nowhere" / "ledger", "client 7")
 
 
 def test_a_forked_process_and_a_changed_file_are_refused(ledger):
-    """The lock is shared across a fork: two processes would write over each other's lines."""
-    with ClientLedger(ledger) as book:
+    """The lock is shared across a fork: two processes would overwrite each other's lines."""
+    with ClientLedger(ledger) as opened:
         pid = os.fork()
         if pid == 0:
             try:
-                book.reserve("images", 4, server_count=0)
+                opened.reserve("images", 4, server_count=0)
             except LedgerError as error:
                 os._exit(0 if "opened by another process" in str(error) else 1)
             os._exit(2)
         assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
-        assert book.reserve("images", 4, server_count=0).uploads == 5
+        assert opened.reserve("images", 4, server_count=0).uploads == 5
         with ledger.open("ab") as file:
             file.write(b" " * LINE)
-        with pytest.raises(LedgerError, match="changed by somebody else"):
-            book.reserve("images", 5, server_count=0)
+        with pytest.raises(LedgerError, match="changed by another program"):
+            opened.reserve("images", 5, server_count=0)
     with pytest.raises(LedgerError, match="is closed"):
-        book.reserve("images", 5, server_count=0)
+        opened.reserve("images", 5, server_count=0)
 
 
-def test_threads_take_turns(tmp_path):
+def test_threads_can_share_a_ledger(tmp_path):
     from concurrent.futures import ThreadPoolExecutor
 
-    with ClientLedger.create(tmp_path / "ledger", "client 7") as book:
-        book.open_account("images", Terms("rigorous", 0.01, 5, 0.7, 0.0, 8.0, 1e-5, 40, 10.0))
+    with ClientLedger.create(tmp_path / "ledger", "client 7") as opened:
+        opened.open_account("images", Terms("rigorous", 0.01, 5, 0.7, 0.0, 8.0, 1e-5, 40, 10.0))
         with ThreadPoolExecutor(4) as pool:
-            list(pool.map(lambda round: book.reserve("images", round, server_count=0), range(40)))
+            list(pool.map(lambda round: opened.reserve("images", round, server_count=0), range(40)))
     assert uploads(tmp_path / "ledger") == 40
 
 
-def test_a_histogram_is_drawn_once_and_released_again_from_disk(ledger):
-    """60 classes need three lines; killed after the second, nothing had left yet, and a new one is drawn."""
+def test_a_histogram_is_drawn_once_and_read_from_disk_later(ledger):
+    """60 classes need three lines. If the process dies after two, nothing was released, and a new one is drawn."""
     drawn = []
 
     def draw():
         drawn.append([float(len(drawn) * 1000 + k) for k in range(60)])
         return drawn[-1]
 
-    with ClientLedger(ledger) as book:
-        first = book.histogram("images", draw)
-        assert book.histogram("images", draw) == first == tuple(drawn[0])
-    with ClientLedger(ledger) as book:
-        assert book.histogram("images", draw) == first
-        book.reserve("images", 4, server_count=0)
-        assert book.accounts["images"].histogram == first
-        book.open_account("letters", TERMS)
-        append, lines = book._append, []
+    with ClientLedger(ledger) as opened:
+        first = opened.histogram("images", draw)
+        assert opened.histogram("images", draw) == first == tuple(drawn[0])
+    with ClientLedger(ledger) as opened:
+        assert opened.histogram("images", draw) == first
+        opened.reserve("images", 4, server_count=0)
+        assert opened.accounts["images"].histogram == first
+        opened.open_account("letters", TERMS)
+        append, lines = opened._append, []
 
         def dies(values):
             if len(lines) == 2:
@@ -221,38 +221,38 @@ def test_a_histogram_is_drawn_once_and_released_again_from_disk(ledger):
             lines.append(values)
             append(values)
 
-        book._append = dies
+        opened._append = dies
         with pytest.raises(KeyboardInterrupt):
-            book.histogram("letters", draw)
-    with ClientLedger(ledger) as book:
-        assert book.histogram("letters", draw) == tuple(drawn[2])
-    with ClientLedger(ledger) as book:
-        assert book.histogram("letters", draw) == tuple(drawn[2])
-        assert book.accounts["images"].uploads == 5
+            opened.histogram("letters", draw)
+    with ClientLedger(ledger) as opened:
+        assert opened.histogram("letters", draw) == tuple(drawn[2])
+    with ClientLedger(ledger) as opened:
+        assert opened.histogram("letters", draw) == tuple(drawn[2])
+        assert opened.accounts["images"].uploads == 5
     assert len(drawn) == 3
 
 
 @pytest.mark.parametrize("count", [-1, 2.0, float("nan"), None])
-def test_a_server_count_that_is_none_is_refused(ledger, count):
-    with ClientLedger(ledger) as book, pytest.raises(LedgerError, match="server_count must be a whole number"):
-        book.reserve("images", 4, server_count=count)
+def test_an_invalid_server_count_is_refused(ledger, count):
+    with ClientLedger(ledger) as opened, pytest.raises(LedgerError, match="server_count must be a whole number"):
+        opened.reserve("images", 4, server_count=count)
 
 
-def test_terms_that_make_no_sense_are_refused_before_they_are_written(ledger):
-    with ClientLedger(ledger) as book, pytest.raises(InputError, match="no terms of a client"):
-        book.open_account("letters", Terms("rigorous", 0.01, 5, float("nan"), 0.0, 8.0, 1e-5, 6, 10.0))
+def test_invalid_terms_are_refused_before_they_are_written(ledger):
+    with ClientLedger(ledger) as opened, pytest.raises(InputError, match="invalid client terms"):
+        opened.open_account("letters", Terms("rigorous", 0.01, 5, float("nan"), 0.0, 8.0, 1e-5, 6, 10.0))
     assert uploads(ledger) == 4
 
 
 def test_terms_do_not_change_and_unknown_data_sets_have_no_account(ledger):
-    with ClientLedger(ledger) as book:
-        with pytest.raises(LedgerError, match="terms do not change"):
-            book.open_account("images", Terms("rigorous", 0.01, 5, 0.5, 0.0, 8.0, 1e-5, 6, 10.0))
+    with ClientLedger(ledger) as opened:
+        with pytest.raises(LedgerError, match="terms cannot change"):
+            opened.open_account("images", Terms("rigorous", 0.01, 5, 0.5, 0.0, 8.0, 1e-5, 6, 10.0))
         with pytest.raises(LedgerError, match="has no account for data set letters"):
-            book.reserve("letters", 0, server_count=0)
+            opened.reserve("letters", 0, server_count=0)
 
 
-def test_a_second_process_is_kept_out(ledger):
+def test_a_ledger_is_locked_while_it_is_open(ledger):
     with ClientLedger(ledger), pytest.raises(LedgerError, match="in use by another process"):
         ClientLedger(ledger)
     with ClientLedger(ledger):
@@ -265,19 +265,19 @@ def test_a_full_disk_stops_the_client(ledger, monkeypatch):
     def full(number):
         raise OSError(28, "No space left on device")
 
-    with ClientLedger(ledger) as book:
+    with ClientLedger(ledger) as opened:
         monkeypatch.setattr(module.os, "fsync", full)
-        with pytest.raises(LedgerError, match="cannot be written, so nothing is trained"):
-            book.reserve("images", 4, server_count=0)
+        with pytest.raises(LedgerError, match="cannot be written, so the client must not train"):
+            opened.reserve("images", 4, server_count=0)
 
 
 @pytest.mark.parametrize("kills", ["200", "steps"])
-def test_killed_at_any_instant_the_ledger_never_counts_less_than_the_server(tmp_path, kills):
-    """200 random instants over all stages; and before and after every write, sync, link and rename."""
-    script = Path(__file__).with_name("killed_client.py")
+def test_killed_at_any_moment_the_ledger_counts_at_least_what_the_server_saw(tmp_path, kills):
+    """At 200 random moments over all stages, and before and after every write, sync, link and rename."""
+    script = Path(__file__).parent.parent / "support" / "killed_client.py"
     done = subprocess.run([sys.executable, script, tmp_path, kills], capture_output=True, text=True, timeout=200)
     assert done.returncode == 0, done.stderr
-    assert "child:" not in done.stderr  # no life ended but by a kill
+    assert "child:" not in done.stderr  # no child ended except by a kill
     report = json.loads(done.stdout)
     assert report["under_counted"] == 0
     assert report["counted"] >= report["seen"] > 0

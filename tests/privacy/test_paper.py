@@ -1,4 +1,4 @@
-"""The paper's privacy figures: its formula, tight composition, and what its noise leaks."""
+"""The paper's privacy formulas, tight composition, and what the paper's noise leaks."""
 
 import math
 
@@ -15,7 +15,7 @@ from fedlane.privacy.paper import PaperLeakage, composed_gaussian, formula_6, le
 def test_formula_6():
     assert float(formula_6(0.8, 1e-3, 250)) == pytest.approx(12.06, abs=5e-3)
     assert float(formula_6(0.8, 1e-3, 250)) == pytest.approx(0.8 * math.sqrt(250 * math.log(1e3) / math.log(2e3)))
-    assert float(formula_6(0.8, 1e-3, 1)) < 0.8  # one round leaks less than one round: the formula drops a term
+    assert float(formula_6(0.8, 1e-3, 1)) < 0.8  # less than a single round's own epsilon: the formula drops a term
 
 
 def test_tight_composition_of_exact_gaussian_rounds():
@@ -33,7 +33,7 @@ def test_sigma_of_theorem_1():
 
 
 def test_one_round_at_the_paper_s_settings():
-    """At least 227 where 0.8 is claimed: 226.9 where the record only adds, far more as it takes another's place."""
+    """At least 227 instead of the claimed 0.8: 226.9 if the record is added, far more if it replaces another."""
     noise = float(paper_noise(0.8, 1e-3, 6000, 10, 5))
     assert PaperLeakage(noise, 10 / 6000, 5, displacement=1.0).epsilon(1e-3) == pytest.approx(226.95, abs=0.05)
     assert leakage_lower_bound(noise, 10 / 6000, 5, 1e-3) >= 227
@@ -42,7 +42,7 @@ def test_one_round_at_the_paper_s_settings():
 
 
 def test_one_round_by_integration():
-    """delta(epsilon) of the mixture against the normal, integrated: the bound is where it meets delta."""
+    """Integrating the mixture against the normal gives delta at the bound's epsilon."""
     noise, rate, steps, delta = 1.7, 0.2, 3, 1e-3
     epsilon = leakage_lower_bound(noise, rate, steps, delta)
     x = np.linspace(-20, 30, 4_000_001)
@@ -55,8 +55,8 @@ def test_one_round_by_integration():
     assert np.trapezoid(np.maximum(mixture - np.exp(epsilon) * density(0), 0), x) == pytest.approx(delta, rel=1e-4)
 
 
-def test_composed_rounds_lie_just_below_dp_accounting_s_upper_bound():
-    """A lower bound, and within two percent of it."""
+def test_composed_uploads_leak_almost_dp_accounting_s_upper_bound():
+    """The lower bound is within two percent of the upper bound."""
     noise, rate, steps, delta = 1.5, 0.1, 3, 1e-4
     k = np.arange(steps + 1)
     mixture = privacy_loss_distribution.from_mixture_gaussian_mechanism(
@@ -71,20 +71,20 @@ def test_composed_rounds_lie_just_below_dp_accounting_s_upper_bound():
 
 
 def test_more_uploads_never_leak_less_and_none_leak_nothing():
-    pair = PaperLeakage(float(paper_noise(0.8, 1e-3, 6000, 10, 5)), 10 / 6000, 5)
-    figures = [pair.epsilon(1e-3, uploads) for uploads in (0, 1, 2, 3, 10, 100)]
-    assert figures[0] == 0.0
-    assert figures == sorted(figures)
+    leakage = PaperLeakage(float(paper_noise(0.8, 1e-3, 6000, 10, 5)), 10 / 6000, 5)
+    epsilons = [leakage.epsilon(1e-3, uploads) for uploads in (0, 1, 2, 3, 10, 100)]
+    assert epsilons[0] == 0.0
+    assert epsilons == sorted(epsilons)
 
 
-def test_always_in_the_sample_is_the_gaussian_mechanism():
+def test_a_record_in_every_sample_is_a_gaussian_mechanism():
     assert leakage_lower_bound(8.0, 1.0, 3, 1e-4, 4) == pytest.approx(gaussian_epsilon(2 * 3 * 2 / 8.0, 1e-4))
     assert PaperLeakage(8.0, 1 - 1e-9, 3).epsilon(1e-4) == pytest.approx(gaussian_epsilon(3 * 2 / 8.0, 1e-4), rel=1e-6)
 
 
 def test_many_gentle_uploads_do_not_lose_the_bound():
-    """Rounding on the grid is worst here: 5,000 uploads at noise 10 leak no less than 1,000, and two thirds at least
-    of dp-accounting's 7.42."""
+    """Rounding on the grid is worst here: 5,000 uploads at noise 10 leak more than 1,000, and at least 65% of
+    dp-accounting's 7.42."""
     thousand, more = leakage_lower_bound(10.0, 0.02, 5, 1e-6, 1000), leakage_lower_bound(10.0, 0.02, 5, 1e-6, 5000)
     assert 2.8 < thousand < more
     assert 0.65 * 7.42 < more < 7.42

@@ -1,4 +1,4 @@
-"""A simulated run's ledger: entries by (replica, round, client); the same round again is no second charge."""
+"""The ledger of a simulated run: what it charges, repeated rounds, and damage."""
 
 import numpy as np
 import pytest
@@ -32,7 +32,7 @@ def charged(folder, rounds, **changes):
     return ledger
 
 
-def test_what_was_charged_is_read_back(tmp_path):
+def test_charged_uploads_are_read_back(tmp_path):
     ledger = charged(tmp_path, range(5))
     accounts = read_run_accounts(tmp_path / NAME)
     np.testing.assert_array_equal(accounts.uploads, ROUNDS.sum(axis=0))
@@ -42,8 +42,8 @@ def test_what_was_charged_is_read_back(tmp_path):
     assert (tmp_path / NAME).read_text() == ledger.text()
 
 
-def test_a_replay_after_a_crash_is_the_same_upload(tmp_path):
-    """The process dies after five rounds, its last line cut short, and plays again from round 2."""
+def test_a_round_repeated_after_a_crash_is_not_charged_again(tmp_path):
+    """The process dies after five rounds with an incomplete last line, and starts again from round 0."""
     charged(tmp_path, range(5))
     file = tmp_path / NAME
     file.write_text(file.read_text()[:-30])
@@ -51,7 +51,7 @@ def test_a_replay_after_a_crash_is_the_same_upload(tmp_path):
     np.testing.assert_array_equal(read_run_accounts(file).uploads, ROUNDS.sum(axis=0))
 
 
-def test_another_run_s_ledger_and_another_replay_are_refused(tmp_path):
+def test_the_ledger_of_another_run_is_refused(tmp_path):
     ledger = charged(tmp_path, range(3))
     with pytest.raises(InputError, match="belongs to another run"):
         charged(tmp_path, range(3), epsilon=0.9)
@@ -65,7 +65,7 @@ def test_another_run_s_ledger_and_another_replay_are_refused(tmp_path):
         ledger.charge(4, ROUNDS[4])
 
 
-def test_damage_is_found(tmp_path):
+def test_damage_is_detected(tmp_path):
     charged(tmp_path, range(5))
     file = tmp_path / NAME
     lines = file.read_text().splitlines(keepends=True)

@@ -1,4 +1,4 @@
-"""The live panel: it says what the record says, at any size; and the real program shows it on a real terminal."""
+"""The live panel at any size, and the real program on a real terminal."""
 
 import fcntl
 import io
@@ -22,7 +22,8 @@ from rich.console import Console
 
 from fedlane import Scenario, Simulation
 from fedlane.cli.display import Display, live_view
-from fedlane.report.live import Assigned, Finished, LiveView, PrivacySpent, live_line, live_panel, sparkline
+from fedlane.report.live import live_line, live_panel, sparkline
+from fedlane.report.live_view import Assigned, Finished, LiveView, PrivacySpent
 
 FEDLANE = str(Path(sys.executable).parent / "fedlane")
 
@@ -75,14 +76,14 @@ def test_the_panel_fits(clients, channels, width, height):
 
 
 @pytest.mark.parametrize("width", [80, 120])
-def test_the_panel_says_what_the_record_says(width):
+def test_the_panel_shows_what_the_view_contains(width):
     text = "\n".join(shown(view(), width))
     for words in (
         "quickstart · lane · seed 7",
         "round 50 of 200 · 10 rounds/s · 0:15 left",
         "deadline 4 s",
         "  0.713",
-        "2.00 s · 100 s on the air",
+        "2.00 s · 100 s simulated",
         "rigorous: largest epsilon 5.21 of 8 · fewest uploads left 23",
     ):
         assert words in text
@@ -92,19 +93,19 @@ def test_the_panel_says_what_the_record_says(width):
     assert "seed 0 of 3 seeds" in averaged
     assert averaged.count("mean of 3 seeds") == 2
     assert "accuracy" not in "\n".join(shown(view(accuracy=np.empty(0), spent=None)))
-    assert "12.1 by its formula, 0.8 a round" in "\n".join(shown(view(spent=PrivacySpent("paper", 12.06, 0.8, 3))))
-    assert "finished    random  2,010 s on the air, 17.5% late" in "\n".join(
+    assert "12.1 by its formula, 0.8 per round" in "\n".join(shown(view(spent=PrivacySpent("paper", 12.06, 0.8, 3))))
+    assert "finished    random  2,010 s of simulated time, 17.5% late" in "\n".join(
         shown(view(finished=(Finished("random", 2010.4, 0.175, None),)))
     )
 
 
-def test_bars_are_as_long_as_the_delays_and_late_ones_are_marked():
+def test_bars_are_proportional_to_delays_and_late_ones_are_marked():
     punctual, late = Assigned(3, 0, 1.0, 0.5, 0.5), Assigned(8, 1, 3.0, 1.0, 0.5)
     hopeless = Assigned(5, 3, 400.0, 1e5, 1e9)
     lines = shown(view(assigned=(punctual, late, hopeless)))
     bars = lane(lines, 0, 3)
     down, work, up = (bars.count(glyph) for glyph in "░▓█")
-    mark = bars.index("│", 20) - bars.index("░")  # where the deadline of 4 s stands
+    mark = bars.index("│", 20) - bars.index("░")  # position of the deadline of 4 s
     assert (down, work, up) == (round(mark / 4), round(mark * 1.5 / 4) - round(mark / 4), round(mark / 2) - down - work)
     assert bars.rstrip(" │").endswith("2.00 s")
     over = lane(lines, 1, 8)
@@ -112,21 +113,21 @@ def test_bars_are_as_long_as_the_delays_and_late_ones_are_marked():
     assert "4.50 s late" in over
     assert "▶" in lane(lines, 3, 5)
     assert "late" in lane(lines, 3, 5)
-    assert lane(lines, 2, "-")  # nobody
+    assert lane(lines, 2, "-")  # an idle channel
 
 
-def test_of_many_the_interesting_are_shown():
+def test_of_many_clients_the_slowest_and_the_longest_queues_are_shown():
     clients, channels = 300, 100
     rng = np.random.default_rng(0)
     assigned = tuple(Assigned(2 * j, j, *map(float, rng.exponential(1.0, 3))) for j in range(channels))
     record = view(clients, channels, assigned=assigned, queue=rng.permutation(clients) / 2.0)
     lines = shown(record)
-    slowest = sorted(assigned, key=lambda one: -one.total_s)
-    for one in slowest[:5]:
-        assert f"{one.total_s:.2f} s" in lane(lines, one.channel, one.client)
-    late = sum(one.total_s > 4.0 for one in assigned)
-    (rest,) = [line for line in lines if "the slowest" in line]
-    assert f"of 100 channels, {late} late in all" in rest
+    slowest = sorted(assigned, key=lambda client: -client.total_s)
+    for client in slowest[:5]:
+        assert f"{client.total_s:.2f} s" in lane(lines, client.channel, client.client)
+    late = sum(client.total_s > 4.0 for client in assigned)
+    (rest,) = [line for line in lines if "slowest clients" in line]
+    assert f"on 100 channels, {late} late in total" in rest
     for client in np.argsort(-record.queue)[:6]:
         assert re.search(rf" {client} ■+ +{record.queue[client]:.1f}", "\n".join(lines))
     spent = np.ones(clients, np.bool_)
@@ -142,8 +143,8 @@ def test_sparkline():
     assert len(sparkline(np.arange(1234.0), 30)) == 30
 
 
-def test_the_record_of_a_real_run():
-    """Everything in the record is what the run's own tables say."""
+def test_the_view_of_a_real_run():
+    """The view agrees with the run's tables."""
     simulation = Simulation(Scenario.load("quickstart").with_values({"rounds": 30}), "mamab-om", [3, 4], learning=True)
     for _ in range(25):
         simulation.step()
@@ -156,7 +157,7 @@ def test_the_record_of_a_real_run():
     assert record.accuracy == pytest.approx(np.mean(np.reshape(tested, (2, 2)), axis=0))
     last = [row for row in run.assignments.to_pylist() if (row["replica"], row["round"]) == (0, 24)]
     assert {(row["client"], row["channel"], row["delay_s"]) for row in last} == {
-        (one.client, one.channel, one.total_s) for one in record.assigned
+        (client.client, client.channel, client.total_s) for client in record.assigned
     }
     queue = [row["queue"] for row in run.clients.to_pylist() if row["replica"] == 0]
     assert record.queue.tolist() == queue
@@ -166,28 +167,31 @@ def test_the_record_of_a_real_run():
     assert live_line(record).startswith("mamab-om: round 25 of 30, ")
 
 
-def test_plain_lines_come_now_and_then(monkeypatch):
-    """A line for every tenth, never more than one a second, and one every five seconds at the least."""
+def test_plain_lines_are_printed_at_intervals(monkeypatch):
+    """One line per tenth of the run, at most one per second, and at least one every five seconds."""
     now = [0.0]
     monkeypatch.setattr("fedlane.cli.display.time.monotonic", lambda: now[0])
     simulation = Simulation(Scenario.load("quickstart").with_values({"rounds": 100}), "random")
     console = Console(file=io.StringIO(), width=80)
     display = Display(console)
     display.begin(simulation)
-    told = []
+    printed = []
     for seconds in [0.3] * 40 + [1.3] * 20:
         simulation.step()
         now[0] += seconds
         before = len(console.file.getvalue())
         display.update(simulation)
         if len(console.file.getvalue()) > before:
-            told.append(simulation.round)
-    assert told == [10, 20, 30, 40, 44, 48, 50, 54, 58, 60]
+            printed.append(simulation.round)
+    assert printed == [10, 20, 30, 40, 44, 48, 50, 54, 58, 60]
     assert console.file.getvalue().startswith("random: round 10 of 100, ")
 
 
 def on_a_terminal(arguments, cwd, columns=80, rows=24, interrupt=None):
-    """What the program writes to a terminal of that size, and its exit code; Ctrl-C once ``interrupt`` is on it."""
+    """Run the program on a terminal of this size; return its exit code, output and terminal text.
+
+    Ctrl-C is sent as soon as the text ``interrupt`` appears.
+    """
     master, slave = pty.openpty()
     fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
     environment = {key: value for key, value in os.environ.items() if key not in ("COLUMNS", "LINES", "NO_COLOR", "CI")}
@@ -204,7 +208,7 @@ def on_a_terminal(arguments, cwd, columns=80, rows=24, interrupt=None):
         if select.select([master], [], [], 0.1)[0]:
             try:
                 piece = os.read(master, 65536)
-            except OSError:  # the other end is closed
+            except OSError:  # the program has closed its end
                 break
             seen += piece
             if interrupt is not None and interrupt.encode() in seen:
@@ -215,41 +219,41 @@ def on_a_terminal(arguments, cwd, columns=80, rows=24, interrupt=None):
     return process.returncode, output.decode(), seen.decode()
 
 
-def test_a_terminal_shows_the_panel_and_gets_its_cursor_back(tmp_path):
+def test_a_terminal_shows_the_panel_and_the_cursor_is_restored(tmp_path):
     options = ("--policy", "lane", "--policy", "random", "--rounds", "3000", "--no-learning", "--out", "o")
     code, output, seen = on_a_terminal(("compare", "quickstart", *options), tmp_path, 100, 30)
     assert code == 0
     assert "╭─ fedlane · quickstart · lane · seed 0" in seen
     assert "╭─ fedlane · quickstart · random · seed 0" in seen
-    assert re.search(r"finished +\S*lane +[\d,]+ s on the air", re.sub(r"\x1b\[[\d;]*m", "", seen))
+    assert re.search(r"finished +\S*lane +[\d,]+ s of simulated time", re.sub(r"\x1b\[[\d;]*m", "", seen))
     assert seen.count("\x1b[?25l") == seen.count("\x1b[?25h") > 0
     assert "random" in output
     assert "╭─" not in output
 
 
-def test_ctrl_c_on_a_terminal_saves_and_says_how_to_go_on(tmp_path):
+def test_ctrl_c_on_a_terminal_saves_and_says_how_to_continue(tmp_path):
     command = ("run", "--rounds", "400000", "--no-learning", "--out", "o")
-    code, _, seen = on_a_terminal(command, tmp_path, interrupt="on the air")
+    code, _, seen = on_a_terminal(command, tmp_path, interrupt=" s simulated")
     assert code == 130
-    said = seen.replace("\r\n", "")
-    assert re.search(r"interrupted: the first \d+ rounds are saved; continue with fedlane run --resume o", said)
+    text = seen.replace("\r\n", "")
+    assert re.search(r"interrupted: the first \d+ rounds are saved; continue with fedlane run --resume o", text)
     assert seen.count("\x1b[?25l") == seen.count("\x1b[?25h") > 0
     assert json.loads((tmp_path / "o" / "status.json").read_text())["state"] == "interrupted"
 
 
-def test_json_on_a_terminal_is_json_alone(tmp_path):
+def test_json_on_a_terminal_is_only_json(tmp_path):
     code, output, seen = on_a_terminal(("run", "--rounds", "50", "--no-learning", "--json", "--out", "o"), tmp_path)
     assert (code, seen) == (0, "")
     assert json.loads(output)["rounds"] == 50
 
 
 @pytest.mark.parametrize(
-    ("cost_s", "processor_share", "least", "most"), [(0, 1, 18, 20), (0.004, 1, 4, 6), (0.004, 0, 1, 1)]
+    ("cost_s", "processor_share", "min_count", "max_count"), [(0, 1, 18, 20), (0.004, 1, 4, 6), (0.004, 0, 1, 1)]
 )
-def test_pictures_are_at_most_ten_a_second_and_a_hundredth_of_the_time(
-    cost_s, processor_share, least, most, monkeypatch
+def test_the_panel_is_drawn_at_most_ten_times_a_second_and_takes_a_hundredth_of_the_time(
+    cost_s, processor_share, min_count, max_count, monkeypatch
 ):
-    """Two seconds: as often as allowed; so that pictures take 1%; and, with no processor time, once in two seconds."""
+    """In two seconds: as often as allowed; limited to 1% of the time; once if the program gets no processor time."""
     now, worked, drawn = [0.0], [0.0], []
 
     def picture(*_, **__):
@@ -273,5 +277,5 @@ def test_pictures_are_at_most_ten_a_second_and_a_hundredth_of_the_time(
             now[0] += 0.001
             worked[0] += 0.001 * processor_share
             display.update(simulation)
-    assert least <= len(drawn) <= most
+    assert min_count <= len(drawn) <= max_count
     assert np.diff(drawn).min(initial=1.0) >= 0.099

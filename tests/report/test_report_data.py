@@ -1,4 +1,4 @@
-"""What a report page embeds: true to the tables, small enough, and one clear line for what cannot be read."""
+"""The data embedded in a report page: equal to the tables, small enough, and clear errors for damaged folders."""
 
 import base64
 import json
@@ -9,21 +9,20 @@ import sys
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-from browsing import save_run
 
-from fedlane.report import page_data as module
 from fedlane.report.packing import packed_bits, packed_floats, packed_indices, packed_levels, packed_seconds
 from fedlane.report.page import build_page, write_page
-from fedlane.report.page_data import page_data, run_data
+from fedlane.report.page_data import page_data, run_data, run_names
 from fedlane.report.run_arrays import run_arrays
 from fedlane.report.run_files import read_run, run_folders, signature
 from fedlane.validate import InputError
+from support.browsing import save_run
 
 pytestmark = pytest.mark.xdist_group("report-data")
 
 
 def unpacked(packed):
-    """What the page's script makes of a packed array, written again from the format's description."""
+    """Unpack an array as the page's script does; written independently from the description of the format."""
     kinds = {"f4": "<f4", "u1": "u1", "u2": "<u2", "bits": "u1", "log": "<u2", "level": "<u2"}
     codes = np.frombuffer(base64.b64decode(packed["data"]), kinds[packed["kind"]])
     if packed["kind"] == "bits":
@@ -39,13 +38,13 @@ def unpacked(packed):
 
 @pytest.fixture(scope="module")
 def large(tmp_path_factory):
-    """500 rounds of ten seeds."""
+    """A run folder with 500 rounds of ten seeds."""
     folder = tmp_path_factory.mktemp("large") / "run"
     save_run(folder, "paper-fmnist", rounds=500, seeds=range(10), learning=False)
     return folder
 
 
-def test_packed_times_keep_a_thousandth_and_what_is_not_a_time():
+def test_packed_times_are_accurate_and_keep_nan_and_infinity():
     values = np.array([[0.0, 1e-6, 0.3, 4.999], [5.001, 3e7, np.inf, np.nan]])
     np.testing.assert_allclose(unpacked(packed_seconds(values)), values, rtol=1e-3)
     np.testing.assert_allclose(unpacked(packed_seconds(np.full((2, 1), 2.5))), 2.5)
@@ -65,7 +64,7 @@ def test_packed_indices_bits_and_levels():
     np.testing.assert_allclose(unpacked(packed_floats(levels)), levels)
 
 
-def test_detail_and_means_are_those_of_the_tables(large):
+def test_details_and_means_equal_those_of_the_tables(large):
     run = page_data([large])["runs"][0]
     rows = pq.read_table(large / "assignments.parquet").to_pydict()
     key = {(r, t, c): k for k, (r, t, c) in enumerate(zip(rows["replica"], rows["round"], rows["client"], strict=True))}
@@ -85,14 +84,14 @@ def test_detail_and_means_are_those_of_the_tables(large):
     assert unpacked(run["curves"]["clock"]["round"])[-1] == 500
 
 
-def test_epsilon_is_never_shown_beyond_what_a_seed_spent(large):
+def test_the_largest_epsilon_is_the_maximum_over_seeds(large):
     run = page_data([large])["runs"][0]
     epsilon = np.array(pq.read_table(large / "clients.parquet")["epsilon"]).reshape(10, -1)
     np.testing.assert_allclose(unpacked(run["per_client"]["epsilon"]["high"]), epsilon.max(axis=0), rtol=1e-6)
     assert run["privacy"]["mechanism"] == "paper"
 
 
-def test_five_hundred_rounds_of_ten_seeds_fit(large, tmp_path):
+def test_the_page_of_500_rounds_and_ten_seeds_is_small(large, tmp_path):
     assert len(build_page(page_data([large]))) < 1_000_000
     copies = [tmp_path / f"copy{k}" for k in range(24)]
     for copy in copies:
@@ -106,7 +105,7 @@ def test_five_hundred_rounds_of_ten_seeds_fit(large, tmp_path):
 def test_detail_fits_its_budget(large, budget):
     run = run_data(read_run(large), "run", budget)
     size = len(json.dumps({**run, "toml": ""}))
-    floor = 52_000  # curves of 400 points and per-client figures are never left out
+    floor = 52_000  # curves of 400 points and figures per client are always included
     assert size <= max(budget, floor) * 1.02
     seeds = run["detail"]["seeds"]
     assert (seeds < 10) == (budget < 400_000)
@@ -126,32 +125,32 @@ def test_tables_that_end_at_different_rounds_are_cut_to_the_shorter(large, tmp_p
 def test_a_folder_that_is_rewritten_is_read_again(large, tmp_path, monkeypatch):
     folder = tmp_path / "run"
     shutil.copytree(large, folder)
-    (folder / "status.json").write_text('{"round": 1')  # half a file
+    (folder / "status.json").write_text('{"round": 1')  # an incomplete file
     before = signature(folder)
     waits = []
 
-    def mend(seconds):
+    def repair(seconds):
         waits.append(seconds)
         shutil.copy(large / "status.json", folder / "status.json")
 
-    monkeypatch.setattr("fedlane.report.run_files.time.sleep", mend)
+    monkeypatch.setattr("fedlane.report.run_files.time.sleep", repair)
     assert read_run(folder).status["state"] == "finished"
     assert len(waits) == 1
     assert signature(folder) != before
 
 
-def test_names_are_policies_as_long_as_they_tell_runs_apart(large, tmp_path):
+def test_runs_are_named_by_policy_unless_that_is_ambiguous(large, tmp_path):
     for name in ("first", "second"):
         (tmp_path / name).mkdir()
         for file in large.iterdir():
             shutil.copy(file, tmp_path / name)
     files = [read_run(tmp_path / "first"), read_run(tmp_path / "second")]
-    assert module.run_names(files[:1]) == ["lane"]
-    assert module.run_names(files) == ["lane (first)", "lane (second)"]
-    assert module.run_names([files[0], files[0]]) == ["lane (first)", "lane (first) #2"]
+    assert run_names(files[:1]) == ["lane"]
+    assert run_names(files) == ["lane (first)", "lane (second)"]
+    assert run_names([files[0], files[0]]) == ["lane (first)", "lane (first) #2"]
 
 
-def test_a_compare_folder_stands_for_its_runs(large, tmp_path):
+def test_a_compare_folder_is_expanded_to_its_runs(large, tmp_path):
     shutil.copytree(large, tmp_path / "compare" / "a")
     shutil.copytree(large, tmp_path / "compare" / "b")
     folder = tmp_path / "compare"
@@ -169,11 +168,11 @@ def command(*arguments):
         (lambda folder: shutil.rmtree(folder), "does not exist"),
         (lambda folder: (folder / "status.json").unlink(), "status.json is missing"),
         (lambda folder: (folder / "clients.parquet").write_bytes(b"PAR1nonsense"), "clients.parquet is damaged"),
-        (lambda folder: (folder / "summary.json").write_text("[1]"), "summary.json is not FedLane's"),
+        (lambda folder: (folder / "summary.json").write_text("[1]"), "summary.json was not written by FedLane"),
         (lambda folder: (folder / "scenario.toml").write_bytes(b"\xff = 1"), "cannot be read"),
     ],
 )
-def test_a_damaged_folder_is_one_clear_line(large, tmp_path, damage, line):
+def test_a_damaged_folder_is_a_clear_error(large, tmp_path, damage, line):
     folder = tmp_path / "run"
     shutil.copytree(large, folder)
     damage(folder)
@@ -181,18 +180,18 @@ def test_a_damaged_folder_is_one_clear_line(large, tmp_path, damage, line):
         page_data(run_folders([folder]))
 
 
-def test_odd_values_of_a_summary_cost_nothing(large, tmp_path):
+def test_invalid_values_in_json_files_are_ignored(large, tmp_path):
     folder = tmp_path / "run"
     shutil.copytree(large, folder)
     for name, key, value in (("summary.json", "seeds", 7), ("status.json", "rounds", 10**400)):
-        told = json.loads((folder / name).read_text())
-        (folder / name).write_text(json.dumps({**told, key: value}))
+        content = json.loads((folder / name).read_text())
+        (folder / name).write_text(json.dumps({**content, key: value}))
     run = page_data([folder])["runs"][0]
     assert run["seeds"] == [str(seed) for seed in range(10)]
     assert run["planned"] == 500
 
 
-def test_the_command_line_says_what_is_wrong(large, tmp_path):
+def test_the_command_reports_errors_in_one_line(large, tmp_path):
     empty = command("report", tmp_path)
     assert (empty.returncode, len(empty.stderr.splitlines())) == (2, 1)
     assert "is not a run folder: status.json is missing" in empty.stderr
@@ -201,12 +200,12 @@ def test_the_command_line_says_what_is_wrong(large, tmp_path):
     assert "cannot be written" in nowhere.stderr
 
 
-def test_a_page_is_written_at_once_or_not_at_all(tmp_path):
+def test_a_page_is_written_atomically(tmp_path):
     path = tmp_path / "page.html"
     path.write_text("old")
     with pytest.raises(AttributeError):
         write_page(None, path)
     assert path.read_text() == "old"
-    write_page("new \udcff", path)  # a file's name need not be text
+    write_page("new \udcff", path)  # a file name need not be valid text
     assert path.read_text() == "new ?"
     assert [file.name for file in tmp_path.iterdir()] == ["page.html"]

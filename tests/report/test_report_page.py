@@ -10,10 +10,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from browsing import Tab, chromium, save_run
 
 from fedlane.report.page import build_page
 from fedlane.report.page_data import page_data
+from support.browsing import Tab, chromium, save_run
 
 pytestmark = pytest.mark.xdist_group("browser")
 
@@ -22,13 +22,13 @@ HOSTILE = "</title></script><script>window.hacked=1</script>\"'&<img src=x onerr
 
 @pytest.fixture(scope="module")
 def browser():
-    with chromium() as found:
-        yield found
+    with chromium() as started:
+        yield started
 
 
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory):
-    """What `compare` writes: two policies on the quickstart, learning; and the paper's scenario without."""
+    """A folder as `compare` writes it, with two policies that learn on the quickstart, and a run without learning."""
     base = tmp_path_factory.mktemp("report")
     save_run(base / "compare" / "lane", policy="lane")
     save_run(base / "compare" / "random", policy="random")
@@ -38,7 +38,7 @@ def folders(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def compared(folders):
-    """The page that the command line makes of a compare folder."""
+    """Address of the page that `fedlane report` writes for a compare folder."""
     command = [sys.executable, "-c", "from fedlane.cli import main; main()", "report", str(folders / "compare")]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     page = folders / "compare" / "report.html"
@@ -54,7 +54,7 @@ def written(folder, data_folders, **options):
 
 
 def assigned(folder, replica, round):
-    """The links of a round according to the run folder."""
+    """Links of a round according to the run folder."""
     table = pq.read_table(folder / "assignments.parquet")
     return {
         (row["client"], row["channel"], row["punctual"])
@@ -63,7 +63,7 @@ def assigned(folder, replica, round):
     }
 
 
-def test_the_page_loads_alone_and_without_errors(browser, compared):
+def test_the_page_loads_nothing_else_and_has_no_errors(browser, compared):
     with Tab(browser, compared) as tab:
         assert tab.requests == [compared]
         assert tab.errors == []
@@ -86,7 +86,7 @@ def test_the_map_shows_the_links_of_the_round_the_seed_and_the_run(browser, comp
         assert tab.errors == []
 
 
-def test_the_round_table_says_who_where_and_how_long(browser, compared, folders):
+def test_the_round_table_shows_clients_channels_and_delays(browser, compared, folders):
     with Tab(browser, compared) as tab:
         tab.look_at_round(3)
         cells = tab.page.locator(".slots tbody tr").evaluate_all("rows => rows.map(r => r.innerText.split(/\\s+/))")
@@ -115,7 +115,7 @@ def test_two_runs_are_compared(browser, compared, folders):
         assert tab.page.locator("#learning figure").nth(1).locator("path.line").count() == 2
 
 
-def test_curves_hold_the_means_of_the_tables(browser, compared, folders):
+def test_curves_show_the_means_of_the_tables(browser, compared, folders):
     rounds = pq.read_table(folders / "compare" / "lane" / "rounds.parquet")
     accuracy = rounds["accuracy"].to_numpy(zero_copy_only=False).reshape(2, -1)
     tested = np.flatnonzero(~np.isnan(accuracy[0]))
@@ -128,7 +128,7 @@ def test_curves_hold_the_means_of_the_tables(browser, compared, folders):
         assert lane == pytest.approx({t + 1: accuracy[:, t].mean() for t in tested}, abs=6e-4)
 
 
-def test_keys_choose_rounds_and_read_curves(browser, compared, folders):
+def test_keys_select_rounds_and_read_curves(browser, compared, folders):
     from playwright.sync_api import expect
 
     with Tab(browser, compared) as tab:
@@ -136,7 +136,7 @@ def test_keys_choose_rounds_and_read_curves(browser, compared, folders):
         page.locator("#slider").focus()
         page.keyboard.press("ArrowRight")
         assert tab.links() == assigned(folders / "compare" / "lane", 0, 1)
-        page.locator("h1").click()  # the focus is nowhere in particular
+        page.locator("h1").click()  # no control has the focus
         page.keyboard.press("ArrowRight")
         assert page.locator("#slider").get_attribute("aria-valuetext").startswith("round 3 of 12, 4 clients, ")
         page.locator("#learning svg[tabindex]").first.focus()
@@ -176,7 +176,7 @@ def test_dark_and_light_follow_the_system_and_the_button(browser, compared):
                 return x <= 0.04045 ? x / 12.92 : ((x + 0.055) / 1.055) ** 2.4 });
                 return 0.2126 * v[0] + 0.7152 * v[1] + 0.0722 * v[2] };
             const ground = light(getComputedStyle(document.querySelector('.card')).backgroundColor);
-            return Math.min(...[...document.querySelectorAll('.note, .where, h3, .beside, .entry')].map(n => {
+            return Math.min(...[...document.querySelectorAll('.note, .where, h3, .detail, .entry')].map(n => {
                 const ink = light(getComputedStyle(n).color);
                 return (Math.max(ink, ground) + 0.05) / (Math.min(ink, ground) + 0.05) })) }""")
 
@@ -185,13 +185,13 @@ def test_dark_and_light_follow_the_system_and_the_button(browser, compared):
         assert min(contrast(light), contrast(dark)) >= 4.5
         light.page.locator("#theme").click()
         assert light.page.evaluate(colour) == dark.page.evaluate(colour)
-        assert light.page.locator("#theme").get_attribute("aria-label") == "Change to the light theme"
+        assert light.page.locator("#theme").get_attribute("aria-label") == "Switch to the light theme"
 
 
 @pytest.mark.parametrize("width", [320, 390])
 def test_a_phone_does_not_scroll_sideways(browser, compared, width):
     with Tab(browser, compared, width=width) as tab:
-        for details in tab.page.locator("details.behind").all():
+        for details in tab.page.locator("details.figure-numbers").all():
             details.locator("summary").click()
             details.locator("table").wait_for()
         assert tab.scroll_width() == width
@@ -219,7 +219,7 @@ def test_markup_in_names_stays_text(browser, folders, tmp_path):
         assert name in tab.page.locator("#scenario").inner_text()
 
 
-def test_the_page_would_not_run_a_script_that_got_in(browser, folders, tmp_path):
+def test_the_page_does_not_run_an_injected_script(browser, folders, tmp_path):
     page = build_page(page_data([folders / "paper"]))
     (tmp_path / "page.html").write_text(page.replace("</main>", "<script>window.hacked=1</script></main>"))
     with Tab(browser, (tmp_path / "page.html").as_uri()) as tab:
@@ -237,7 +237,7 @@ def test_the_papers_mechanism_is_called_a_lower_bound(browser, folders, tmp_path
         assert tab.errors == []
 
 
-def test_a_federation_without_positions_stands_in_a_ring(browser, folders, tmp_path):
+def test_a_federation_without_positions_is_drawn_as_a_ring(browser, folders, tmp_path):
     folder = tmp_path / "real"
     shutil.copytree(folders / "paper", folder)
 
@@ -263,7 +263,7 @@ def test_a_federation_without_positions_stands_in_a_ring(browser, folders, tmp_p
         assert tab.errors == []
 
 
-def test_runs_of_different_size_stand_side_by_side(browser, folders, tmp_path):
+def test_runs_of_different_sizes_are_compared(browser, folders, tmp_path):
     save_run(tmp_path / "small", policy="random", rounds=3, seeds=[4], learning=False, settings=["network.clients=5"])
     with Tab(browser, written(tmp_path, [folders / "paper", tmp_path / "small"])) as tab:
         tab.look_at_round(30)

@@ -1,4 +1,4 @@
-"""`fedlane watch`: a real server, a real run that goes on, and those who should see nothing."""
+"""`fedlane watch`: a real server, a run that is followed to its end, and requests that must be refused."""
 
 import contextlib
 import http.client
@@ -11,7 +11,8 @@ import sys
 from urllib.parse import urlsplit
 
 import pytest
-from browsing import Tab, chromium, save_run
+
+from support.browsing import Tab, chromium, save_run
 
 pytestmark = pytest.mark.xdist_group("browser")
 
@@ -20,12 +21,12 @@ FEDLANE = [sys.executable, "-c", "from fedlane.cli import main; main()"]
 
 @contextlib.contextmanager
 def watching(folder, *options):
-    """The printed address of a server that follows a folder."""
+    """Start a server for a folder and yield the address that it printed."""
     command = [*FEDLANE, "watch", str(folder), "--port", "0", "--no-open", *options]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as server:
         try:
             url = server.stdout.readline().strip()
-            ask(url)  # it is up, and ends as it should
+            ask(url)  # returns once the server is up
             yield url
         finally:
             server.send_signal(signal.SIGINT)
@@ -34,7 +35,7 @@ def watching(folder, *options):
 
 
 def ask(url, path="/", *, host=None, method="GET", **headers):
-    """Status, headers and text of a raw request to the loopback address, path as it is."""
+    """Send a raw request to the loopback address; return status, headers and text. The path is sent unchanged."""
     port = urlsplit(url).port
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
     try:
@@ -74,9 +75,9 @@ def test_only_two_routes_are_served_and_nothing_by_path(local, finished):
     assert ask(local, method="POST")[0] == 405
 
 
-def test_a_name_that_is_not_ours_is_refused(local):
+def test_a_foreign_host_name_is_refused(local):
     port = urlsplit(local).port
-    for host in ("localhost", f"localhost:{port}", f"[::1]:{port}", "127.0.0.1:9"):  # a tunnel has another port
+    for host in ("localhost", f"localhost:{port}", f"[::1]:{port}", "127.0.0.1:9"):  # a tunnel may use another port
         assert ask(local, host=host)[0] == 200
     for host in ("evil.example", f"evil.example:{port}", "127.0.0.1.evil.example", "localhost.evil.example"):
         status, _, text = ask(local, "/data", host=host)
@@ -91,7 +92,7 @@ def test_unchanged_data_is_not_sent_again(local, finished):
     assert ask(local, "/data", If_None_Match=headers["etag"])[0] == 200
 
 
-def test_answers_keep_to_themselves(local):
+def test_responses_have_security_headers(local):
     for path in ("/", "/data", "/nothing"):
         _, headers, _ = ask(local, path)
         assert headers["cache-control"] == "no-store"
@@ -103,7 +104,7 @@ def test_answers_keep_to_themselves(local):
         assert "server" not in headers
 
 
-def test_beyond_this_machine_a_token_is_asked_for(finished):
+def test_other_machines_need_a_token(finished):
     with watching(finished, "--host", "0.0.0.0") as url:
         token = re.fullmatch(r"http://[^/]+/\?token=([\w-]{32})", url)[1]
         for path in ("/", "/data", "/?token=wrong", "/?token=", f"/data?token={token}", "/nothing"):
@@ -137,26 +138,26 @@ def test_a_run_is_followed_to_its_end(tmp_path):
             assert 0 < first < 120
             expect(state).to_have_text("finished")
             assert run.wait() == 0
-        assert tab.page.locator("#slider").input_value() == "120"  # it was at the newest round, and stayed there
+        assert tab.page.locator("#slider").input_value() == "120"  # the page followed the newest round
         assert tab.page.locator("#learning path.line").count() == 2
         assert tab.errors == []
         assert {request.removeprefix(url) for request in tab.requests} == {"", "data"}
 
 
-def test_the_page_stays_where_the_reader_is_and_says_when_the_folder_is_damaged(finished, tmp_path):
+def test_the_page_keeps_the_selected_round_and_reports_a_damaged_folder(finished, tmp_path):
     from playwright.sync_api import expect
 
     folder = tmp_path / "run"
     shutil.copytree(finished, folder)
     with chromium() as browser, watching(folder) as url, Tab(browser, url) as tab:
         tab.look_at_round(3)
-        tab.page.locator("#service .behind summary").first.click()
+        tab.page.locator("#service .figure-numbers summary").first.click()
         longer = tmp_path / "longer"
         save_run(longer, rounds=8, learning=False)
         for name in sorted(path.name for path in longer.iterdir()):
             shutil.move(longer / name, folder / name)
         expect(tab.page.locator(".where")).to_have_text("3 / 8")
-        expect(tab.page.locator("#service .behind table").first).to_be_visible()
+        expect(tab.page.locator("#service .figure-numbers table").first).to_be_visible()
         (folder / "clients.parquet").write_bytes(b"nonsense")
         expect(tab.page.locator("#state")).to_contain_text("clients.parquet is damaged")
         assert tab.page.locator(".where").inner_text() == "3 / 8"
@@ -172,20 +173,20 @@ def test_the_page_stays_where_the_reader_is_and_says_when_the_folder_is_damaged(
         ([".", "--host", "no such host"], "cannot listen on no such host"),
     ],
 )
-def test_bad_input_is_one_line(tmp_path, arguments, line):
+def test_bad_input_is_a_one_line_error(tmp_path, arguments, line):
     done = subprocess.run([*FEDLANE, "watch", *arguments, "--no-open"], capture_output=True, text=True, cwd=tmp_path)
     assert (done.returncode, len(done.stderr.splitlines())) == (2, 1)
     assert line in done.stderr
 
 
-def test_a_taken_port_is_one_line(local, tmp_path):
+def test_a_port_in_use_is_a_one_line_error(local, tmp_path):
     port = str(urlsplit(local).port)
     done = subprocess.run([*FEDLANE, "watch", str(tmp_path), "--port", port], capture_output=True, text=True)
     assert done.returncode == 2
-    assert "--port 0 takes a free one" in done.stderr
+    assert "--port 0 chooses a free port" in done.stderr
 
 
-def test_without_its_packages_it_says_what_to_install(tmp_path):
+def test_missing_packages_are_named(tmp_path):
     code = "import sys; sys.modules['starlette'] = sys.modules['uvicorn'] = None; from fedlane.cli import main; main()"
     done = subprocess.run([sys.executable, "-c", code, "watch", str(tmp_path)], capture_output=True, text=True)
     assert done.returncode == 2

@@ -1,4 +1,4 @@
-"""Theorems 1, 5 and 6 with all their constants: against hand computation, and settings where they say something."""
+"""Theorems 1, 5 and 6 with all their constants, against hand computation; where their bounds are informative."""
 
 import math
 
@@ -9,7 +9,7 @@ from fedlane.theory import BoundInputs, convex_bound, drift, model_divergence, n
 from fedlane.validate import InputError
 
 
-def setting(**changes):
+def bound_inputs(**changes):
     values = {
         "sizes": np.array([100.0, 300.0]),
         "label_shares": np.array([[0.75, 0.25], [0.25, 0.75]]),
@@ -35,19 +35,19 @@ NOISE = np.array(
 
 def test_theta_by_hand():
     growth = 1 + 1.4 + 1.4**2
-    np.testing.assert_allclose(model_divergence(setting()), growth * (0.1 * 2 * SKEW + NOISE))
+    np.testing.assert_allclose(model_divergence(bound_inputs()), growth * (0.1 * 2 * SKEW + NOISE))
 
 
-def test_theta_is_the_quotas_theta_times_its_constants():
+def test_model_divergence_is_theta_times_its_constants():
     from fedlane.theory import theta
 
-    s = setting()
+    s = bound_inputs()
     plain = theta(s.label_shares, s.sizes, s.epsilon, s.delta, local_iterations=3, batch_size=s.batch_size)
     np.testing.assert_allclose(model_divergence(s) / plain, 0.1 * 2 * (1 + 1.4 + 1.4**2))
 
 
 def test_drift_by_hand():
-    """Both there; the second alone; nobody."""
+    """Both clients are punctual; the second only; none."""
     punctual = np.array([[True, True], [False, True], [False, False]])
     growth = 1.4 + 1.4**2
     noise = math.sqrt((0.25 * NOISE[0]) ** 2 + (0.75 * NOISE[1]) ** 2)
@@ -56,31 +56,31 @@ def test_drift_by_hand():
         0.2 * (0.25 + 0.25) + (noise + 0.2 * 0.25) * growth,
         0.2 * 1.0 + noise * growth,
     ]
-    np.testing.assert_allclose(drift(setting(), punctual), expected)
+    np.testing.assert_allclose(drift(bound_inputs(), punctual), expected)
 
 
 def ideal(**changes):
-    """Equal clients with the same labels, no noise, all of them always there."""
+    """Return inputs of equal clients with the same labels and no noise."""
     values = {
         "sizes": np.array([50.0, 50.0]),
         "label_shares": np.full((2, 2), 0.5),
         "epsilon": np.full(2, np.inf),
     }
-    return setting(**{**values, **changes})
+    return bound_inputs(**{**values, **changes})
 
 
 ALL = np.ones((200, 2), bool)
 
 
-def test_the_convex_bound_where_it_says_something():
-    """Nothing but progress is left: 1 / (T tau eta phi), phi = (1 - eta lambda / 2) / distance^2."""
+def test_the_convex_bound_where_it_is_informative():
+    """Only the progress term remains: 1 / (T tau eta phi), phi = (1 - eta lambda / 2) / distance^2."""
     bound = convex_bound(ideal(), ALL, distance=3.0)
     assert bound.vacuous is None
     assert bound.value == pytest.approx(1 / (200 * 3 * 0.1 * 0.8 / 9))
 
 
-def test_the_convex_bound_by_hand_with_a_little_skew():
-    """One step (tau 1) leaves the noise and skew out of Xi; absence alone is left."""
+def test_the_convex_bound_by_hand_with_absent_clients():
+    """With a single step (tau = 1), Xi depends on absence only."""
     s = ideal(local_iterations=1, learning_rate=0.01)
     punctual = ALL.copy()
     punctual[::4, 0] = False
@@ -88,7 +88,7 @@ def test_the_convex_bound_by_hand_with_a_little_skew():
     now = punctual / present[:, None]
     xi = 0.02 * np.abs(0.5 - now).sum(axis=1)
     phi = (1 - 0.02) / 9.0
-    participation = 1.0  # the second client is always there, so the scatter term is 0
+    participation = 1.0  # the second client is always punctual, so the scatter term is 0
     hat = 4.0 * xi + participation * 0
     inner = 4 * 0.01 * phi * 200**2 * (phi * xi.mean() + present)
     eps_0 = min((1 + np.sqrt(1 + inner)) / (2 * 0.01 * phi * 200))
@@ -99,7 +99,7 @@ def test_the_convex_bound_by_hand_with_a_little_skew():
 
 
 def test_the_convex_bound_by_hand_with_clients_that_differ():
-    """Each is there three rounds of four, so that who comes matters: the scatter term."""
+    """Each client is punctual in three of four rounds, so the scatter term is not 0."""
     s = ideal(label_shares=np.array([[0.55, 0.45], [0.45, 0.55]]), local_iterations=1, learning_rate=0.01)
     punctual = ALL.copy()
     punctual[::4, 0] = False
@@ -117,17 +117,17 @@ def test_the_convex_bound_by_hand_with_clients_that_differ():
     bound = convex_bound(s, punctual, distance=3.0)
     assert denominator > 0
     assert bound.value == pytest.approx(1 / denominator, rel=1e-9)
-    assert scatter / 2 > 1e-7 * hat.max()  # enough to be seen at that precision
+    assert scatter / 2 > 1e-7 * hat.max()  # large enough to matter at that precision
 
 
 def test_unclipped_gradients_are_refused():
-    with pytest.raises(InputError, match="clip_norm inf"):
-        setting(clip_norm=math.inf)
+    with pytest.raises(InputError, match=r"clip_norm must be .* got inf"):
+        bound_inputs(clip_norm=math.inf)
 
 
-def test_the_convex_bound_says_nothing_at_the_paper_s_settings():
+def test_the_convex_bound_is_vacuous_at_the_paper_s_settings():
     shares = np.full((10, 10), 0.02) + 0.8 * np.eye(10)
-    paper = setting(
+    paper = bound_inputs(
         sizes=np.full(10, 6000.0),
         label_shares=shares,
         batch_size=np.full(10, 64.0),
@@ -146,7 +146,7 @@ def test_the_nonconvex_bound_by_hand():
     s = ideal(clip_norm=20.0)
     punctual = ALL.copy()
     punctual[:100, 0] = False
-    punctual[100:, 1] = False  # each half of the time: P = 1/2, one client a round
+    punctual[100:, 1] = False  # each in half of the rounds: P = 1/2, one client per round
     scale = 0.1 * 0.8
     theta = model_divergence(s) ** 2  # 0: the same labels, no noise
     assert theta.max() == 0
@@ -160,17 +160,17 @@ def test_the_nonconvex_bound_by_hand():
     pairs = sum(squares * squares * (a + b) for a in theta for b in theta)
     scatter = 4.0 * 0.25 * pairs / (100.0**2 * 50.0**2)
     expected = 5 / (200 * scale) + scatter / scale + 4.0 * drift(skewed, punctual).mean() / scale
-    found = nonconvex_bound(skewed, punctual, first_gap=5.0)
-    assert found.value == pytest.approx(expected)
-    assert "clipped gradients never exceed" in found.vacuous
+    skewed_bound = nonconvex_bound(skewed, punctual, first_gap=5.0)
+    assert skewed_bound.value == pytest.approx(expected)
+    assert "clipped gradients never exceed" in skewed_bound.vacuous
 
 
-def test_the_nonconvex_bound_needs_somebody_in_every_round():
+def test_the_nonconvex_bound_needs_a_client_in_every_round():
     punctual = ALL.copy()
     punctual[7] = False
-    assert "nobody was punctual" in nonconvex_bound(ideal(), punctual, 5.0).vacuous
+    assert "no client was punctual" in nonconvex_bound(ideal(), punctual, 5.0).vacuous
 
 
 def test_too_large_a_step_is_refused():
     with pytest.raises(InputError, match=r"eta lambda_max < 1, got 1\.2"):
-        setting(smoothness=12.0)
+        bound_inputs(smoothness=12.0)

@@ -11,7 +11,7 @@ def dominant(clients=10, degree=0.8):
 
 
 def test_theta_by_hand():
-    """Two clients, two classes, sizes 100 and 300: q = (0.375, 0.625) by weight."""
+    """Two clients of sizes 100 and 300 with two classes: the overall distribution is (0.375, 0.625)."""
     p = np.array([[0.75, 0.25], [0.25, 0.75]])
     value = theta(p, [100, 300], [1.0, 2.0], [1e-3, 1e-5], local_iterations=5, batch_size=10)
     skew = np.array([2 * 0.375, 2 * 0.125])
@@ -34,7 +34,7 @@ def test_batch_size_cancels_and_infinite_epsilon_means_no_noise():
     [(6000, None, 0.39998, 0.40001, 5), (6000, 50890, 0.395, 0.404, 3), (5000, 930826, 0.376, 0.417, 3)],
 )
 def test_quotas_of_the_paper_s_non_uniform_scheme(size, dimension, low, high, digits):
-    """eps_i = 5 (floor((i - 1) / 2) + 3): literal quotas barely move; with sqrt(d) they do (reading 21)."""
+    """eps_i = 5 (floor((i - 1) / 2) + 3) barely changes the literal quotas; with sqrt(d) it does (reading 21)."""
     epsilon = 5 * (np.arange(10) // 2 + 3.0)
     divergence = theta(
         dominant(), np.full(10, size), epsilon, 1e-3, local_iterations=5, batch_size=64, dimension=dimension
@@ -55,7 +55,7 @@ def test_quotas_by_hand_capped_and_with_zeros():
 
 
 @pytest.mark.parametrize("bad", [[-1.0, 1.0], [np.nan, 1.0]])
-def test_quotas_refuse_what_is_no_divergence(bad):
+def test_quotas_refuse_invalid_divergences(bad):
     with pytest.raises(ValueError, match="theta must not"):
         quotas(bad, 1)
 
@@ -78,15 +78,15 @@ def test_feasible_scale_closed_forms():
     assert feasible_scale(np.ones((10, 4)), np.full(10, 0.4)) == pytest.approx(1.0)
     assert feasible_scale(np.ones((10, 4)), np.full(10, 0.35)) == pytest.approx(4 / 3.5)
     assert feasible_scale(np.full((10, 4), 0.5), np.full(10, 0.4)) == pytest.approx(0.5)
-    assert feasible_scale(np.eye(2), [0.5, 1.0]) == pytest.approx(1.0)  # the second needs all of its channel
-    assert feasible_scale([[1.0, 0.0], [1.0, 0.0]], [0.6, 0.6]) == pytest.approx(1 / 1.2)  # one channel for both
+    assert feasible_scale(np.eye(2), [0.5, 1.0]) == pytest.approx(1.0)  # the second client needs its whole channel
+    assert feasible_scale([[1.0, 0.0], [1.0, 0.0]], [0.6, 0.6]) == pytest.approx(1 / 1.2)  # one channel for two
     assert feasible_scale([[1.0], [0.0]], [0.5, 0.5]) == pytest.approx(0.0)
-    assert feasible_scale(np.ones((2, 5)), [1.0, 1.0]) == pytest.approx(1.0)  # a client is in one place at a time
+    assert feasible_scale(np.ones((2, 5)), [1.0, 1.0]) == pytest.approx(1.0)  # a client uses one channel at a time
     assert feasible_scale(np.ones((2, 2)), [0.0, 0.0]) == float("inf")
 
 
 def test_feasible_scale_against_enumeration_of_matchings():
-    """Time-sharing written out: a weight for each of the 6 matchings of 3 clients on 2 channels."""
+    """The same program with one weight for each of the 6 matchings of 3 clients and 2 channels."""
     from scipy.optimize import linprog
 
     rng = np.random.default_rng(1)

@@ -10,7 +10,8 @@ from rich.console import Console
 from rich.live import Live
 
 from fedlane.records import RoundRecord, RunInfo
-from fedlane.report.live import Assigned, Finished, LiveView, PrivacySpent, live_line, live_panel
+from fedlane.report.live import live_line, live_panel
+from fedlane.report.live_view import Assigned, Finished, LiveView, PrivacySpent
 
 if TYPE_CHECKING:  # imported only for annotations: `fedlane --help` answers at once
     from fedlane.simulation.run import Simulation
@@ -118,10 +119,9 @@ def live_view(info: RunInfo, record: RoundRecord, rounds_per_s: float, finished:
     rows = zip(used.tolist(), *(part[0, used].tolist() for part in parts), strict=True)
     accuracy = detail.accuracy_history.mean(axis=0)
     spent = None
-    if record.epsilon is not None:
-        epsilon = record.epsilon if detail.epsilon_paper is None else detail.epsilon_paper
+    if detail.epsilon_shown is not None:
         uploads_left = int(detail.uploads_left.min())
-        spent = PrivacySpent(info.mechanism, float(epsilon.max()), info.epsilon_agreed, uploads_left)
+        spent = PrivacySpent(info.mechanism, float(detail.epsilon_shown.max()), info.epsilon_agreed, uploads_left)
     return LiveView(
         scenario=info.scenario,
         policy=info.policy,

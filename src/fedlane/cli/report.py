@@ -1,4 +1,4 @@
-"""The command line's `fedlane report` and `fedlane watch`: run folders as a page, saved or served."""
+"""The commands `fedlane report` and `fedlane watch`: a page of run folders, written to a file or served."""
 
 import contextlib
 import os
@@ -11,44 +11,45 @@ import typer
 from fedlane.cli.session import messages, screen
 from fedlane.validate import InputError
 
-NAME = "report.html"
+DEFAULT_NAME = "report.html"
 
 
 def report(
-    folder: Annotated[list[Path], typer.Argument(metavar="DIR...", help="Run folders, or what compare wrote.")],
+    folder: Annotated[list[Path], typer.Argument(metavar="DIR...", help="Run folders, or folders written by compare.")],
     out: Annotated[
-        Path | None, typer.Option("--out", metavar="FILE", help="The page (report.html in the first DIR).")
+        Path | None,
+        typer.Option("--out", metavar="FILE", help="Page to write (default: report.html in the first DIR)."),
     ] = None,
     quiet: Annotated[bool, typer.Option("--quiet", help="Print only errors.")] = False,
 ) -> None:
-    """Write one HTML page that shows runs round by round and side by side; it needs no network."""
+    """Write a self-contained HTML page that shows and compares runs; it needs no network."""
     from fedlane.report.page import build_page, write_page
     from fedlane.report.page_data import page_data
     from fedlane.report.run_files import run_folders
 
-    found = run_folders(folder)
-    path = out or folder[0] / NAME
+    folders = run_folders(folder)
+    path = out or folder[0] / DEFAULT_NAME
     if path.is_dir():
-        raise InputError(f"page {path} is a folder: name a file")
+        raise InputError(f"page {path} is a folder: give the path of a file")
     with messages.status("Building the page"):
-        page = build_page(page_data(found))
+        page = build_page(page_data(folders))
         write_page(page, path)
     if not quiet:
         size = path.stat().st_size / 1e6
-        runs = "1 run" if len(found) == 1 else f"{len(found)} runs"
+        runs = "1 run" if len(folders) == 1 else f"{len(folders)} runs"
         screen.print(f"Wrote {path} ({runs}, {size:.1f} MB)", highlight=False, markup=False, soft_wrap=True)
 
 
 def watch(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="A run folder, or what compare writes.")],
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="A run folder, or a folder written by compare.")],
     host: Annotated[str, typer.Option("--host", metavar="H", help="Address to listen on.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option("--port", metavar="N", help="Port; 0 takes a free one.")] = 8050,
+    port: Annotated[int, typer.Option("--port", metavar="N", help="Port; 0 chooses a free port.")] = 8050,
     open_: Annotated[bool, typer.Option("--open/--no-open", help="Open the page in a browser.")] = True,
     quiet: Annotated[bool, typer.Option("--quiet", help="Print only the address and errors.")] = False,
 ) -> None:
-    """Serve the report page of a run and follow it while it goes on.
+    """Serve the report page of a run, and update it while the run continues.
 
-    Only this machine can reach it; with another --host, only those who have the token in the printed address.
+    By default only this machine can open the page. With another --host, a token in the printed address is required.
     """
     if not folder.is_dir():
         raise InputError(f"run folder {folder} does not exist: start the run first, or check the path")
@@ -62,7 +63,7 @@ def watch(
         watched = Watch.on(folder, host, socket)
         screen.print(watched.url, highlight=False, markup=False, soft_wrap=True)
         if not quiet:
-            screen.print(f"Following {folder}; Ctrl-C ends it.", highlight=False, markup=False, soft_wrap=True)
+            screen.print(f"Following {folder}. Press Ctrl-C to stop.", highlight=False, markup=False, soft_wrap=True)
         if open_ and _has_display():
             import webbrowser
 
@@ -71,7 +72,7 @@ def watch(
 
 
 def _has_display() -> bool:
-    """Whether a browser would have a window: without one, a text browser would take the terminal."""
+    """Whether a browser can open a window; without a display, a text browser would take over the terminal."""
     if not screen.is_terminal:
         return False
     return sys.platform != "linux" or bool(os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"))

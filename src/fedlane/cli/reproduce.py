@@ -1,5 +1,6 @@
-"""The command line's `fedlane reproduce`: the paper's figures, from cells that are computed once."""
+"""The command `fedlane reproduce`: the paper's figures, from results that are computed once and stored."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -19,105 +20,126 @@ from rich.text import Text
 from fedlane.cli.session import messages, screen
 from fedlane.validate import InputError, at_least, unknown
 
-if TYPE_CHECKING:  # imported where they are used: `fedlane --help` answers at once
+if TYPE_CHECKING:  # imported inside functions, to keep `fedlane --help` fast
     from fedlane.experiments.reproduce import ReproductionPlan
     from fedlane.experiments.store import ResultStore
 
 
 def reproduce(
     figure: Annotated[
-        list[str] | None, typer.Argument(metavar="[FIGURE]...", help="fig-v, fig-delay, ...; all if none is named.")
+        list[str] | None, typer.Argument(metavar="[FIGURE]...", help="Figures, for example fig-v (default: all).")
     ] = None,
-    seeds: Annotated[int | None, typer.Option("--seeds", metavar="K", help="Seeds that learn (10).")] = None,
-    delay_seeds: Annotated[int | None, typer.Option("--delay-seeds", metavar="K", help="Of delays (200).")] = None,
+    seeds: Annotated[
+        int | None, typer.Option("--seeds", metavar="K", help="Seeds for the accuracy figures (default: 10).")
+    ] = None,
+    delay_seeds: Annotated[
+        int | None, typer.Option("--delay-seeds", metavar="K", help="Seeds for the delay-only figures (default: 200).")
+    ] = None,
     quick: Annotated[
-        bool, typer.Option("--quick", help="Rough: Fashion-MNIST, 3 seeds, 100 rounds; CIFAR-10 for 10 rounds.")
+        bool,
+        typer.Option("--quick", help="Rough version: Fashion-MNIST, 3 seeds, 100 rounds; 10 rounds of CIFAR-10."),
     ] = False,
-    task: Annotated[str | None, typer.Option("--task", metavar="T", help="fashion-mnist or cifar10 alone.")] = None,
+    task: Annotated[
+        str | None, typer.Option("--task", metavar="T", help="One task: fashion-mnist or cifar10 (default: both).")
+    ] = None,
     device: Annotated[str, typer.Option("--device", metavar="D", help="cpu or cuda.")] = "cpu",
-    out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Where cells and figures are kept.")] = Path(
+    out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Folder for results and figures.")] = Path(
         "runs/reproduce"
     ),
     export: Annotated[
-        Path | None, typer.Option("--export", metavar="DIR", help="Write what is to be learned, to learn it elsewhere.")
+        Path | None,
+        typer.Option("--export", metavar="DIR", help="Write the schedules still to be learned, for another machine."),
     ] = None,
     import_: Annotated[
-        Path | None, typer.Option("--import", metavar="DIR", help="Take in what was learned elsewhere.")
+        Path | None, typer.Option("--import", metavar="DIR", help="Import learning curves from another machine.")
     ] = None,
     quiet: Annotated[bool, typer.Option("--quiet", help="Print only errors.")] = False,
 ) -> None:
-    """Draw the paper's figures on real data, with intervals; what is computed once is kept."""
-    from fedlane.experiments.reproduce import (
-        DELAY_SEEDS,
-        LEARNING_SEEDS,
-        ReproductionPlan,
-        chosen,
-        export_pieces,
-        import_pieces,
-    )
+    """Draw the paper's figures on real data, with 95% intervals. Results are stored and reused."""
+    from fedlane.experiments.reproduce import DELAY_SEEDS, LEARNING_SEEDS, ReproductionPlan, select_figures
     from fedlane.experiments.store import TASKS, ResultStore
 
     if task is not None and task not in TASKS:
         raise unknown("task", task, TASKS)
     at_least("--seeds", 1 if seeds is None else seeds, 1)
     at_least("--delay-seeds", 1 if delay_seeds is None else delay_seeds, 1)
-    figures = chosen(figure or [])
-    tasks = tuple(TASKS) if task is None else (task,)
-    learning, delays = seeds or (3 if quick else LEARNING_SEEDS), delay_seeds or (10 if quick else DELAY_SEEDS)
-    if not quick:
-        plan, store = ReproductionPlan(figures, delays, learning, tasks), ResultStore(out)
-        if import_ is not None:
-            count = import_pieces(store, import_)
-            screen.print(f"Took in {count} pieces", highlight=False)
-        _compute(plan, store, device, quiet, learn=export is None)
-        if export is not None:
-            count = export_pieces(plan, store, export)
-            screen.print(f"Wrote {count} pieces to {export}; learn each with", highlight=False)
-            screen.print(
-                "python -m fedlane.learning.replay piece-NN.npz --device cuda --out curves-NN.npz", highlight=False
-            )
-            return
-        _draw(plan, store, quiet)
+    plan = ReproductionPlan(
+        figures=select_figures(figure or []),
+        delay_seeds=delay_seeds or (10 if quick else DELAY_SEEDS),
+        learning_seeds=seeds or (3 if quick else LEARNING_SEEDS),
+        tasks=tuple(TASKS) if task is None else (task,),
+    )
+    if quick and (export is not None or import_ is not None):
+        raise InputError("--quick cannot be combined with --export or --import")
+    if quick:
+        _reproduce_quickly(plan, out / "quick", device, quiet)
         return
-    if export is not None or import_ is not None:
-        raise InputError("--quick is computed here: it takes no --export or --import")
-    rough = ReproductionPlan(figures, delays, learning, tuple(t for t in tasks if t == "fashion-mnist"))
+    store = ResultStore(out)
+    if import_ is not None:
+        _import(store, import_)
+    _compute(plan, store, device, quiet, learn=export is None)
+    if export is not None:
+        _export(plan, store, export)
+    else:
+        _draw(plan, store, quiet)
+
+
+def _reproduce_quickly(plan: "ReproductionPlan", folder: Path, device: str, quiet: bool) -> None:
+    """Draw the figures for Fashion-MNIST only, and check that CIFAR-10 runs."""
+    from fedlane.experiments.store import ResultStore
+
+    rough = replace(plan, tasks=tuple(task for task in plan.tasks if task == "fashion-mnist"))
     if rough.tasks:
-        store = ResultStore(out / "quick", rounds=100)
+        store = ResultStore(folder, rounds=100)
         _compute(rough, store, device, quiet)
         _draw(rough, store, quiet)
-    if "cifar10" in tasks:
-        _smoke(out / "quick", device, quiet)
+    if "cifar10" in plan.tasks:
+        _smoke(folder, device, quiet)
+
+
+def _import(store: "ResultStore", folder: Path) -> None:
+    from fedlane.experiments.reproduce import import_pieces
+
+    count = import_pieces(store, folder)
+    screen.print(f"Imported {count} result file{'s' * (count != 1)}.", highlight=False)
+
+
+def _export(plan: "ReproductionPlan", store: "ResultStore", folder: Path) -> None:
+    from fedlane.experiments.reproduce import export_pieces
+
+    count = export_pieces(plan, store, folder)
+    screen.print(f"Wrote {count} piece{'s' * (count != 1)} to {folder}. Learn from each piece with", highlight=False)
+    screen.print("python -m fedlane.learning.replay piece-NN.npz --device cuda --out curves-NN.npz", highlight=False)
 
 
 class _Rate(ProgressColumn):
-    """How many a second."""
+    """Progress column that shows the number of items per second."""
 
     def render(self, task: Task) -> Text:
+        """Return the speed of a task as text."""
         speed = task.finished_speed or task.speed
         return Text("" if speed is None else f"{speed:,.3g}/s")
 
 
 def _compute(plan: "ReproductionPlan", store: "ResultStore", device: str, quiet: bool, *, learn: bool = True) -> None:
-    """Schedules, then learning, with bars of cells and replicas."""
+    """Compute the missing schedules, learning curves and losses, with progress bars."""
     from fedlane.experiments.reproduce import compute_schedules
     from fedlane.experiments.theorems import compute_convergence, to_measure
 
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), _Rate(), TimeElapsedColumn())
     hidden = quiet or not messages.is_terminal
     with Progress(*columns, TimeRemainingColumn(), console=messages, transient=True, disable=hidden) as progress:
-        todo = plan.to_schedule(store)
-        bar = progress.add_task("schedules", total=len(todo))
+        bar = progress.add_task("schedules", total=len(plan.to_schedule(store)))
         compute_schedules(plan, store, lambda name: progress.advance(bar))
         pieces = plan.to_learn(store) if learn else []
         bar = progress.add_task("rounds learned", total=sum(len(piece) for piece in pieces) * store.rounds)
         before = 0
         for piece in pieces:
 
-            def tell(rounds: int, accuracy: float, size: int = len(piece), start: int = before) -> None:
+            def advance(rounds: int, accuracy: float, size: int = len(piece), start: int = before) -> None:
                 progress.update(bar, completed=start + size * rounds)
 
-            store.learn(piece, device, tell)
+            store.learn(piece, device, advance)
             before += len(piece) * store.rounds
         if learn:
             bar = progress.add_task("losses for the theorems", total=len(to_measure(plan, store)))
@@ -125,8 +147,9 @@ def _compute(plan: "ReproductionPlan", store: "ResultStore", device: str, quiet:
 
 
 def _draw(plan: "ReproductionPlan", store: "ResultStore", quiet: bool) -> None:
+    """Draw the figures, and write the page of results if the plan has all of them."""
     from fedlane.experiments.claims import judge
-    from fedlane.experiments.figures import Drawer
+    from fedlane.experiments.panels import Drawer
     from fedlane.experiments.reproduce import FIGURES
     from fedlane.experiments.results_page import write_page
     from fedlane.experiments.theorems import theorem_table
@@ -143,21 +166,21 @@ def _draw(plan: "ReproductionPlan", store: "ResultStore", quiet: bool) -> None:
             drawn.append(name)
         if written and not quiet:
             screen.print(f"Drew {written[0]}", highlight=False, markup=False, soft_wrap=True)
-    if set(plan.figures) == set(FIGURES):  # the claims need all of them
+    if set(plan.figures) == set(FIGURES):  # the claims need all figures
         path = write_page(store.folder, plan, drawn, judge(plan, store), theorem_table(plan, store))
         if not quiet:
             screen.print(f"Wrote {path}", highlight=False, markup=False, soft_wrap=True)
 
 
 def _smoke(folder: Path, device: str, quiet: bool) -> None:
-    """Ten rounds of CIFAR-10: that it runs here."""
+    """Run ten rounds of CIFAR-10, to check that it works on this machine."""
     from fedlane.experiments.store import Experiment, ResultStore
 
     store = ResultStore(folder, rounds=10)
-    cell = Experiment("cifar10", "lane")
-    store.schedule(cell, range(1))
-    if store.missing("learned", cell, range(1)):
-        store.learn([(cell, 0)], device)
-    learned = store.result(cell, 0).learned
+    experiment = Experiment("cifar10", "lane")
+    store.schedule(experiment, range(1))
+    if store.missing("learned", experiment, range(1)):
+        store.learn([(experiment, 0)], device)
+    learned = store.result(experiment, 0).learned
     if learned is not None and not quiet:
         screen.print(f"CIFAR-10, 10 rounds of lane: accuracy {float(learned.accuracy[0, -1]):.3f}", highlight=False)

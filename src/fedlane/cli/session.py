@@ -17,7 +17,7 @@ from fedlane.validate import InputError
 if TYPE_CHECKING:  # imported only for annotations: `fedlane --help` answers at once
     from collections.abc import Callable, Iterator, Sequence
 
-    from fedlane.report.live import Finished
+    from fedlane.report.live_view import Finished
     from fedlane.simulation import Run
     from fedlane.simulation.results import RunFolder
     from fedlane.simulation.run import Simulation

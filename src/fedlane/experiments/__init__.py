@@ -1,1 +1,1 @@
-"""Experiments: the drivers behind `fedlane bench` and, later, the paper's figures and claims."""
+"""Experiments: the paper's figures and claims, and the benchmarks of `fedlane bench`."""

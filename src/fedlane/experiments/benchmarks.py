@@ -1,7 +1,7 @@
-"""Speed, measured beside a reference in the same run: the driver of `fedlane bench`.
+"""Speed measurements for `fedlane bench`, each next to a reference measured in the same run.
 
-One thread throughout. Times are the best of several, since other work on the
-machine can only add to them.
+Everything runs on one thread. Times are the best of several repetitions, because other work on the machine can only
+make them longer.
 """
 
 import os
@@ -30,7 +30,7 @@ from fedlane.validate import InputError
 
 @dataclass(frozen=True)
 class BenchmarkRow:
-    """One measured figure, as text for a table."""
+    """One measurement, as text for a table."""
 
     what: str
     measured: str
@@ -40,14 +40,14 @@ class BenchmarkRow:
 
 
 def matching() -> list[BenchmarkRow]:
-    """`max_min_matching` against SciPy's `linear_sum_assignment` on the same matrix."""
+    """Time `max_min_matching` and SciPy's `linear_sum_assignment` on the same matrices."""
     rng = np.random.default_rng(0)
     max_min_matching(rng.random((2, 10, 4)))  # compile
     figures = []
     for clients, channels, bound_effect in ((1000, 100, 1.0), (10_000, 1000, 0.1)):
         plain = rng.random((clients, channels))
         for name, matrix, bound in (
-            ("a uniform effect per client", plain + rng.random((clients, 1)), bound_effect),
+            ("plus a uniform effect per client", plain + rng.random((clients, 1)), bound_effect),
             ("plain uniform", plain, 1.0),
         ):
             ours, scipy = best_of(
@@ -68,7 +68,7 @@ def matching() -> list[BenchmarkRow]:
     )
     figures.append(
         BenchmarkRow(
-            what="max_min_matching, a batch of 10,000 of 10 x 4, each",
+            what="max_min_matching, per matrix in a batch of 10,000 of 10 x 4",
             measured=f"{ours * 1e2:.2f} us",
             reference=f"SciPy linear_sum_assignment in a loop {scipy * 1e2:.2f} us",
             ratio=f"{ours / scipy:.3f}",
@@ -79,7 +79,7 @@ def matching() -> list[BenchmarkRow]:
 
 
 def schedule() -> list[BenchmarkRow]:
-    """Whole schedules: many replicas at once against one at a time; and the time of single decisions."""
+    """Time whole schedules, many replicas at once and one at a time, and single decisions."""
     paper = Scenario.load("paper-fmnist")
     figures = []
     for policy in ("mamab-om", "lane"):
@@ -88,7 +88,7 @@ def schedule() -> list[BenchmarkRow]:
         alone = np.mean([_run(paper, policy, [seed]) for seed in range(5)])
         figures.append(
             BenchmarkRow(
-                what=f"{policy}, paper-fmnist, 200 replicas x 500 rounds, setup and delays included",
+                what=f"{policy}, paper-fmnist, 200 replicas x 500 rounds, including setup and delays",
                 measured=f"{together:.2f} s",
                 reference=f"one replica at a time {200 * alone:.1f} s",
                 ratio=f"{together / (200 * alone):.3f}",
@@ -98,7 +98,7 @@ def schedule() -> list[BenchmarkRow]:
     small, large = decision_s(100, 10), decision_s(1000, 100)
     figures.append(
         BenchmarkRow(
-            what="lane, one decision at 1,000 clients x 100 channels, every pair known (slowest of 20)",
+            what="lane, one decision with 1,000 clients x 100 channels, all pairs observed (slowest of 20)",
             measured=f"{large * 1e3:.1f} ms",
             reference=f"100 x 10: {small * 1e3:.2f} ms",
             ratio=f"{large / small:.1f}",
@@ -109,7 +109,7 @@ def schedule() -> list[BenchmarkRow]:
 
 
 def decision_s(clients: int, channels: int) -> float:
-    """The slowest of 20 decisions of `lane` in a network where it has seen every pair five times: the hard case."""
+    """Seconds of the slowest of 20 decisions of `lane`, with every pair observed five times (the hardest case)."""
     scenario = Scenario.load("paper-fmnist").with_values(
         {
             "rounds": 1,
@@ -137,7 +137,7 @@ def decision_s(clients: int, channels: int) -> float:
     times = []
     for round in range(21):
         state["queue"] = rng.exponential(5.0, (1, clients))
-        context = Context(round, np.ones((1, clients), np.bool_))
+        context = Context(round, np.ones((1, clients), np.bool_), problem=simulation.setup.problem)
         start = time.perf_counter()
         state["previous"] = simulation.policy.select(state, context, streams.at(round))
         times.append(time.perf_counter() - start)
@@ -145,14 +145,14 @@ def decision_s(clients: int, channels: int) -> float:
 
 
 def learning() -> list[BenchmarkRow]:
-    """Learning on this machine's CPU, one thread: the paper's MLP task, beside the core's own matrix speed."""
+    """Time the paper's MLP task on one CPU thread, relative to the core's speed in matrix products."""
     with _one_thread():
         per_round, ideal = min(round_s() for _ in range(3)), ideal_round_s()
     return [
         BenchmarkRow(
-            what="one federation, paper-fmnist's MLP, mechanism paper, one thread: a round",
+            what="one round of one federation: paper-fmnist's MLP, mechanism paper, one thread",
             measured=f"{per_round * 1e3:.2f} ms ({1 / per_round:,.0f} rounds/s)",
-            reference=f"its {MLP_ROUND_FLOP / 1e6:.0f} MFLOP at the core's matrix speed {ideal * 1e3:.2f} ms",
+            reference=f"{MLP_ROUND_FLOP / 1e6:.0f} MFLOP at the core's matrix speed {ideal * 1e3:.2f} ms",
             ratio=f"{per_round / ideal:.2f}",
             bound="",
         )
@@ -165,7 +165,7 @@ MLP_ROUND_FLOP = 4 * 5 * 64 * (2 * 784 * 64 * 2 + 2 * 64 * 10 * 3)
 
 @contextmanager
 def _one_thread() -> Iterator[None]:
-    """PyTorch on one thread for a while."""
+    """Run PyTorch on one thread inside the context."""
     import torch
 
     threads = torch.get_num_threads()
@@ -177,7 +177,7 @@ def _one_thread() -> Iterator[None]:
 
 
 def ideal_round_s() -> float:
-    """A round's arithmetic at the speed of one large matrix product on this core."""
+    """Seconds that a round's arithmetic takes at the speed of one large matrix product on this core."""
     import torch
 
     size = 1024
@@ -187,7 +187,10 @@ def ideal_round_s() -> float:
 
 
 def round_s(rounds: int = 150) -> float:
-    """Median time of one round of learning: 4 random clients of 10, all punctual, drawn, clipped, noised, averaged."""
+    """Median seconds of one round of learning, with 4 random clients of 10, all punctual.
+
+    Drawing samples, clipping, noise and aggregation are included.
+    """
     from fedlane.simulation.run import learning_task
     from fedlane.simulation.setup import prepare
 
@@ -204,19 +207,19 @@ def round_s(rounds: int = 150) -> float:
 
 
 def peers() -> list[BenchmarkRow]:
-    """FedLane against pfl and Flower's simulation engine on the paper's MLP task, taking turns on this machine.
+    """Time FedLane, pfl and Flower's simulation engine in turn on the paper's MLP task.
 
-    FedLane clips every sample; the others do not. All are held to one core. Each peer runs in an environment of its
-    own, made on first use in the user's cache (set FEDLANE_PEERS to another folder).
+    FedLane clips every sample; the others do not. All run on one core. Each peer runs in its own environment, which is
+    created on first use in the user's cache (set FEDLANE_PEERS to use another folder).
     """
     scripts = Path("benchmarks") / "peers"
     if not scripts.is_dir():
-        raise InputError("bench peers needs the repository: run it from a checkout's root")
+        raise InputError("bench peers needs the repository: run it from the root of a checkout")
     root = Path(os.environ.get("FEDLANE_PEERS", cache_folder() / "peers"))
     ours, pfl = [], []
-    own = [sys.executable, "-c", "from fedlane.experiments import benchmarks as b; b.report_round()"]
+    fedlane = [sys.executable, "-c", "from fedlane.experiments import benchmarks as b; b.report_round()"]
     for _ in range(3):
-        ours.append(_seconds_per_round(own))
+        ours.append(_seconds_per_round(fedlane))
         pfl.append(_seconds_per_round([_peer(root, "pfl", "pfl[pytorch]==0.6.0"), str(scripts / "pfl_mlp.py"), "150"]))
     python = _peer(root, "flower", "flwr[simulation]==1.41.0")
     stock, fast = (
@@ -225,15 +228,15 @@ def peers() -> list[BenchmarkRow]:
     best = min(ours)
     (machine,) = learning()
     rows = [
-        ("pfl 0.6, no per-sample clipping", min(pfl), "at least 2.5, aim 3"),
+        ("pfl 0.6, no per-sample clipping", min(pfl), "at least 2.5, target 3"),
         ("Flower 1.41 simulation, stock", stock, ""),
-        ("Flower 1.41 simulation, polls lowered", fast, "at least 25 against the faster"),
+        ("Flower 1.41 simulation, polling more often", fast, "at least 25 for the faster of the two"),
     ]
     with _one_thread():
         ideal = ideal_round_s()
     return [machine] + [
         BenchmarkRow(
-            what=f"a round of the paper's MLP task against {name}",
+            what=f"one round of the paper's MLP task, compared with {name}",
             measured=f"{best * 1e3:.2f} ms ({ideal / best:.0%} of the core's matrix speed)",
             reference=f"{seconds * 1e3:.2f} ms ({ideal / seconds:.0%})",
             ratio=f"{seconds / best:.2f} times as fast",
@@ -244,7 +247,7 @@ def peers() -> list[BenchmarkRow]:
 
 
 def report_round() -> None:
-    """Print FedLane's own seconds per round, one thread, as the peers' scripts do."""
+    """Print FedLane's seconds per round on one thread, in the format of the peers' scripts."""
     import torch
 
     torch.set_num_threads(1)
@@ -252,7 +255,7 @@ def report_round() -> None:
 
 
 def _peer(root: Path, name: str, package: str) -> str:
-    """The Python of a peer's environment, made on first use; torch as the constraints file pins it."""
+    """Python of a peer's environment, created on first use with the torch version of the constraints file."""
     python = root / name / "bin" / "python"
     if not python.exists():
         subprocess.run([sys.executable, "-m", "venv", str(root / name)], check=True)
@@ -267,7 +270,7 @@ def _peer(root: Path, name: str, package: str) -> str:
 
 
 def _seconds_per_round(command: list[str]) -> float:
-    """Run a benchmark script on one core and read its last line."""
+    """Run a benchmark script on one core and read the time that it prints."""
     one_core = ["taskset", "--cpu-list", str(max(os.sched_getaffinity(0)))] if shutil.which("taskset") else []
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     result = subprocess.run([*one_core, *command], capture_output=True, text=True, env=environment)
@@ -279,7 +282,7 @@ def _seconds_per_round(command: list[str]) -> float:
 
 
 def best_of(repeats: int, *calls: Callable[[], object]) -> list[float]:
-    """The shortest time of each call in seconds, the calls taking turns so that a noisy moment hits all alike."""
+    """Shortest time of each call in seconds. Calls alternate, so that a busy moment affects all of them."""
     best = [np.inf] * len(calls)
     for _ in range(repeats):
         for index, call in enumerate(calls):

@@ -1,7 +1,7 @@
-"""The paper's figures as lists of cells, and the work that `fedlane reproduce` does for them.
+"""The experiments behind each of the paper's figures, and the work of `fedlane reproduce`.
 
-Delays need no data and are cheap: two hundred seeds. Accuracy takes ten. Learning can be done here, or exported as
-pieces for a machine with a GPU, which needs PyTorch and NumPy alone:
+Delays need no data and are cheap to compute, so they use 200 seeds; accuracy uses 10. Learning can run here, or be
+exported as pieces to a machine with a GPU, which needs only PyTorch and NumPy:
 
     fedlane reproduce --export pieces
     python -m fedlane.learning.replay pieces/piece-00.npz --device cuda --out pieces/curves-00.npz
@@ -11,19 +11,28 @@ pieces for a machine with a GPU, which needs PyTorch and NumPy alone:
 import json
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
 
-from fedlane.experiments.store import Experiment, ResultStore, batches
+from fedlane.experiments.labels import (
+    ALL_POLICIES,
+    BASELINES,
+    BOTH_TASKS,
+    FASHION_MNIST,
+    LARGEST_V_POLICIES,
+    OM_AND_RANDOM,
+    OM_POLICIES,
+    PAPER_POLICIES,
+    REPRESENTATIVE_POLICIES,
+    V_FIGURE_POLICIES,
+)
+from fedlane.experiments.store import Experiment, ResultStore, SeededExperiment, batches
 from fedlane.files import READ_ERRORS, load_arrays
 from fedlane.learning.schedule import Curves
 from fedlane.validate import InputError, unknown
 
-PAPER = tuple(f"mamab-{kind}:V={v}" for kind in ("om", "gmba") for v in (1, 10, 100))
-BASELINES = ("random", "round-robin", "single-ucb:exploration=0.01", "single-ucb:exploration=0.1")
-FEW = ("lane", "mamab-om:V=100", "random")
-BOTH = ("fashion-mnist", "cifar10")
 SENSITIVITY = tuple(
     f"{axis}-{value:g}"
     for axis, values in (
@@ -35,22 +44,31 @@ SENSITIVITY = tuple(
     )
     for value in values
 )
-BUDGETS = (0.2, 0.3, 0.4, 0.5)
-"""Shares of Random's mean time: less is mostly the random phase of every policy, more all of the fastest one's run."""
+"""Settings of the sensitivity figure, besides the base setting."""
+TIME_BUDGETS = (0.2, 0.3, 0.4, 0.5)
+"""Time budgets as shares of Random's mean total time.
+
+Smaller budgets consist mostly of the random phase that every policy starts with; larger ones exceed the fastest
+policy's whole run.
+"""
 DELAY_SEEDS, LEARNING_SEEDS = 200, 10
-AT_ONCE = {"fashion-mnist": 120, "cifar10": 60}
-"""Replicas that learn as one piece: a few minutes each."""
+PIECE_REPLICAS = {"fashion-mnist": 120, "cifar10": 60}
+"""Replicas per piece of learning, chosen so that a piece takes a few minutes."""
 
 
-def _cells(
+def _experiments(
     policies: Iterable[str], tasks: Iterable[str], setting: str = "base", reading: str = "calibrated"
 ) -> list[Experiment]:
     return [Experiment(task, policy, setting, reading) for task in tasks for policy in policies]
 
 
+def _on_fashion_mnist(policies: Iterable[str], *settings: str) -> list[Experiment]:
+    return [experiment for setting in settings for experiment in _experiments(policies, (FASHION_MNIST,), setting)]
+
+
 @dataclass(frozen=True)
 class PaperFigure:
-    """What a figure needs: cells whose schedule counts, and among them those that learn."""
+    """The experiments that a figure needs: all that are scheduled, and those among them that also learn."""
 
     scheduled: tuple[Experiment, ...]
     learned: tuple[Experiment, ...] = ()
@@ -60,48 +78,37 @@ def _figure(scheduled: Sequence[Experiment], learned: Sequence[Experiment] = ())
     return PaperFigure(tuple(dict.fromkeys([*scheduled, *learned])), tuple(learned))
 
 
-_V = _cells((*PAPER, "random", "lane"), BOTH)
-_LITERAL = _cells(PAPER, BOTH, reading="literal")
-_PRIVATE = [*_cells((*PAPER, "random", "lane"), BOTH, "private"), *_cells(PAPER, BOTH, "private", "literal")]
-_ALL = _cells((*PAPER, *BASELINES, "lane", "genie"), BOTH)
-_EQUAL_BATCH = _cells(("mamab-om:V=100", "random"), BOTH, "epsilon-0.8")
+_BASE = _experiments(V_FIGURE_POLICIES, BOTH_TASKS)
+_LITERAL = _experiments(PAPER_POLICIES, BOTH_TASKS, reading="literal")
+_PRIVATE = [
+    *_experiments(V_FIGURE_POLICIES, BOTH_TASKS, "private"),
+    *_experiments(PAPER_POLICIES, BOTH_TASKS, "private", "literal"),
+]
+_COMPARISON = _experiments(ALL_POLICIES, BOTH_TASKS)
+_EQUAL_BATCH = _experiments(OM_AND_RANDOM, BOTH_TASKS, "epsilon-0.8")
+_SELECTION = [
+    experiment
+    for setting in ("base", "nonuniform")
+    for experiment in _experiments((*OM_POLICIES, "lane"), BOTH_TASKS, setting)
+]
+_SLACK_POLICIES = ("mamab-om:V=10,quota_slack=0.125", "mamab-om:V=10,quota_slack=0.125,queue_weight=success")
 FIGURES: dict[str, PaperFigure] = {
-    "fig-v": _figure([], [*_V, *_LITERAL]),
+    "fig-v": _figure([], [*_BASE, *_LITERAL]),
     "fig-private": _figure([], [*_PRIVATE, *_EQUAL_BATCH]),
-    "fig-rounds": _figure(_V),
-    "fig-selection": _figure(
-        [cell for setting in ("base", "nonuniform") for cell in _cells((*PAPER[:3], "lane"), BOTH, setting)]
-    ),
-    "fig-accuracy": _figure([], _ALL),
-    "fig-delay": _figure([*_ALL, *_cells((*PAPER[2::3], *BASELINES), ("fashion-mnist",), "same-interference")]),
-    "fig-regret": _figure(_cells((*PAPER, *BASELINES, "lane"), ("fashion-mnist",))),
-    "fig-queues": _figure(
-        _cells(
-            ("mamab-om:V=10,quota_slack=0.125", "mamab-om:V=10,quota_slack=0.125,queue_weight=success", "lane"),
-            BOTH[:1],
-        )
-    ),
-    "fig-convergence": _figure(
-        [
-            *_cells(FEW, ("fashion-mnist",), "softmax"),
-            *_cells(FEW, ("fashion-mnist",), "softmax-slow"),
-            *_cells(FEW, ("fashion-mnist",)),
-        ]
-    ),
+    "fig-rounds": _figure(_BASE),
+    "fig-selection": _figure(_SELECTION),
+    "fig-accuracy": _figure([], _COMPARISON),
+    "fig-delay": _figure([*_COMPARISON, *_on_fashion_mnist((*LARGEST_V_POLICIES, *BASELINES), "same-interference")]),
+    "fig-regret": _figure(_on_fashion_mnist((*PAPER_POLICIES, *BASELINES, "lane"), "base")),
+    "fig-queues": _figure(_on_fashion_mnist((*_SLACK_POLICIES, "lane"), "base")),
+    "fig-convergence": _figure(_on_fashion_mnist(REPRESENTATIVE_POLICIES, "softmax", "softmax-slow", "base")),
     "fig-complexity": _figure([]),
-    "fig-sensitivity": _figure(
-        [],
-        [
-            cell
-            for setting in ("base", *SENSITIVITY, "long-deadline")
-            for cell in _cells(FEW, ("fashion-mnist",), setting)
-        ],
-    ),
+    "fig-sensitivity": _figure([], _on_fashion_mnist(REPRESENTATIVE_POLICIES, "base", *SENSITIVITY, "long-deadline")),
 }
 
 
-def chosen(names: Sequence[str]) -> dict[str, PaperFigure]:
-    """The figures by name, all of them if none is named."""
+def select_figures(names: Sequence[str]) -> dict[str, PaperFigure]:
+    """Return the named figures in the order of `FIGURES`, or all of them if none is named."""
     for name in names:
         if name not in FIGURES:
             raise unknown("figure", name, FIGURES)
@@ -110,86 +117,94 @@ def chosen(names: Sequence[str]) -> dict[str, PaperFigure]:
 
 @dataclass(frozen=True)
 class ReproductionPlan:
-    """Which seeds of which cells are wanted."""
+    """Which experiments are wanted, and with how many seeds."""
 
     figures: dict[str, PaperFigure]
     delay_seeds: int
     learning_seeds: int
-    tasks: tuple[str, ...] = BOTH
+    tasks: tuple[str, ...] = BOTH_TASKS
 
     def scheduled(self) -> list[Experiment]:
-        cells = [cell for figure in self.figures.values() for cell in figure.scheduled]
-        return [cell for cell in dict.fromkeys(cells) if cell.task in self.tasks]
+        """Experiments whose schedules are needed, each once."""
+        return self._planned(figure.scheduled for figure in self.figures.values())
 
     def learned(self) -> list[Experiment]:
-        cells = [cell for figure in self.figures.values() for cell in figure.learned]
-        return [cell for cell in dict.fromkeys(cells) if cell.task in self.tasks]
+        """Experiments whose learning curves are needed, each once."""
+        return self._planned(figure.learned for figure in self.figures.values())
 
-    def seeds(self, cell: Experiment) -> range:
-        """A schedule's seeds: many where they are cheap, and never fewer than learn."""
-        costly = cell.setting.startswith(("clients-", "channels-"))
+    def _planned(self, groups: Iterable[Sequence[Experiment]]) -> list[Experiment]:
+        return [item for item in dict.fromkeys(chain.from_iterable(groups)) if item.task in self.tasks]
+
+    def seeds(self, experiment: Experiment) -> range:
+        """Seeds of an experiment's schedules: fewer for costly settings, never fewer than the seeds that learn."""
+        costly = experiment.setting.startswith(("clients-", "channels-"))
         return range(self.learning_seeds if costly else max(self.delay_seeds, self.learning_seeds))
 
     def to_schedule(self, store: ResultStore) -> list[Experiment]:
-        return [cell for cell in self.scheduled() if store.missing("schedule", cell, self.seeds(cell))]
+        """Experiments with missing schedules."""
+        return [
+            experiment
+            for experiment in self.scheduled()
+            if store.missing("schedule", experiment, self.seeds(experiment))
+        ]
 
-    def to_learn(self, store: ResultStore) -> list[list[tuple[Experiment, int]]]:
-        """What is still to be learned, in pieces."""
+    def to_learn(self, store: ResultStore) -> list[list[SeededExperiment]]:
+        """Experiments and seeds with missing learning curves, grouped into pieces."""
         pieces = []
         for task in self.tasks:
             wanted = [
-                (cell, seed)
-                for cell in self.learned()
-                if cell.task == task
-                for seed in store.missing("learned", cell, range(self.learning_seeds))
+                (experiment, seed)
+                for experiment in self.learned()
+                if experiment.task == task
+                for seed in store.missing("learned", experiment, range(self.learning_seeds))
             ]
-            pieces += batches(wanted, AT_ONCE[task])
+            pieces += batches(wanted, PIECE_REPLICAS[task])
         return pieces
 
 
 def compute_schedules(plan: ReproductionPlan, store: ResultStore, progress: Callable[[str], None]) -> None:
-    """All schedules that are missing; ``progress`` is told of each cell that is done."""
-    for cell in plan.to_schedule(store):
-        store.schedule(cell, plan.seeds(cell))
-        progress(cell.name)
+    """Compute the missing schedules; ``progress`` is called with the name of each finished experiment."""
+    for experiment in plan.to_schedule(store):
+        store.schedule(experiment, plan.seeds(experiment))
+        progress(experiment.name)
 
 
 def export_pieces(plan: ReproductionPlan, store: ResultStore, folder: Path) -> int:
-    """Write what is to be learned as schedule files, and whose they are; returns how many."""
+    """Write the pieces to be learned: a schedule file each, and a JSON list of its experiments. Return their number."""
     folder.mkdir(parents=True, exist_ok=True)
     if any(folder.glob("curves-*.npz")):
-        raise InputError(f"{folder} holds curves already: take them in with --import, and export to a new folder")
+        raise InputError(f"{folder} already contains curves: import them with --import, then export to a new folder")
     pieces = plan.to_learn(store)
     for number, piece in enumerate(pieces):
-        store.to_learn(piece).save(folder / f"piece-{number:02d}.npz")
-        rows = [{**asdict(cell), "seed": seed} for cell, seed in piece]
+        store.joint_schedule(piece).save(folder / f"piece-{number:02d}.npz")
+        rows = [{**asdict(experiment), "seed": seed} for experiment, seed in piece]
         (folder / f"piece-{number:02d}.json").write_text(json.dumps({"rounds": store.rounds, "rows": rows}))
     return len(pieces)
 
 
 def import_pieces(store: ResultStore, folder: Path) -> int:
-    """Take in the curves that were learned elsewhere; returns how many pieces there were."""
+    """Import the curves of pieces that were learned elsewhere. Return the number of pieces."""
     files = sorted(folder.glob("curves-*.npz"))
     if not files:
-        raise InputError(f"{folder} holds no curves-*.npz")
+        raise InputError(f"{folder} contains no curves-*.npz")
     for file in files:
-        listed = folder / file.name.replace("curves", "piece").replace(".npz", ".json")
+        piece_list = folder / file.name.replace("curves", "piece").replace(".npz", ".json")
         try:
-            rows = json.loads(listed.read_text())
+            piece = json.loads(piece_list.read_text())
             wanted = [
-                (Experiment(**{k: v for k, v in row.items() if k != "seed"}), int(row["seed"])) for row in rows["rows"]
+                (Experiment(**{k: v for k, v in row.items() if k != "seed"}), int(row["seed"])) for row in piece["rows"]
             ]
-            rounds = int(rows["rounds"])
+            rounds = int(piece["rounds"])
             stored = load_arrays(file)
             arrays = {name: stored[name] for name in ("round", "clock_s", "accuracy", "loss")}
         except READ_ERRORS as error:
-            raise InputError(f"{file} cannot be taken in: {error}") from error
+            raise InputError(f"{file} cannot be imported: {error}") from error
         shape = (len(wanted), len(arrays["round"]))
         fits = rounds == store.rounds and all(arrays[name].shape == shape for name in ("clock_s", "accuracy", "loss"))
-        for r, (cell, seed) in enumerate(wanted if fits else []):  # the clock tells whose curves they are
-            clock = np.cumsum(store.result(cell, seed).delay_s)[arrays["round"]]
+        for r, (experiment, seed) in enumerate(wanted if fits else []):  # curves of another schedule have another clock
+            clock = np.cumsum(store.result(experiment, seed).delay_s)[arrays["round"]]
             fits &= bool(np.allclose(arrays["clock_s"][r], clock))
         if not fits:
-            raise InputError(f"{file} does not fit {listed.name}: it was learned from another schedule")
-        store.keep(wanted, Curves(weights=np.zeros((len(wanted), 0)), **arrays))
+            raise InputError(f"{file} does not match {piece_list.name}: it was learned from another schedule")
+        store.save_curves(wanted, Curves(weights=np.zeros((len(wanted), 0)), **arrays))
     return len(files)

@@ -1,4 +1,4 @@
-"""The results page: every figure, and the table of claims, as one Markdown file. It is generated, never typed."""
+"""The generated results page: every figure, the theorems and the table of claims, as one Markdown file."""
 
 import platform
 from collections.abc import Sequence
@@ -10,17 +10,17 @@ from fedlane.experiments.reproduce import ReproductionPlan
 
 CAPTIONS = {
     "fig-v": "Test accuracy and accumulated delay of OM and GMBA at V = 1, 10, 100, Random and `lane` (epsilon 25).",
-    "fig-private": "The same with epsilon 0.8 and b = 10; last, what formula (6) says of these uploads (12.05 in the "
-    "paper), and the tight figures.",
-    "fig-rounds": "Aggregation rounds within a total time budget.",
-    "fig-selection": "Share of rounds in which each client was chosen, with its quota.",
+    "fig-private": "The same with epsilon 0.8 and b = 10. The last panels show the leakage by formula (6) (12.05 in "
+    "the paper) and tight bounds.",
+    "fig-rounds": "Aggregation rounds completed within a time budget.",
+    "fig-selection": "Share of rounds in which each client was selected, and its quota.",
     "fig-accuracy": "Test accuracy of all policies.",
     "fig-delay": "Accumulated delay of all policies.",
-    "fig-regret": "Cumulative pseudo-regret; the titles say what Theorem 4's bound is worth.",
-    "fig-queues": "The longest virtual queue: the additive rule, success weights, and `lane`.",
-    "fig-convergence": "The loss over all training records above the optimum's (softmax), the squared gradient (MLP), "
-    "and a constructed setting in which Theorems 5 and 6 say something.",
-    "fig-complexity": "Measured time of one decision, with fitted exponents.",
+    "fig-regret": "Cumulative pseudo-regret. The title says whether Theorem 4's bound is vacuous.",
+    "fig-queues": "The longest virtual queue with the additive rule, with success weights, and with `lane`.",
+    "fig-convergence": "The gap between the loss over all training records and its optimum (softmax), the squared "
+    "gradient (MLP), and a constructed setting in which Theorems 5 and 6 are not vacuous.",
+    "fig-complexity": "Measured time per decision, with fitted exponents.",
     "fig-sensitivity": "Final accuracy and accumulated delay against iterations, deadline, clients, channels and skew.",
 }
 
@@ -33,16 +33,16 @@ def page(
     images: str,
     note: str = "",
 ) -> str:
-    """The page's Markdown. ``images``: where the pictures lie, as seen from the page."""
+    """Return the page as Markdown. ``images`` is the folder of the pictures, relative to the page."""
     counts: dict[str, int] = {}
     for verdict in verdicts:
         counts[verdict.verdict] = counts.get(verdict.verdict, 0) + 1
     lines = [
         "# Results",
         "",
-        "The paper's evaluation on real data: Fashion-MNIST with the MLP, CIFAR-10 with the CNN, both whole. "
-        f"Accuracy over {plan.learning_seeds} seeds, delays over {plan.delay_seeds}; bands and brackets are 95% "
-        "intervals of the mean over seeds. This page is written by `fedlane reproduce`.",
+        "The paper's evaluation on real data: the full Fashion-MNIST with the MLP, and the full CIFAR-10 with the CNN. "
+        f"Accuracy is measured over {plan.learning_seeds} seeds and delays over {plan.delay_seeds}; bands and brackets "
+        "are 95% intervals of the mean over seeds. `fedlane reproduce` generates this page.",
         "",
         f"FedLane {version('fedlane')}, NumPy {version('numpy')}, PyTorch {version('torch')}, "
         f"Python {platform.python_version()}. {note}".rstrip(),
@@ -51,14 +51,15 @@ def page(
     for name in drawn:
         lines += [f"## {name}", "", f"![{name}]({images}/{name}.png)", "", CAPTIONS[name], ""]
     if theorems:
-        lines += ["## The theorems", "", "Ranges are over seeds, brackets 95% intervals of the mean.", "", theorems, ""]
+        note = "Ranges are over seeds; brackets are 95% intervals of the mean."
+        lines += ["## The theorems", "", note, "", theorems, ""]
     lines += [
         "## The claims",
         "",
-        "; ".join(f"{count} {verdict}" for verdict, count in sorted(counts.items())) + ". "
-        "A claim over several policies, values of V or tasks (F: Fashion-MNIST, C: CIFAR-10) shows its worst case. "
-        "Comparisons are paired by seed, and hold where the whole interval lies on the claimed side. "
-        "No correction is made for the number of comparisons.",
+        "Verdicts: " + ", ".join(f"{verdict} ({count})" for verdict, count in sorted(counts.items())) + ". "
+        "For a claim about several policies, values of V or tasks (F: Fashion-MNIST, C: CIFAR-10), the table shows the "
+        "worst case. Comparisons are paired by seed, and hold if the whole interval lies on the claimed side. "
+        "Intervals are not corrected for the number of comparisons.",
         "",
         table(verdicts),
     ]
@@ -73,7 +74,7 @@ def write_page(
     theorems: str,
     note: str = "",
 ) -> Path:
-    """Write results.md beside the folder of figures."""
+    """Write results.md next to the folder of figures, and return its path."""
     path = folder / "results.md"
     path.write_text(page(plan, drawn, verdicts, theorems, "figures", note), encoding="utf-8")
     return path

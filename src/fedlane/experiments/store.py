@@ -1,7 +1,8 @@
-"""The paper's evaluation as cells: (task, policy, setting, reading), each with seeds, each computed once.
+"""The experiments of the paper's evaluation, and the store that keeps their results on disk.
 
-A cell's schedule is computed for many seeds at once and saved, one file a seed; what was learned from it likewise. What
-is there is never computed again, so that a run that was killed goes on. Learning batches the seeds of many cells.
+An experiment is a task, a policy, a setting and a reading of the paper. Its schedules are computed for many seeds at
+once and saved in one file per seed, as are the learning curves. Files that exist are not computed again, so that an
+interrupted run continues where it stopped. Learning batches the seeds of many experiments.
 """
 
 import io
@@ -22,6 +23,7 @@ from fedlane.simulation.setup import prepare
 from fedlane.validate import InputError
 
 TASKS = {"fashion-mnist": "paper-fmnist", "cifar10": "paper-cifar10"}
+"""Preset of each task."""
 SETTINGS: dict[str, dict[str, Any]] = {
     "base": {},
     "private": {"privacy.epsilon": 0.8, "learning.batch_size": 10},
@@ -37,25 +39,26 @@ SETTINGS: dict[str, dict[str, Any]] = {
     **{f"degree-{degree:g}": {"data.noniid_degree": degree} for degree in (0.0, 0.5, 0.95)},
     **{f"deadline-{factor:g}": {"deadline factor": factor} for factor in (0.5, 0.75, 1.5, 2.0)},
 }
+"""Changes to the preset by setting; a deadline factor multiplies the preset's deadline."""
 
 
 @dataclass(frozen=True)
 class Experiment:
-    """One experiment: a task under a policy in a setting, by one reading of the paper."""
+    """A task run with a policy in a setting, under one reading of the paper."""
 
     task: str
     policy: str
     setting: str = "base"
     reading: str = "calibrated"
-    """calibrated, or literal (the paper's own exploration bonus)."""
+    """`calibrated`, or `literal` for the exploration bonus as printed in the paper (reading 11)."""
 
     @property
     def name(self) -> str:
-        """As a folder's name."""
+        """Name of the experiment's folder in a store."""
         return file_name(f"{self.task}_{self.setting}_{self.reading}_{self.policy}")
 
     def scenario(self, rounds: int | None = None) -> Scenario:
-        """What is run."""
+        """Scenario of the experiment, with the preset's number of rounds unless ``rounds`` is given."""
         preset = TASKS[self.task] + ("-literal" if self.reading == "literal" else "")
         scenario = Scenario.load(preset)
         changes = dict(SETTINGS[self.setting])
@@ -65,58 +68,63 @@ class Experiment:
         return scenario.with_values(changes if rounds is None else {**changes, "rounds": rounds})
 
 
+SeededExperiment = tuple[Experiment, int]
+"""An experiment and one of its seeds."""
+
+
 @dataclass(frozen=True)
 class Result:
-    """One seed of a cell."""
+    """Results of an experiment for one seed."""
 
     client: IntArray
-    """(T, N): who used each channel, -1 for nobody."""
+    """(T, N): client that used each channel, -1 for an idle channel."""
     punctual: BoolArray
-    """(T, N)"""
+    """(T, N): whether that client met the deadline."""
     delay_s: FloatArray
-    """(T,)"""
+    """(T,): duration of each round."""
     queue: FloatArray
-    """(T, U)"""
+    """(T, U): virtual queues after each round."""
     quota: FloatArray
-    """(U,): as the policy served it."""
+    """(U,): quotas used by the policy, slack included."""
     learned: Curves | None = None
-    """Rows of one replica: tested rounds, accuracy and loss."""
+    """Learning curves of one replica; None if the schedule has not been learned from."""
 
     def share(self, of: str = "punctual") -> FloatArray:
-        """(U,): the share of rounds in which each client was punctual, or "assigned"."""
+        """(U,): share of rounds in which each client was punctual, or assigned if ``of`` is "assigned"."""
         counted = self.client[self.punctual] if of == "punctual" else self.client[self.client >= 0]
         return np.bincount(counted, minlength=len(self.quota)) / len(self.delay_s)
 
 
 class ResultStore:
-    """Results on disk, one file for each (cell, seed) and kind: schedules, and what was learned from them."""
+    """Results on disk: one file per kind (`schedule`, `learned`, ...), experiment and seed."""
 
     def __init__(self, folder: Path, rounds: int = 500) -> None:
         self.folder, self.rounds = folder, rounds
 
-    def _path(self, kind: str, cell: Experiment, seed: int) -> Path:
-        return self.folder / f"{kind}-{self.rounds}" / cell.name / f"seed-{seed}.npz"
+    def _path(self, kind: str, experiment: Experiment, seed: int) -> Path:
+        return self.folder / f"{kind}-{self.rounds}" / experiment.name / f"seed-{seed}.npz"
 
-    def missing(self, kind: str, cell: Experiment, seeds: Iterable[int]) -> list[int]:
-        """The seeds that are still to be computed."""
-        return [seed for seed in seeds if not self._path(kind, cell, seed).is_file()]
+    def missing(self, kind: str, experiment: Experiment, seeds: Iterable[int]) -> list[int]:
+        """Seeds without a stored result of this kind."""
+        return [seed for seed in seeds if not self._path(kind, experiment, seed).is_file()]
 
-    def read(self, kind: str, cell: Experiment, seed: int) -> dict[str, NDArray[Any]]:
-        """What was written of a kind."""
-        return _load(self._path(kind, cell, seed))
+    def read(self, kind: str, experiment: Experiment, seed: int) -> dict[str, NDArray[Any]]:
+        """Read the arrays of one stored result."""
+        return _load(self._path(kind, experiment, seed))
 
-    def write(self, kind: str, cell: Experiment, seed: int, arrays: dict[str, NDArray[Any]]) -> None:
-        _save(self._path(kind, cell, seed), arrays)
+    def write(self, kind: str, experiment: Experiment, seed: int, arrays: dict[str, NDArray[Any]]) -> None:
+        """Store the arrays of one result."""
+        _save(self._path(kind, experiment, seed), arrays)
 
-    def schedule(self, cell: Experiment, seeds: Sequence[int]) -> None:
-        """Compute the schedules of a cell that are missing, all seeds at once."""
-        todo = self.missing("schedule", cell, seeds)
-        if not todo:
+    def schedule(self, experiment: Experiment, seeds: Sequence[int]) -> None:
+        """Compute the missing schedules of an experiment, all seeds at once."""
+        missing = self.missing("schedule", experiment, seeds)
+        if not missing:
             return
-        simulation = Simulation(cell.scenario(self.rounds), cell.policy, todo)
+        simulation = Simulation(experiment.scenario(self.rounds), experiment.policy, missing)
         simulation.play()
         trace = simulation.trace
-        for r, seed in enumerate(todo):
+        for r, seed in enumerate(missing):
             arrays = {
                 "client": trace.client[r],
                 "punctual": trace.punctual[r],
@@ -124,22 +132,22 @@ class ResultStore:
                 "queue": trace.queue[r],
                 "quota": simulation.quota[r],
             }
-            _save(self._path("schedule", cell, seed), arrays)
+            _save(self._path("schedule", experiment, seed), arrays)
 
-    def result(self, cell: Experiment, seed: int) -> Result:
-        """One seed of a cell, with what was learned if it is there."""
-        kept = _load(self._path("schedule", cell, seed))
-        path = self._path("learned", cell, seed)
+    def result(self, experiment: Experiment, seed: int) -> Result:
+        """Read the results of one seed, including the learning curves if they are stored."""
+        schedule = _load(self._path("schedule", experiment, seed))
+        path = self._path("learned", experiment, seed)
         try:
             learned = Curves(weights=np.zeros((1, 0)), **_load(path)) if path.is_file() else None
-            return Result(learned=learned, **kept)
+            return Result(learned=learned, **schedule)
         except TypeError as error:
-            raise InputError(f"{cell.name}, seed {seed}: its files are not FedLane's ({error})") from error
+            raise InputError(f"{experiment.name}, seed {seed}: not a file written by FedLane ({error})") from error
 
-    def to_learn(self, wanted: Sequence[tuple[Experiment, int]]) -> Schedule:
-        """The schedules of many (cell, seed) as one, a replica each; all of one task, batch size and tau."""
-        results = [self.result(cell, seed) for cell, seed in wanted]
-        tasks = [_learning_task(cell, seed, self.rounds) for cell, seed in wanted]
+    def joint_schedule(self, wanted: Sequence[SeededExperiment]) -> Schedule:
+        """Join stored schedules into one, a replica each; all must have the same task, batch size and tau."""
+        results = [self.result(experiment, seed) for experiment, seed in wanted]
+        tasks = [_learning_task(experiment, seed, self.rounds) for experiment, seed in wanted]
         return Schedule(
             _joined(tasks),
             np.stack([result.client for result in results]),
@@ -147,61 +155,61 @@ class ResultStore:
             np.stack([result.delay_s for result in results]),
         )
 
-    def keep(self, wanted: Sequence[tuple[Experiment, int]], curves: Curves) -> None:
-        """Save what was learned, a replica of the curves for each (cell, seed)."""
-        for r, (cell, seed) in enumerate(wanted):
+    def save_curves(self, wanted: Sequence[SeededExperiment], curves: Curves) -> None:
+        """Save learning curves; replica r belongs to ``wanted[r]``."""
+        for r, (experiment, seed) in enumerate(wanted):
             arrays = {
                 "round": curves.round,
                 "clock_s": curves.clock_s[r : r + 1],
                 "accuracy": curves.accuracy[r : r + 1],
                 "loss": curves.loss[r : r + 1],
             }
-            _save(self._path("learned", cell, seed), arrays)
+            _save(self._path("learned", experiment, seed), arrays)
 
     def learn(
         self,
-        wanted: Sequence[tuple[Experiment, int]],
+        wanted: Sequence[SeededExperiment],
         device: str = "cpu",
         progress: Callable[[int, float], None] | None = None,
     ) -> None:
-        """Learn and keep."""
-        self.keep(wanted, learn(self.to_learn(wanted), device, progress))
+        """Learn from stored schedules as one batch, and save the curves."""
+        self.save_curves(wanted, learn(self.joint_schedule(wanted), device, progress))
 
 
-def batches(wanted: Iterable[tuple[Experiment, int]], most: int) -> list[list[tuple[Experiment, int]]]:
-    """(cell, seed) in groups that can be learned as replicas of one federation, each of at most ``most``."""
-    groups: dict[tuple[object, ...], list[tuple[Experiment, int]]] = {}
-    for cell, seed in wanted:
-        scenario = cell.scenario()
-        kind = (cell.task, scenario.learning, scenario.network.clients, scenario.network.channels)
-        groups.setdefault(kind, []).append((cell, seed))
-    return [group[first : first + most] for group in groups.values() for first in range(0, len(group), most)]
+def batches(wanted: Iterable[SeededExperiment], max_size: int) -> list[list[SeededExperiment]]:
+    """Group experiments that can be learned as replicas of one federation, at most ``max_size`` per group."""
+    groups: dict[tuple[object, ...], list[SeededExperiment]] = {}
+    for experiment, seed in wanted:
+        scenario = experiment.scenario()
+        kind = (experiment.task, scenario.learning, scenario.network.clients, scenario.network.channels)
+        groups.setdefault(kind, []).append((experiment, seed))
+    return [group[first : first + max_size] for group in groups.values() for first in range(0, len(group), max_size)]
 
 
-def _learning_task(cell: Experiment, seed: int, rounds: int) -> LearningTask:
-    return learning_task(prepare(cell.scenario(rounds), [seed]))
+def _learning_task(experiment: Experiment, seed: int, rounds: int) -> LearningTask:
+    return learning_task(prepare(experiment.scenario(rounds), [seed]))
 
 
 def _joined(tasks: Sequence[LearningTask]) -> LearningTask:
-    """Tasks of one replica each as one task of many."""
+    """Join tasks of one replica each into one task of many replicas."""
     first, specs = tasks[0], [task.mechanism for task in tasks]
-    spec = replace(
+    mechanism = replace(
         specs[0],
-        batch_size=np.concatenate([each.batch_size for each in specs]),
-        sample_rate=np.concatenate([each.sample_rate for each in specs]),
-        step_noise=np.concatenate([each.step_noise for each in specs]),
-        upload_noise=np.concatenate([each.upload_noise for each in specs]),
+        batch_size=np.concatenate([spec.batch_size for spec in specs]),
+        sample_rate=np.concatenate([spec.sample_rate for spec in specs]),
+        step_noise=np.concatenate([spec.step_noise for spec in specs]),
+        upload_noise=np.concatenate([spec.upload_noise for spec in specs]),
     )
     return replace(
         first,
-        mechanism=spec,
+        mechanism=mechanism,
         label_counts=np.concatenate([task.label_counts for task in tasks]),
         seeds=np.concatenate([task.seeds for task in tasks]),
     )
 
 
 def _save(path: Path, arrays: dict[str, NDArray[Any]]) -> None:
-    """Write a file as a whole, and its folder where there is none."""
+    """Write a file atomically, and create its folder if needed."""
     content = io.BytesIO()
     np.savez_compressed(content, allow_pickle=False, **arrays)
     try:
@@ -213,8 +221,8 @@ def _save(path: Path, arrays: dict[str, NDArray[Any]]) -> None:
 
 def _load(path: Path) -> dict[str, NDArray[Any]]:
     if not path.is_file():
-        raise InputError(f"{path} is not there: it has not been computed yet")
+        raise InputError(f"{path} does not exist: it has not been computed yet")
     try:
         return load_arrays(path)
     except READ_ERRORS as error:
-        raise InputError(f"{path} is damaged: remove it, and it is computed again ({error})") from error
+        raise InputError(f"{path} is damaged ({error}): remove it to compute it again") from error

@@ -1,11 +1,11 @@
-"""What the theorems promise beside what was measured, as panels and as a table: Theorems 4, 5 and 6."""
+"""Theorems 4, 5 and 6 compared with measurements, as panels and as a table."""
 
 import textwrap
 from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
-from fedlane.experiments.figures import LOOKS, label
+from fedlane.experiments.labels import FASHION_MNIST, LINE_STYLES, policy_label
 from fedlane.experiments.loss_gaps import (
     KIND,
     MeasuredLosses,
@@ -18,54 +18,58 @@ from fedlane.experiments.loss_gaps import (
     task_of,
 )
 from fedlane.experiments.regret_and_timing import REGRET_SEEDS, assignment_of, mean_rewards, promised_regret
-from fedlane.experiments.reproduce import FIGURES, PAPER, ReproductionPlan
-from fedlane.experiments.store import Experiment, ResultStore, batches
+from fedlane.experiments.reproduce import FIGURES, ReproductionPlan
+from fedlane.experiments.store import Experiment, ResultStore, SeededExperiment, batches
 from fedlane.intervals import student_interval
 from fedlane.records import FloatArray
 from fedlane.report.paper_figures import Line, Panel
 from fedlane.theory import Bound, gaps, pseudo_regret
 
 MLP_SEEDS = 5
-AT_ONCE = 30
-SHOWN = (PAPER[0], PAPER[2], PAPER[5])
-"""Whose regret is in the table: OM at V = 1 and 100, GMBA at V = 100."""
+BATCH_REPLICAS = 30
+"""Replicas whose losses are measured in one batch."""
+REGRET_POLICIES = ("mamab-om:V=1", "mamab-om:V=100", "mamab-gmba:V=100")
+"""Policies whose regret is in the table."""
 _TITLE_WIDTH = 50
 
 
-def _cells(plan: ReproductionPlan, setting: str) -> list[Experiment]:
-    cells = FIGURES["fig-convergence"].scheduled
-    return [cell for cell in cells if cell.setting == setting and cell.task in plan.tasks]
+def _measured_experiments(plan: ReproductionPlan, setting: str) -> list[Experiment]:
+    experiments = FIGURES["fig-convergence"].scheduled
+    return [experiment for experiment in experiments if experiment.setting == setting and experiment.task in plan.tasks]
 
 
-def _seeds(plan: ReproductionPlan, cell: Experiment) -> range:
-    """Ten for softmax, fewer for the MLP, whose gradients over all records take longer."""
-    return range(plan.learning_seeds if cell.setting != "base" else min(MLP_SEEDS, plan.learning_seeds))
+def _seeds(plan: ReproductionPlan, experiment: Experiment) -> range:
+    """Seeds to measure: fewer for the MLP, whose gradients over all records take longer than softmax's."""
+    return range(plan.learning_seeds if experiment.setting != "base" else min(MLP_SEEDS, plan.learning_seeds))
 
 
-def _wanted(plan: ReproductionPlan) -> Iterator[tuple[Experiment, int]]:
+def _wanted(plan: ReproductionPlan) -> Iterator[SeededExperiment]:
     for setting in ("softmax", "softmax-slow", "base"):
-        for cell in _cells(plan, setting):
-            yield from ((cell, seed) for seed in _seeds(plan, cell))
+        for experiment in _measured_experiments(plan, setting):
+            yield from ((experiment, seed) for seed in _seeds(plan, experiment))
 
 
-def to_measure(plan: ReproductionPlan, store: ResultStore) -> list[tuple[Experiment, int]]:
-    """The runs whose losses over all training records are still to be measured."""
+def to_measure(plan: ReproductionPlan, store: ResultStore) -> list[SeededExperiment]:
+    """Runs whose losses over all training records have not been measured yet."""
     if "fig-convergence" not in plan.figures:
         return []
-    return [(cell, seed) for cell, seed in _wanted(plan) if store.missing(KIND, cell, [seed])]
+    return [(experiment, seed) for experiment, seed in _wanted(plan) if store.missing(KIND, experiment, [seed])]
 
 
 def compute_convergence(plan: ReproductionPlan, store: ResultStore, progress: Callable[[str], None]) -> None:
-    """Measure what is missing; ``progress`` is told of each run that is done."""
-    for piece in batches(to_measure(plan, store), AT_ONCE):
+    """Measure the missing losses; ``progress`` is called with the experiment's name after each run."""
+    for piece in batches(to_measure(plan, store), BATCH_REPLICAS):
         measure(store, piece)
-        for cell, _ in piece:
-            progress(cell.name)
+        for experiment, _ in piece:
+            progress(experiment.name)
 
 
 def convergence_panels(plan: ReproductionPlan, store: ResultStore) -> list[Panel]:
-    """Theorem 5 on softmax at the paper's step and at one that it allows, Theorem 6 on the MLP, both constructed."""
-    if not _cells(plan, "base"):
+    """Theorem 5 on softmax at two learning rates, Theorem 6 on the MLP, and both in the constructed setting.
+
+    The first learning rate is the paper's; the second is small enough for the theorem's condition.
+    """
+    if not _measured_experiments(plan, "base"):
         return []
     panels = []
     for setting, y_label in (
@@ -74,103 +78,107 @@ def convergence_panels(plan: ReproductionPlan, store: ResultStore) -> list[Panel
         ("base", "|grad F(w(t))|^2"),
     ):
         lines, bounds = {}, []
-        for cell in _cells(plan, setting):
-            found = [measured(store, cell, seed) for seed in _seeds(plan, cell)]
-            least = _least(store, cell)
-            values = [each.square if least is None else each.loss - least for each in found]
-            lines[label(cell.policy)] = Line(found[0].round, np.stack(values), *LOOKS[cell.policy])
-            bounds += [_promised(store, cell, seed, each) for seed, each in enumerate(found)]
-        panels.append(Panel(_title(cell, bounds), "round", y_label, lines))
+        for experiment in _measured_experiments(plan, setting):
+            runs = [measured(store, experiment, seed) for seed in _seeds(plan, experiment)]
+            optimal = _optimal_loss(store, experiment)
+            values = [run.square if optimal is None else run.loss - optimal for run in runs]
+            lines[policy_label(experiment.policy)] = Line(
+                runs[0].round, np.stack(values), *LINE_STYLES[experiment.policy]
+            )
+            bounds += [_promised(store, experiment, seed, run) for seed, run in enumerate(runs)]
+        panels.append(Panel(_title(experiment, bounds), "round", y_label, lines))
     return [*panels, _constructed_panel()]
 
 
-def _least(store: ResultStore, cell: Experiment) -> float | None:
-    """The optimum's loss, where it can be computed."""
-    return optimum(store, cell.task).loss if cell.setting.startswith("softmax") else None
+def _optimal_loss(store: ResultStore, experiment: Experiment) -> float | None:
+    """Loss at the optimum, which can be computed for softmax only."""
+    return optimum(store, experiment.task).loss if experiment.setting.startswith("softmax") else None
 
 
-def _promised(store: ResultStore, cell: Experiment, seed: int, found: MeasuredLosses) -> Bound:
-    result, task = store.result(cell, seed), task_of(store, cell, seed)
+def _promised(store: ResultStore, experiment: Experiment, seed: int, losses: MeasuredLosses) -> Bound:
+    result, task = store.result(experiment, seed), task_of(store, experiment, seed)
     present = participation(result.punctual, result.client, len(result.quota))
-    return promised(task, present, found, _least(store, cell))
+    return promised(task, present, losses, _optimal_loss(store, experiment))
 
 
-def _title(cell: Experiment, bounds: Sequence[Bound]) -> str:
-    learning = cell.scenario().learning
-    theorem = 6 if cell.setting == "base" else 5
+def _title(experiment: Experiment, bounds: Sequence[Bound]) -> str:
+    learning = experiment.scenario().learning
+    theorem = 6 if experiment.setting == "base" else 5
     head = f"{learning.model}, eta {learning.learning_rate:g}"
-    return "\n".join([head, *textwrap.wrap(f"Theorem {theorem} {_verdict(bounds)}", _TITLE_WIDTH)])
+    return "\n".join([head, *textwrap.wrap(f"Theorem {theorem}: {_bound_text(bounds)}", _TITLE_WIDTH)])
 
 
-def _verdict(bounds: Sequence[Bound]) -> str:
-    """What bounds of several runs say, or in how many they say nothing and why in the first of those."""
-    empty = [bound for bound in bounds if bound.vacuous is not None]
-    if not empty:
-        return f"promises at most {_shown([bound.value for bound in bounds])}"
-    return f"says nothing in {len(empty)} of {len(bounds)} runs: in the first, {empty[0].vacuous}"
+def _bound_text(bounds: Sequence[Bound]) -> str:
+    """Range of the bounds of several runs; if some are vacuous, how many and the reason in the first of them."""
+    vacuous = [bound for bound in bounds if bound.vacuous is not None]
+    if not vacuous:
+        return f"at most {_shown([bound.value for bound in bounds])}"
+    return f"vacuous in {len(vacuous)} of {len(bounds)} runs; in the first, {vacuous[0].vacuous}"
 
 
 def _constructed_panel() -> Panel:
-    found = constructed()
-    x = np.arange(1.0, len(found.gap) + 1)
+    run = constructed()
+    x = np.arange(1.0, len(run.gap) + 1)
     lines = {
-        "F(w(t)) - F(w*)": Line(x, np.maximum(found.gap, 1e-7)[None], 0),
-        "Theorem 5": Line(x, found.convex[None], 0, 2),
-        "mean |grad F|^2": Line(x, found.squares[None], 1),
-        "Theorem 6": Line(x, found.nonconvex[None], 1, 2),
+        "F(w(t)) - F(w*)": Line(x, np.maximum(run.gap, 1e-7)[None], 0),
+        "Theorem 5": Line(x, run.convex[None], 0, 2),
+        "mean |grad F|^2": Line(x, run.squares[None], 1),
+        "Theorem 6": Line(x, run.nonconvex[None], 1, 2),
     }
     return Panel("Constructed: equal labels, no noise, all there", "round", "measured and promised", lines, log=True)
 
 
 def theorem_table(plan: ReproductionPlan, store: ResultStore) -> str:
-    """The theorems' own quantities from the runs, what was measured, and what is promised, as Markdown."""
-    rows: list[tuple[str, ...]] = [("theorem", "run", "its own figures", "measured", "promised"), ("---",) * 5]
-    rows += [_regret_row(plan, store, policy) for policy in SHOWN if "fashion-mnist" in plan.tasks]
+    """Markdown table: the quantities that enter each theorem, the measured value, and the bound."""
+    rows: list[tuple[str, ...]] = [("theorem", "run", "quantities in the bound", "measured", "bound"), ("---",) * 5]
+    rows += [_regret_row(plan, store, policy) for policy in REGRET_POLICIES if FASHION_MNIST in plan.tasks]
     for setting in ("softmax", "softmax-slow", "base"):
-        rows += [_convergence_row(plan, store, cell) for cell in _cells(plan, setting)]
-    found = constructed()
+        rows += [_convergence_row(plan, store, experiment) for experiment in _measured_experiments(plan, setting)]
+    run = constructed()
     for theorem, what, values, bound in (
-        ("5", "F - F*", found.gap, found.convex),
-        ("6", "mean squared gradient", found.squares, found.nonconvex),
+        ("5", "F - F*", run.gap, run.convex),
+        ("6", "mean squared gradient", run.squares, run.nonconvex),
     ):
-        own, most = f"{len(values)} rounds", f"promises at most {bound[-1]:.3g}"
-        rows.append((theorem, "constructed", own, f"{what} {values[-1]:.3g}", most))
-    return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in rows)
+        measured_value, bound_text = f"{what} {values[-1]:.3g}", f"at most {bound[-1]:.3g}"
+        rows.append((theorem, "constructed", f"{len(values)} rounds", measured_value, bound_text))
+    return "\n".join("| " + " | ".join(text.replace("|", "\\|") for text in row) + " |" for row in rows)
 
 
 def _regret_row(plan: ReproductionPlan, store: ResultStore, policy: str) -> tuple[str, ...]:
-    cell = Experiment("fashion-mnist", policy)
-    results = {seed: store.result(cell, seed) for seed in plan.seeds(cell)[:REGRET_SEEDS]}
-    found = [gaps(mean_rewards(cell, seed)) for seed in results]
-    regret = [pseudo_regret(mean_rewards(cell, s), assignment_of(r))[-1] for s, r in results.items()]
-    promises = [promised_regret(cell, seed, result) for seed, result in results.items()]
+    experiment = Experiment(FASHION_MNIST, policy)
+    results = {seed: store.result(experiment, seed) for seed in plan.seeds(experiment)[:REGRET_SEEDS]}
+    run_gaps = [gaps(mean_rewards(experiment, seed)) for seed in results]
+    regret = [pseudo_regret(mean_rewards(experiment, s), assignment_of(r))[-1] for s, r in results.items()]
+    promises = [promised_regret(experiment, seed, result) for seed, result in results.items()]
     bounds = [Bound(float(promise.bound[-1]), promise.vacuous) for promise in promises]
-    own = (
-        f"Delta_min {_range([gap.smallest for gap in found])}, Delta_max {_range([gap.largest for gap in found])}, "
+    quantities = (
+        f"Delta_min {_range([gap.smallest for gap in run_gaps])}, "
+        f"Delta_max {_range([gap.largest for gap in run_gaps])}, "
         f"largest queue {_range([float(result.queue.max()) for result in results.values()])}"
     )
-    return "4", f"Fashion-MNIST, {label(policy)}", own, f"regret {_shown(regret)}", _verdict(bounds)
+    return "4", f"Fashion-MNIST, {policy_label(policy)}", quantities, f"regret {_shown(regret)}", _bound_text(bounds)
 
 
-def _convergence_row(plan: ReproductionPlan, store: ResultStore, cell: Experiment) -> tuple[str, ...]:
-    seeds = _seeds(plan, cell)
-    found = [measured(store, cell, seed) for seed in seeds]
-    bounds = [_promised(store, cell, seed, each) for seed, each in zip(seeds, found, strict=True)]
-    least, learning = _least(store, cell), cell.scenario().learning
-    most = [float(store.result(cell, seed).share().max()) for seed in seeds]
-    own = f"lambda {_range([each.smoothness for each in found])}, P_max {_range(most)}"
-    if least is not None:
-        own += f", max distance to w* {_range([float(each.distance.max()) for each in found])}, F(w*) {least:.4f}"
-        measured_value = f"F - F* {_shown([float(each.loss[-1]) - least for each in found])}"
+def _convergence_row(plan: ReproductionPlan, store: ResultStore, experiment: Experiment) -> tuple[str, ...]:
+    seeds = _seeds(plan, experiment)
+    runs = [measured(store, experiment, seed) for seed in seeds]
+    bounds = [_promised(store, experiment, seed, run) for seed, run in zip(seeds, runs, strict=True)]
+    optimal, learning = _optimal_loss(store, experiment), experiment.scenario().learning
+    participation_max = [float(store.result(experiment, seed).share().max()) for seed in seeds]
+    quantities = f"lambda {_range([run.smoothness for run in runs])}, P_max {_range(participation_max)}"
+    if optimal is not None:
+        distances = [float(run.distance.max()) for run in runs]
+        quantities += f", max distance to w* {_range(distances)}, F(w*) {optimal:.4f}"
+        measured_value = f"F - F* {_shown([float(run.loss[-1]) - optimal for run in runs])}"
     else:
-        steps = learning.local_iterations  # a round's steps, each about as long as the first
-        measured_value = f"{steps} |grad F|^2, mean over rounds {_shown([steps * each.squares for each in found])}"
-    run = f"{learning.model}, eta {learning.learning_rate:g}, {label(cell.policy)}"
-    return "6" if least is None else "5", run, own, measured_value, _verdict(bounds)
+        steps = learning.local_iterations  # the gradients of a round's steps are about as long as the first
+        measured_value = f"{steps} |grad F|^2, mean over rounds {_shown([steps * run.squares for run in runs])}"
+    name = f"{learning.model}, eta {learning.learning_rate:g}, {policy_label(experiment.policy)}"
+    return "6" if optimal is None else "5", name, quantities, measured_value, _bound_text(bounds)
 
 
 def _shown(values: Sequence[float]) -> str:
-    """Mean and interval; the value alone where there is one."""
+    """Mean and 95% interval; a single value alone."""
     low, mean, high = student_interval(np.asarray(values, np.float64))
     return f"{mean:.3g}" if len(values) == 1 else f"{mean:.3g} [{low:.3g}, {high:.3g}]"
 

@@ -1,8 +1,9 @@
 """The scheduling problem as a Gymnasium environment, ``FedLane/Scheduling-v0`` (extra `gym`).
 
-import gymnasium, fedlane.gym
-one = gymnasium.make("FedLane/Scheduling-v0", scenario="paper-fmnist")
-many = gymnasium.make_vec("FedLane/Scheduling-v0", num_envs=64, vectorization_mode="vector_entry_point")
+Examples:
+    >>> import gymnasium, fedlane.gym
+    >>> single = gymnasium.make("FedLane/Scheduling-v0", scenario="paper-fmnist")
+    >>> vector = gymnasium.make_vec("FedLane/Scheduling-v0", num_envs=64, vectorization_mode="vector_entry_point")
 """
 
 from fedlane.validate import InputError
@@ -13,8 +14,8 @@ except ModuleNotFoundError as error:
     raise InputError("fedlane.gym needs the extra gym: pip install 'fedlane[gym]'") from error
 
 from fedlane.gym.environment import SchedulingEnv
+from fedlane.gym.episode import Episode, matched
 from fedlane.gym.memory import FEATURES, empty_memory, observation, remember
-from fedlane.gym.rounds import Episode, matched
 from fedlane.gym.vector import SchedulingVectorEnv
 
 ID = "FedLane/Scheduling-v0"

@@ -1,4 +1,4 @@
-"""One network as a Gymnasium environment."""
+"""A single network as a Gymnasium environment."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -8,8 +8,8 @@ import numpy as np
 from gymnasium.spaces import Box
 from numpy.typing import NDArray
 
+from fedlane.gym.episode import Episode, EpisodeTerms, Outcome
 from fedlane.gym.memory import FEATURES
-from fedlane.gym.rounds import Episode, EpisodeTerms, Outcome
 from fedlane.scenario import Scenario
 from fedlane.validate import InputError
 
@@ -19,11 +19,28 @@ LARGEST_SEED = 2**31
 
 
 class SchedulingEnv(gymnasium.Env[Observation, Action]):
-    """An action scores every pair, (U, N) from -1 to 1; an episode is a scenario's rounds on one network.
+    """Scheduling on one network; an episode is the rounds of a scenario.
 
-    ``reset(seed=s)`` is the network of seed s; without a seed the next one is drawn, from ``networks`` if given.
-    ``info`` has the round's ``delay_s``, the ``clock_s`` so far, the ``assignment`` that the scores became, who was
-    ``punctual``, and the network's ``seed``.
+    An action is a score from -1 to 1 for every client-channel pair (U, N). An observation has shape (U, N, F), with
+    values from 0 to 1 (see `FEATURES`). ``info`` holds the round's ``delay_s``, the simulated time ``clock_s``, the
+    ``assignment`` made from the scores (U,), whether each client was ``punctual`` (U,), and the network's ``seed``.
+
+    Args:
+        scenario: The scenario, or the name of a preset or path of a TOML file.
+        rounds: Rounds of an episode; None for the scenario's.
+        V: Weight of time against queues in the reward.
+        quota_slack: Share by which the quotas are reduced, from 0 to less than 1.
+        networks: Seeds that networks are drawn from; None for all seeds.
+        render_mode: "ansi" or None.
+
+    Raises:
+        InputError: An argument is out of bounds, or the scenario is not valid.
+
+    Examples:
+        >>> env = SchedulingEnv("quickstart", rounds=10)
+        >>> observation, info = env.reset(seed=3)
+        >>> observation.shape
+        (10, 4, 8)
     """
 
     metadata: dict[str, Any] = {"render_modes": ["ansi"], "render_fps": 4}  # noqa: RUF012 (as the base declares it)
@@ -48,15 +65,17 @@ class SchedulingEnv(gymnasium.Env[Observation, Action]):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Observation, dict[str, Any]]:
+        """Start an episode on the network of ``seed``; without a seed, on a network that is drawn at random."""
         super().reset(seed=seed)
         network = drawn_network(self.np_random, self.networks) if seed is None else seed
         self.episode, self._last = Episode(self.terms, [network]), None
         return self.episode.observe()[0], {"seed": network, "clock_s": 0.0}
 
     def step(self, action: Action) -> tuple[Observation, float, bool, bool, dict[str, Any]]:
+        """Play one round with the matching of the scores ``action`` (U, N)."""
         episode = self.episode
         if episode is None or episode.finished:
-            raise gymnasium.error.ResetNeeded("call reset before the first step, and after the last")
+            raise gymnasium.error.ResetNeeded("call reset before the first step and after the last step of an episode")
         self._last = outcome = episode.play(checked_action(action, self.terms.shape)[None])
         info = {
             "delay_s": float(outcome.delay_s[0]),
@@ -68,10 +87,10 @@ class SchedulingEnv(gymnasium.Env[Observation, Action]):
         return episode.observe()[0], float(outcome.reward[0]), False, episode.finished, info
 
     def render(self) -> str | None:
-        """The last round in a line a client."""
+        """Return the last round as text, one line per assigned client; None if the render mode is not "ansi"."""
         if self.render_mode != "ansi" or self.episode is None:
             return None
-        lines = [f"round {self.episode.round}, {self.episode.clock_s[0]:.1f} s on the air"]
+        lines = [f"round {self.episode.round}, {self.episode.clock_s[0]:.1f} s of simulated time"]
         if (last := self._last) is not None:
             for client in np.flatnonzero(last.assignment[0] >= 0):
                 late = "" if last.punctual[0, client] else " late"
@@ -81,7 +100,7 @@ class SchedulingEnv(gymnasium.Env[Observation, Action]):
 
 
 def spaces(terms: EpisodeTerms) -> tuple[Any, Any]:
-    """Of observations, (U, N, F) from 0 to 1, and of actions, (U, N) from -1 to 1."""
+    """Return the spaces of observations (U, N, F), from 0 to 1, and of actions (U, N), from -1 to 1."""
     return (
         Box(0.0, 1.0, (*terms.shape, len(FEATURES)), np.float32),
         Box(-1.0, 1.0, terms.shape, np.float32),
@@ -89,20 +108,21 @@ def spaces(terms: EpisodeTerms) -> tuple[Any, Any]:
 
 
 def checked_networks(networks: Sequence[int] | None) -> tuple[int, ...] | None:
+    """Return the seeds of the networks to draw from; None for all."""
     if networks is None:
         return None
     if len(networks) == 0 or min(networks) < 0:
-        raise InputError(f"networks must be seeds of at least 0, at least one, got {list(networks)}")
+        raise InputError(f"networks must be one or more seeds of at least 0, got {list(networks)}")
     return tuple(networks)
 
 
 def drawn_network(rng: np.random.Generator, networks: tuple[int, ...] | None) -> int:
-    """The next network's seed, from those given or from all."""
+    """Draw the seed of a network, from ``networks`` if given."""
     return int(rng.integers(LARGEST_SEED)) if networks is None else networks[int(rng.integers(len(networks)))]
 
 
 def checked_action(action: NDArray[Any], shape: tuple[int, ...]) -> NDArray[np.float64]:
-    """Scores as doubles."""
+    """Return the scores in double precision, or raise an `InputError` if their shape is wrong."""
     scores = np.asarray(action, np.float64)
     if scores.shape != shape:
         raise InputError(f"an action must have shape {shape}, got {scores.shape}")

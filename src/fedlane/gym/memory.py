@@ -1,7 +1,7 @@
-"""What an agent sees: the base station's memory as numbers from 0 to 1 for every client-channel pair.
+"""The memory of past rounds, and the observations made from it: numbers from 0 to 1 for every client-channel pair.
 
-The memory is a policy's state, so that an agent trained here runs as a policy anywhere: `empty_memory` is its
-`init`, `remember` its `update`, and `observation` what its `select` looks at.
+The memory has the form of a policy's state, so a trained agent can run as a policy: `empty_memory` is its `init`,
+`remember` its `update`, and `observation` the input of its `select`.
 """
 
 import numpy as np
@@ -12,17 +12,22 @@ from fedlane.scheduling.estimates import empty_statistics, mean, record
 from fedlane.scheduling.queues import updated_queues
 
 FEATURES = ("reward", "success", "count", "last", "queue", "quota", "available", "round")
-"""The last axis of an observation, each from 0 to 1.
+"""The last axis of an observation; every feature is from 0 to 1.
 
-Of the pair: `reward`, its mean of max(1 - d / d_max, 0), and `success`, its share of tries in time, both 0 if never
-tried; `count` = n / (n + 10) for n tries; `last` = min(d / d_max, 1) of its last delay d, 0 if never tried.
-Of the client: `queue` = Q / (Q + 1); `quota`, the share of rounds that it must reach; `available`, 1 or 0.
-Of all: `round` = t / rounds.
+Per pair, with delay d and deadline d_max: `reward`, the mean of max(1 - d / d_max, 0); `success`, the share of uploads
+that met the deadline; `count` = n / (n + 10) for n uploads; `last` = min(d / d_max, 1) of the last upload. All are 0
+before the first upload. Per client: `queue` = Q / (Q + 1); `quota`, the share of rounds in which it must be punctual;
+`available`, 1 or 0. For all: `round` = t / rounds.
 """
 
 
 def empty_memory(problem: Problem, quota: FloatArray) -> State:
-    """Nothing seen yet; ``quota`` (R, U) as it is to be served."""
+    """Return the memory before the first round.
+
+    Args:
+        problem: The scheduling problem.
+        quota: Share of rounds in which each client must be punctual (R, U), slack included.
+    """
     return {
         **empty_statistics(problem),
         "last": np.zeros((problem.replicas, problem.clients, problem.channels)),
@@ -34,7 +39,7 @@ def empty_memory(problem: Problem, quota: FloatArray) -> State:
 
 
 def remember(memory: State, feedback: Feedback) -> State:
-    """The memory after a round; its arrays are used again."""
+    """Return the memory after a round. The arrays of ``memory`` are modified."""
     pair = record(memory, feedback, memory["deadline_s"])
     replica, client, _ = pair
     share = feedback.delays.total_s[replica, client] / memory["deadline_s"][replica]
@@ -43,14 +48,23 @@ def remember(memory: State, feedback: Feedback) -> State:
 
 
 def observation(memory: State, round: int, available: BoolArray) -> NDArray[np.float32]:
-    """(R, U, N, F) for round ``round`` with the `available` clients (R, U)."""
+    """Return the observation before a round.
+
+    Args:
+        memory: The memory of past rounds.
+        round: Index of the round.
+        available: Whether each client may be selected (R, U).
+
+    Returns:
+        Features (R, U, N, F) in the order of `FEATURES`.
+    """
     count, queue = memory["count"], memory["queue"]
-    seen = np.empty((*count.shape, len(FEATURES)), np.float32)
-    seen[..., 0] = mean(memory["reward"], count)
-    seen[..., 1] = mean(memory["success"], count)
-    seen[..., 2] = count / (count + 10.0)
-    seen[..., 3] = memory["last"]
-    for feature, of_client in ((4, queue / (queue + 1.0)), (5, memory["quota"]), (6, available)):
-        seen[..., feature] = of_client[..., None]
-    seen[..., 7] = (round / memory["rounds"])[:, None, None]
-    return seen
+    features = np.empty((*count.shape, len(FEATURES)), np.float32)
+    features[..., 0] = mean(memory["reward"], count)
+    features[..., 1] = mean(memory["success"], count)
+    features[..., 2] = count / (count + 10.0)
+    features[..., 3] = memory["last"]
+    for index, values in ((4, queue / (queue + 1.0)), (5, memory["quota"]), (6, available)):
+        features[..., index] = values[..., None]
+    features[..., 7] = (round / memory["rounds"])[:, None, None]
+    return features

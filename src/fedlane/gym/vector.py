@@ -1,4 +1,4 @@
-"""Many networks as one Gymnasium vector environment: its sub-environments are FedLane's replicas."""
+"""Many networks as one Gymnasium vector environment, whose sub-environments are FedLane's replicas."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -11,7 +11,7 @@ from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 
 from fedlane.gym.environment import Action, Observation, checked_action, checked_networks, drawn_network, spaces
-from fedlane.gym.rounds import Episode, EpisodeTerms
+from fedlane.gym.episode import Episode, EpisodeTerms
 from fedlane.scenario import Scenario
 from fedlane.validate import InputError, at_least
 
@@ -19,10 +19,28 @@ BoolVector = NDArray[np.bool_]
 
 
 class SchedulingVectorEnv(VectorEnv[Observation, Action, NDArray[Any]]):
-    """``num_envs`` networks in step, each as `SchedulingEnv` would play it.
+    """``num_envs`` networks that advance together, each with the results of `SchedulingEnv`.
 
-    ``reset(seed=s)`` is the networks s, s + 1, ...; a list names each. All episodes end together, and the step after
-    that begins the next ones, whatever its action (Gymnasium's NEXT_STEP).
+    All episodes end together. The step after the last one starts new episodes and ignores its action (Gymnasium's
+    `AutoresetMode.NEXT_STEP`).
+
+    Args:
+        num_envs: Number of networks.
+        scenario: The scenario, or the name of a preset or path of a TOML file.
+        rounds: Rounds of an episode; None for the scenario's.
+        V: Weight of time against queues in the reward.
+        quota_slack: Share by which the quotas are reduced, from 0 to less than 1.
+        networks: Seeds that networks are drawn from; None for all seeds.
+        render_mode: Not supported; None.
+
+    Raises:
+        InputError: An argument is out of bounds, or the scenario is not valid.
+
+    Examples:
+        >>> envs = SchedulingVectorEnv(3, "quickstart", rounds=10)
+        >>> observation, info = envs.reset(seed=5)
+        >>> info["seed"].tolist()
+        [5, 6, 7]
     """
 
     metadata: dict[str, Any] = {  # noqa: RUF012 (as the base declares it)
@@ -54,20 +72,22 @@ class SchedulingVectorEnv(VectorEnv[Observation, Action, NDArray[Any]]):
     def reset(
         self, *, seed: int | Sequence[int | None] | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Observation, dict[str, Any]]:
+        """Start new episodes, on the networks ``seed``, ``seed`` + 1, ..., or one seed each; None draws at random."""
         seeds: Sequence[int | None] = [None] * self.num_envs if seed is None else seed  # type: ignore[assignment]
         if isinstance(seed, int | np.integer):
             seeds = [int(seed) + k for k in range(self.num_envs)]
         if len(seeds) != self.num_envs:
             raise InputError(f"seed must be one number or {self.num_envs}, got {len(seeds)}")
         networks = []
-        for k, one in enumerate(seeds):
-            if one is not None:
-                self._streams[k] = np_random(one)[0]
-            networks.append(drawn_network(self._streams[k], self.networks) if one is None else one)
+        for k, network in enumerate(seeds):
+            if network is not None:
+                self._streams[k] = np_random(network)[0]
+            networks.append(drawn_network(self._streams[k], self.networks) if network is None else network)
         self.episode = Episode(self.terms, networks)
         return self.episode.observe(), self._info({"seed": np.array(networks), "clock_s": np.zeros(self.num_envs)})
 
     def step(self, actions: Action) -> tuple[Observation, NDArray[Any], BoolVector, BoolVector, dict[str, Any]]:
+        """Play one round in every network with the scores ``actions`` (num_envs, U, N)."""
         episode = self.episode
         if episode is None:
             raise gymnasium.error.ResetNeeded("call reset before the first step")
@@ -87,5 +107,5 @@ class SchedulingVectorEnv(VectorEnv[Observation, Action, NDArray[Any]]):
         return episode.observe(), outcome.reward, never, ended, self._info(info)
 
     def _info(self, values: dict[str, Any]) -> dict[str, Any]:
-        """As Gymnasium's own vector environments do: beside each value, which sub-environments gave one."""
+        """Return ``values`` with a mask for each, as Gymnasium's vector environments do."""
         return {**values, **{f"_{key}": np.ones(self.num_envs, np.bool_) for key in values}}

@@ -62,7 +62,7 @@ class FederationBatch:
         ValueError: If the mechanism does not fit the data, or adds noise without a clip norm.
         InputError: If the device is unknown or unavailable.
 
-    Example:
+    Examples:
         >>> import numpy as np
         >>> from fedlane.learning.datasets import load_dataset
         >>> from fedlane.learning.models import make_model

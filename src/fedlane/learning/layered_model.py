@@ -95,11 +95,8 @@ class LayeredModel(Model):
         )
         x = batch.x.flatten(2)
         hidden = torch.bmm(x, first.transpose(1, 2))
-        tensors = (
-            *(hidden, bias, second, out_bias, bias_into, second_into, out_into),
-            *(batch.targets, squares, scale),
-        )
-        arrays = [tensor.numpy() for tensor in tensors]
+        layer_tensors = hidden, bias, second, out_bias, bias_into, second_into, out_into
+        arrays = [tensor.numpy() for tensor in (*layer_tensors, batch.targets, squares, scale)]
         mlp_tail(*arrays, float("inf") if clip_norm is None else clip_norm)  # type: ignore[call-arg, arg-type]
         first_into.baddbmm_(hidden.transpose(1, 2), x, alpha=-1.0)
 

@@ -1,8 +1,9 @@
-"""The privacy plane: what each upload costs its client."""
+"""The privacy plane: mechanisms, calibration, accounting and ledgers."""
 
-from fedlane.privacy.accountant import Spent, Terms, epsilon_curve, spent
-from fedlane.privacy.calibrate import account, calibrate
+from fedlane.privacy.accountant import Spent, Terms, account, epsilon_curve, spent
+from fedlane.privacy.calibrate import calibrate
 from fedlane.privacy.mechanism import make_mechanism, released_histogram
+from fedlane.privacy.mechanisms import mechanism_of
 
 __all__ = [
     "Spent",
@@ -11,6 +12,7 @@ __all__ = [
     "calibrate",
     "epsilon_curve",
     "make_mechanism",
+    "mechanism_of",
     "released_histogram",
     "spent",
 ]

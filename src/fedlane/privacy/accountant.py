@@ -1,4 +1,4 @@
-"""What a client has spent after some uploads: from the same record that says how it trains."""
+"""Privacy accounting for clients: the terms that each agreed to, and what it has spent after a number of uploads."""
 
 import math
 from dataclasses import asdict, dataclass
@@ -8,22 +8,41 @@ from typing import Any
 import numpy as np
 
 from fedlane.cache import remembered
-from fedlane.privacy.calibrate import account, loss_distribution, resolution
-from fedlane.privacy.gaussian import gaussian_epsilon
-from fedlane.privacy.paper import PaperLeakage, composed_gaussian, formula_6
+from fedlane.privacy.composition import account
+from fedlane.privacy.mechanisms import mechanism_of
+from fedlane.privacy.paper import formula_6
 from fedlane.records import FloatArray, IntArray, MechanismSpec
 from fedlane.validate import InputError
 
-EVERY = 256
-"""Up to so many uploads every count has its own figure; further on, one count in a hundred, taken upwards."""
+__all__ = ["Spent", "Terms", "account", "epsilon_curve", "spent"]
+
+EXACT_UPLOADS = 256
+"""Every upload count up to this one is computed; larger counts are spaced 1% apart."""
 
 
 @dataclass(frozen=True)
 class Terms:
-    """What one client agreed to for one data set, and how it trains on it: all that accounting needs."""
+    """The terms that one client agreed to for one data set, and how it trains on it: all that accounting needs.
+
+    Attributes:
+        mechanism: Name of the mechanism, "paper" or "rigorous".
+        sample_rate: Probability that a record is in a step's sample.
+        local_iterations: Training steps of one upload.
+        step_noise: Noise of each step, in multiples of the clip norm C; 0 for none.
+        upload_noise: Noise of each upload, in multiples of eta C / b; 0 for none.
+        epsilon: Agreed epsilon, per round (paper) or over all uploads (rigorous).
+        delta: Agreed delta.
+        max_uploads: Number of uploads that the budget covers.
+        histogram_noise: Noise of the label-histogram release, in records; 0 if there is none.
+
+    Examples:
+        >>> terms = Terms("rigorous", sample_rate=0.01, local_iterations=5, step_noise=0.9, upload_noise=0.0,
+        ...               epsilon=8.0, delta=1e-5, max_uploads=300, histogram_noise=10.0)
+        >>> spent(terms, 100).epsilon < 8.0
+        True
+    """
 
     mechanism: str
-    """paper or rigorous."""
     sample_rate: float
     local_iterations: int
     step_noise: float
@@ -35,7 +54,13 @@ class Terms:
 
     @classmethod
     def of(cls, spec: MechanismSpec, replica: int, client: int) -> "Terms":
-        """One client's terms."""
+        """Return the terms of one client.
+
+        Args:
+            spec: The mechanism of all clients.
+            replica: Index of the replica.
+            client: Index of the client.
+        """
         at = replica, client
         return cls(
             mechanism=spec.name,
@@ -51,140 +76,95 @@ class Terms:
 
     @classmethod
     def from_values(cls, values: dict[str, Any]) -> "Terms":
-        """From a ledger's plain values; anything else is an `InputError`."""
+        """Return terms from the plain values of a ledger.
+
+        Raises:
+            InputError: A value is missing, unknown, of the wrong type or out of bounds.
+        """
         try:
-            made = cls(**values)
-            numbers = [made.sample_rate, made.step_noise, made.upload_noise, made.epsilon, made.delta]
-            whole = [made.local_iterations, made.max_uploads]
-            sound = all(math.isfinite(n) and n >= 0 for n in [*numbers, made.histogram_noise])
-            sound &= all(type(n) is int and n >= 1 for n in whole) and 0 < made.sample_rate <= 1
-            sound &= made.mechanism in ("paper", "rigorous") and 0 < made.delta < 1 and made.epsilon > 0
-            sound &= (made.step_noise if made.mechanism == "rigorous" else made.upload_noise) > 0
-        except TypeError as error:
-            raise InputError(f"these are no terms of a client: {error}") from None
-        if not sound:
-            raise InputError("these are no terms of a client: a value is out of bounds")
-        return made
+            terms = cls(**values)
+            mechanism = mechanism_of(terms.mechanism)
+            numbers = [terms.sample_rate, terms.step_noise, terms.upload_noise, terms.epsilon, terms.delta]
+            counts = [terms.local_iterations, terms.max_uploads]
+            valid = all(math.isfinite(number) and number >= 0 for number in [*numbers, terms.histogram_noise])
+            valid &= all(type(count) is int and count >= 1 for count in counts) and 0 < terms.sample_rate <= 1
+            valid &= mechanism.has_ledger and 0 < terms.delta < 1 and terms.epsilon > 0
+            valid &= mechanism.noise(terms.step_noise, terms.upload_noise) > 0
+        except (TypeError, InputError) as error:
+            raise InputError(f"invalid client terms: {error}") from None
+        if not valid:
+            raise InputError("invalid client terms: a value is out of bounds")
+        return terms
 
     def values(self) -> dict[str, Any]:
-        """As plain values, for a ledger."""
+        """Return the terms as plain values, for a ledger."""
         return asdict(self)
 
 
 @dataclass(frozen=True)
 class Spent:
-    """A client's privacy after some uploads."""
+    """The privacy that a client has spent after a number of uploads.
+
+    Attributes:
+        uploads: Number of uploads.
+        epsilon: rigorous: a tight upper bound. paper: a lower bound on what leaks (no upper bound is known).
+        epsilon_paper: Epsilon by the paper's formula (6), from the epsilon of one upload.
+        epsilon_composed: Epsilon of Gaussian rounds that are each exactly (epsilon, delta)-DP, tightly composed (paper
+            only; 0 otherwise).
+    """
 
     uploads: int
     epsilon: float
-    """rigorous: an upper bound, tight; paper: a lower bound of what it leaks (no upper bound is known)."""
     epsilon_paper: float
-    """By the paper's formula (6) from the epsilon of one upload."""
     epsilon_composed: float
-    """What uploads that are each exactly (epsilon, delta)-DP Gaussian rounds spend together; for paper only."""
 
 
 def spent(terms: Terms, uploads: int) -> Spent:
-    """What ``uploads`` uploads under these terms have spent."""
+    """Return what a client has spent.
+
+    Args:
+        terms: The client's terms.
+        uploads: Number of uploads, at least 0.
+    """
+    mechanism = mechanism_of(terms.mechanism)
     return Spent(
         uploads=uploads,
-        epsilon=epsilon_after(terms, uploads),
-        epsilon_paper=float(formula_6(one_upload(terms), terms.delta, uploads)),
-        epsilon_composed=composed_gaussian(terms.epsilon, terms.delta, uploads)
-        if terms.mechanism == "paper" and uploads
-        else 0.0,
-    )
-
-
-def epsilon_after(terms: Terms, uploads: int) -> float:
-    """Epsilon after some uploads (see `Spent.epsilon`), on its own."""
-    if terms.mechanism == "paper":
-        return PaperLeakage(terms.upload_noise, terms.sample_rate, terms.local_iterations).epsilon(terms.delta, uploads)
-    steps = uploads * terms.local_iterations
-    return account(
-        terms.step_noise,
-        terms.sample_rate,
-        steps,
-        terms.delta,
-        histogram_noise=terms.histogram_noise,
-        interval=resolution(terms.epsilon),
-    )
-
-
-def one_upload(terms: Terms) -> float:
-    """The epsilon of a single upload: as claimed (paper), or tight (rigorous)."""
-    if terms.mechanism == "paper":
-        return terms.epsilon
-    return account(
-        terms.step_noise,
-        terms.sample_rate,
-        terms.local_iterations,
-        terms.delta,
-        interval=resolution(terms.epsilon),
+        epsilon=mechanism.epsilon_after(terms, uploads),
+        epsilon_paper=float(formula_6(mechanism.epsilon_per_upload(terms), terms.delta, uploads)),
+        epsilon_composed=mechanism.epsilon_composed(terms, uploads),
     )
 
 
 def epsilon_curve(terms: Terms, uploads: int) -> FloatArray:
-    """Epsilon after 0, 1, ... ``uploads`` uploads, (uploads + 1,), cached; it never falls.
+    """Return epsilon after 0, 1, ... ``uploads`` uploads, from the user's cache if it was computed before.
 
-    Where only one count in a hundred is computed, the others take the next one up (rigorous) or down (paper), so that
-    bounds stay bounds.
+    Above 256 uploads, only counts that are 1% apart are computed. The counts in between take the next larger one's
+    epsilon (upper bounds) or the next smaller one's (lower bounds), so bounds remain bounds.
+
+    Args:
+        terms: The client's terms.
+        uploads: Largest number of uploads.
+
+    Returns:
+        Epsilons of shape (uploads + 1,), which never decrease (see `Spent.epsilon`).
     """
-    counts = _counts(uploads)
+    counts = _computed_counts(uploads)
+    mechanism = mechanism_of(terms.mechanism)
     key = {**terms.values(), "uploads": uploads, "way": 3, "dp-accounting": version("dp-accounting")}
-    compute = _leaks if terms.mechanism == "paper" else _losses
 
     def valid(values: list[float]) -> bool:
         return len(values) == len(counts) and bool(np.all(np.diff(values) >= 0)) and values[0] >= 0
 
-    figures = np.array(remembered("epsilon", key, lambda: compute(terms, counts).tolist(), valid))
-    side = np.searchsorted(counts, np.arange(uploads + 1), side="right" if terms.mechanism == "paper" else "left")
-    return figures[side - 1 if terms.mechanism == "paper" else side]
+    epsilons = np.array(remembered("epsilon", key, lambda: mechanism.epsilons(terms, counts).tolist(), valid))
+    if mechanism.is_lower_bound:
+        return epsilons[np.searchsorted(counts, np.arange(uploads + 1), side="right") - 1]
+    return epsilons[np.searchsorted(counts, np.arange(uploads + 1), side="left")]
 
 
-def _counts(uploads: int) -> IntArray:
-    """The upload counts that are computed."""
-    counts, last = list(range(min(uploads, EVERY) + 1)), EVERY
+def _computed_counts(uploads: int) -> IntArray:
+    """Return the upload counts whose epsilon is computed."""
+    counts, last = list(range(min(uploads, EXACT_UPLOADS) + 1)), EXACT_UPLOADS
     while last < uploads:
         last = min(uploads, last + last // 100)
         counts.append(last)
     return np.array(counts)
-
-
-def _losses(terms: Terms, counts: IntArray) -> FloatArray:
-    """Upper bounds: the privacy loss of uploads composed one after the other.
-
-    At most what the whole horizon was calibrated to, where that is finer.
-    """
-    if terms.step_noise <= 0:
-        return np.where(counts > 0, np.inf, 0.0)
-    histogram = gaussian_epsilon(1 / terms.histogram_noise, terms.delta) if terms.histogram_noise else 0.0
-    if terms.sample_rate >= 1:
-        return np.array([epsilon_after(terms, int(count)) for count in counts])
-    interval = resolution(terms.epsilon)
-    step = loss_distribution(terms.step_noise, terms.sample_rate, interval)
-    upload = step.self_compose(terms.local_iterations)
-    total = loss_distribution(terms.histogram_noise, 1.0, interval) if terms.histogram_noise else None
-    gaps = {1: upload}
-    figures = [histogram]
-    for gap in np.diff(counts):
-        if gap not in gaps:
-            gaps[gap] = upload.self_compose(int(gap))
-        total = gaps[gap] if total is None else total.compose(gaps[gap])
-        figures.append(float(total.get_epsilon_for_delta(terms.delta)))
-    # The last figure composed at once, at full resolution, is rounded up less; no earlier one can exceed it.
-    steps = int(counts[-1]) * terms.local_iterations
-    last = account(terms.step_noise, terms.sample_rate, steps, terms.delta, histogram_noise=terms.histogram_noise)
-    return np.minimum(np.maximum.accumulate(figures), max(last, histogram))
-
-
-def _leaks(terms: Terms, counts: IntArray) -> FloatArray:
-    """Lower bounds of what the paper's mechanism leaks; more uploads leak no less."""
-    pair = PaperLeakage(terms.upload_noise, terms.sample_rate, terms.local_iterations)
-    if len(counts) <= 2:
-        return np.array([pair.epsilon(terms.delta, int(count)) for count in counts])
-    # Composing takes a tenth of a second: one count in twenty, or so, and the others take the next one down.
-    some = np.unique(np.concatenate([counts[counts <= 4], np.geomspace(4, max(counts[-1], 5), 40).astype(np.int64)]))
-    some = some[some <= counts[-1]]
-    known = np.maximum.accumulate([pair.epsilon(terms.delta, int(count)) for count in some])
-    return np.asarray(known[np.searchsorted(some, counts, side="right") - 1])

@@ -1,9 +1,9 @@
-"""Audit statistics: from trials with and without one record to a lower bound on epsilon that holds with a confidence.
+"""Audit statistics: a lower confidence bound on epsilon from trials with and without one record.
 
-An attacker sees one number per trial and says "the record was there" above a threshold. A mechanism that is
-(epsilon, delta)-DP allows TPR <= e^epsilon FPR + delta; one that is mu-Gaussian-DP allows
-Phi^-1(TPR) - Phi^-1(FPR) <= mu. Weights of the attack and its threshold come from a part of the trials, the rates, with
-Clopper-Pearson bounds, from the rest.
+An attacker sees one score per trial and guesses that the record was present if the score exceeds a threshold. An
+(epsilon, delta)-DP mechanism guarantees TPR <= e^epsilon FPR + delta for the attack's true and false positive rates; a
+mu-Gaussian-DP mechanism guarantees Phi^-1(TPR) - Phi^-1(FPR) <= mu. One part of the trials fits the attack's weights
+and threshold; the others give the rates, with Clopper-Pearson bounds.
 """
 
 import math
@@ -17,35 +17,43 @@ from fedlane.records import BoolArray, FloatArray, IntArray
 from fedlane.validate import InputError
 
 PILOT = 0.25
-"""The share of trials that the attack learns from."""
-LEAST_TRIALS = 400
+"""Share of the trials that fit the attack."""
+MIN_TRIALS = 400
 
 
 @dataclass(frozen=True)
 class AuditResult:
-    """What an audit found."""
+    """Result of an audit.
+
+    Attributes:
+        claim: Claimed epsilon at ``delta``.
+        delta: Target delta.
+        confidence: Confidence of the lower bounds.
+        trials: Number of trials, with and without the record.
+        epsilon_low: Lower bound on epsilon: the larger of the two below.
+        epsilon_low_any: Lower bound without assumptions about the mechanism.
+        epsilon_low_gaussian: Lower bound for Gaussian steps on all records; None for other mechanisms.
+        false_positive: Measured false positive rate at the threshold.
+        true_positive: Measured true positive rate at the threshold.
+        threshold: Threshold of the attack.
+        scores: Attack scores of the trials that were not used to fit it, without and with the record.
+    """
 
     claim: float
-    """Epsilon as claimed, at delta."""
     delta: float
     confidence: float
     trials: int
     epsilon_low: float
-    """The lower bound: the larger of the two below that applies."""
     epsilon_low_any: float
-    """Without any assumption on the mechanism."""
     epsilon_low_gaussian: float | None
-    """For Gaussian steps on all records, whose trade-off curve is known; None elsewhere."""
     false_positive: float
     true_positive: float
-    """At the threshold, as measured."""
     threshold: float
     scores: tuple[FloatArray, FloatArray]
-    """The attack's scores of the trials that count, without and with the record."""
 
     @property
     def flagged(self) -> bool:
-        """The claim is refuted at this confidence."""
+        """Whether the claim is refuted at this confidence."""
         return self.epsilon_low > self.claim
 
 
@@ -59,16 +67,26 @@ def audit_scores(
     confidence: float,
     gaussian: bool,
 ) -> AuditResult:
-    """A lower bound on epsilon from the attack's features (trials, K) without and with the record.
+    """Bound epsilon from below by the scores of an attack.
 
-    shift (K,): how far the record moves each feature, as the attacker reckons.
-    gaussian: the claim is that of a Gaussian mechanism (no sampling), so that a Gaussian lower bound may be drawn too.
+    Args:
+        without: The attack's features of trials without the record (trials, K).
+        with_: Features of as many trials with the record (trials, K).
+        shift: Distance that the attacker expects the record to move each feature (K,).
+        claim: Claimed epsilon at ``delta``.
+        delta: Target delta.
+        confidence: Confidence of the bounds, between 0.5 and 1.
+        gaussian: Whether the mechanism is Gaussian (no sampling), so that the Gaussian bound applies as well.
+
+    Raises:
+        InputError: The confidence is out of bounds.
+        ValueError: There are too few trials.
     """
     if not 0.5 < confidence < 1:
         raise InputError(f"confidence must be between 0.5 and 1, got {confidence:g}")
     pilot = int(PILOT * len(without))
-    if 2 * len(without) < LEAST_TRIALS:
-        raise ValueError(f"{len(without)} trials of each kind are too few: at least {LEAST_TRIALS // 2} are needed")
+    if 2 * len(without) < MIN_TRIALS:
+        raise ValueError(f"trials of each kind must be at least {MIN_TRIALS // 2}, got {len(without)}")
     weights = _discriminant(without[:pilot], shift)
     low, high = (features @ weights for features in (without, with_))
     offset = (low[:pilot].mean() + high[:pilot].mean()) / 2
@@ -76,7 +94,7 @@ def audit_scores(
     miss = (1 - confidence) / 4  # two bounds, each from two rates
     thresholds = _thresholds(low[:pilot], high[:pilot], delta, miss)
     below, above = low[pilot:], high[pilot:]
-    any_ = _bound_any(*_rates(below, above, thresholds[0], miss), delta)
+    unconditional = _bound_any(*_rates(below, above, thresholds[0], miss), delta)
     fitted = None
     if gaussian:
         fpr, tpr = _rates(below, above, thresholds[1], miss)
@@ -87,8 +105,8 @@ def audit_scores(
         delta=delta,
         confidence=confidence,
         trials=2 * len(without),
-        epsilon_low=max(any_, fitted or 0.0),
-        epsilon_low_any=any_,
+        epsilon_low=max(unconditional, fitted or 0.0),
+        epsilon_low_any=unconditional,
         epsilon_low_gaussian=fitted,
         false_positive=float(np.mean(below > threshold)),
         true_positive=float(np.mean(above > threshold)),
@@ -98,9 +116,9 @@ def audit_scores(
 
 
 def _discriminant(without: FloatArray, shift: FloatArray) -> FloatArray:
-    """Weights (K,) of independent features: how far the record moves them against how much they scatter without it.
+    """Return weights (K,) of independent features: expected shift over variance.
 
-    A feature that does not scatter at all, where noise was left off, gets nearly all the weight.
+    A feature without variance, where noise is missing, gets nearly all the weight.
     """
     variance = without.var(axis=0)
     weights = shift / np.maximum(variance, 1e-12 * max(float(np.max(variance)), 1e-300))
@@ -108,25 +126,25 @@ def _discriminant(without: FloatArray, shift: FloatArray) -> FloatArray:
 
 
 def _thresholds(low: FloatArray, high: FloatArray, delta: float, miss: float) -> tuple[float, float]:
-    """The pilot's best threshold for the bound without assumptions, and the mid point for the Gaussian one."""
+    """Return the pilot trials' best threshold for the bound without assumptions, and 0 for the Gaussian bound."""
     candidates = np.quantile(np.concatenate([low, high]), np.linspace(0.02, 0.998, 200))
     bounds = [_bound_any(*_rates(low, high, float(c), miss), delta) for c in candidates]
     return float(candidates[int(np.argmax(bounds))]), 0.0
 
 
 def _rates(low: FloatArray, high: FloatArray, threshold: float, miss: float) -> tuple[float, float]:
-    """False positives bounded from above, true positives from below, each wrong with probability ``miss``."""
+    """Return bounds, each wrong with probability ``miss``: FPR from above, TPR from below."""
     false, true = int(np.sum(low > threshold)), int(np.sum(high > threshold))
     return 1 - _clopper_pearson(len(low) - false, len(low), miss), _clopper_pearson(true, len(high), miss)
 
 
 def _clopper_pearson(hits: int, trials: int, miss: float) -> float:
-    """The lower bound of a rate."""
+    """Return the lower confidence bound of a rate."""
     return 0.0 if hits == 0 else float(betaincinv(hits, trials - hits + 1, miss))
 
 
 def _bound_any(fpr: float, tpr: float, delta: float) -> float:
-    """ln((TPR - delta) / FPR), also for the opposite test, at least 0."""
+    """Return ln((TPR - delta) / FPR), or the same for the complementary test if larger; at least 0."""
     right = math.log((tpr - delta) / fpr) if tpr > delta else 0.0
     left = math.log((1 - fpr - delta) / (1 - tpr)) if 1 - fpr > delta and tpr < 1 else 0.0
     return max(right, left, 0.0)
@@ -134,17 +152,22 @@ def _bound_any(fpr: float, tpr: float, delta: float) -> float:
 
 @dataclass(frozen=True)
 class SamplingResult:
-    """Whether samples are Poisson: every record on its own, at its rate. Each test's p-value, and the verdict."""
+    """Result of a test whether samples are Poisson: every record is included independently, at its rate.
+
+    Attributes:
+        draws: Number of samples.
+        inclusion: p-value: every record is included at its rate (smallest over the records, Bonferroni-corrected).
+        batch_mean: p-value: the mean batch size is n q.
+        batch_variance: p-value: the batch size has a binomial variance; a fixed batch has none.
+        overlap: p-value: successive steps share n q^2 records on average; a reused sample shares all.
+        confidence: Confidence of the verdict.
+    """
 
     draws: int
     inclusion: float
-    """Every record is included as often as its rate says (smallest p-value, times the records)."""
     batch_mean: float
-    """The mean batch size is n q."""
     batch_variance: float
-    """The batch size varies as a binomial one; a fixed batch does not vary at all."""
     overlap: float
-    """Successive steps share n q^2 records; one sample used again shares all."""
     confidence: float
 
     @property
@@ -154,11 +177,18 @@ class SamplingResult:
 
     @property
     def flagged(self) -> bool:
+        """Whether Poisson sampling is refuted at this confidence."""
         return self.smallest < (1 - self.confidence) / 4
 
 
 def audit_sampling(chosen: BoolArray, rate: float, confidence: float) -> SamplingResult:
-    """Test samples (uploads, steps, records) against independent coins of probability ``rate`` < 1."""
+    """Test whether samples are Poisson.
+
+    Args:
+        chosen: Whether a record is in a step's sample (uploads, steps, records).
+        rate: Claimed sample rate, less than 1.
+        confidence: Confidence of the verdict.
+    """
     shared = (chosen[:, :-1] & chosen[:, 1:]).sum(axis=2)
     chosen = chosen.reshape(-1, chosen.shape[2])
     draws, records = chosen.shape
@@ -181,12 +211,15 @@ def audit_sampling(chosen: BoolArray, rate: float, confidence: float) -> Samplin
 
 
 def _overlap_variance(records: int, rate: float, shared: IntArray) -> float:
-    """The variance of the mean overlap; neighbouring overlaps share a step, whose chance q^3 (1 - q) counts twice."""
+    """Return the variance of the mean overlap.
+
+    Neighbouring overlaps share a step, so their covariance q^3 (1 - q) counts twice.
+    """
     uploads, pairs = shared.shape
-    own, neighbours = rate**2 * (1 - rate**2), 2 * (pairs - 1) / pairs * rate**3 * (1 - rate)
-    return records * (own + neighbours) / (uploads * pairs)
+    variance, covariance = rate**2 * (1 - rate**2), 2 * (pairs - 1) / pairs * rate**3 * (1 - rate)
+    return records * (variance + covariance) / (uploads * pairs)
 
 
 def _two_sided(z: float) -> float:
-    """P(|Z| > z)."""
+    """Return P(|Z| > z) of a standard normal Z."""
     return float(erfc(z / math.sqrt(2)))

@@ -1,72 +1,64 @@
-"""Noise for a budget, and the budget of a noise: Poisson-sampled Gaussian steps, add or remove one record.
+"""Calibration: the noise that keeps clients within their privacy budgets.
 
-All figures come from dp-accounting's privacy loss distributions, which round upwards: an epsilon here is never too
-small. They are kept in the user's cache, since they take seconds.
+Calibrations take seconds, so they are stored in the user's cache.
 """
 
 import math
+from collections.abc import Callable
 from importlib.metadata import version
-from typing import TYPE_CHECKING
 
+import numpy as np
 from scipy.optimize import brentq
 
 from fedlane.cache import remembered
+from fedlane.privacy.composition import SMALLEST_NOISE, account, check_steps, resolution
 from fedlane.privacy.gaussian import gaussian_epsilon
+from fedlane.records import FloatArray, IntArray
 from fedlane.validate import InputError
 
-if TYPE_CHECKING:
-    from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
+__all__ = ["account", "calibrate", "calibrate_clients"]
 
-FINE = 1e-4
-"""Discretisation of the privacy loss: dp-accounting's default."""
-SMALLEST_NOISE = 0.1
-"""Below this, the privacy loss distribution takes minutes and nothing is private."""
 LARGEST_NOISE = 1e4
-LEAST_DELTA = 1e-12
-"""Privacy loss distributions leave out tails of 1e-15."""
-MOST_STEPS = 200_000
-"""Composing more takes minutes."""
 
 
 def calibrate(epsilon: float, delta: float, *, sample_rate: float, steps: int, histogram_noise: float = 0.0) -> float:
-    """The least noise multiplier z at which ``steps`` steps, and a histogram release, are (epsilon, delta)-DP.
+    """Return the smallest noise multiplier that keeps Poisson-sampled Gaussian steps within a budget.
 
-    histogram_noise: the multiplier of a one-off label histogram release that the same budget pays for; 0 for none.
+    Args:
+        epsilon: Budget for all steps and the histogram release, greater than 0.
+        delta: Target delta, from 1e-12 to less than 1.
+        sample_rate: Probability that a record is in a step's sample, greater than 0 and at most 1.
+        steps: Number of steps that the budget covers.
+        histogram_noise: Noise multiplier of one label-histogram release that the budget also covers; 0 for none.
+
+    Returns:
+        Standard deviation of a step's noise in multiples of the clip norm.
+
+    Raises:
+        InputError: An argument is out of bounds, or no supported noise multiplier meets the budget.
+
+    Examples:
+        >>> round(calibrate(8.0, 1e-5, sample_rate=64 / 6000, steps=1250), 2)
+        0.61
     """
     if not (epsilon > 0 and math.isfinite(epsilon)):
         raise InputError(f"epsilon must be greater than 0, got {epsilon:g}")
-    _check(sample_rate, steps, delta)
+    check_steps(sample_rate, steps, delta)
     if not (math.isfinite(histogram_noise) and histogram_noise >= 0):
         raise InputError(f"histogram_noise must be a number of at least 0, got {histogram_noise:g}")
     if histogram_noise and gaussian_epsilon(1 / histogram_noise, delta) >= epsilon:
         raise InputError(
-            f"the label histogram's release alone, at noise {histogram_noise:g}, spends epsilon "
-            f"{gaussian_epsilon(1 / histogram_noise, delta):.3f} of {epsilon:g}: give it more noise"
+            f"the label histogram alone spends epsilon {gaussian_epsilon(1 / histogram_noise, delta):.3f} of "
+            f"{epsilon:g}: increase histogram_noise, got {histogram_noise:g}"
         )
 
-    def spent(z: float, interval: float) -> float:
-        return account(z, sample_rate, steps, delta, histogram_noise=histogram_noise, interval=interval)
+    def spent(noise: float, interval: float) -> float:
+        return account(noise, sample_rate, steps, delta, histogram_noise=histogram_noise, interval=interval)
 
     coarse, fine = 5 * resolution(epsilon), resolution(epsilon)
 
-    def compute() -> list[float]:
-        low = high = 1.0
-        while spent(high, coarse) > epsilon:
-            low, high = high, 2 * high
-            if high > LARGEST_NOISE:
-                raise InputError(f"epsilon {epsilon:g} needs a noise multiplier above {LARGEST_NOISE:g}")
-        while low == high or spent(low, coarse) <= epsilon:
-            low, high = low / 2, low
-            if low < SMALLEST_NOISE:
-                raise InputError(f"epsilon {epsilon:g} needs a noise multiplier below {2 * low:g}: that is no privacy")
-        # A coarse root is a little too large. Two Newton steps on finer figures, then up to the safe side.
-        z = float(brentq(lambda z: spent(z, coarse) - epsilon, low, high, xtol=1e-6))
-        slope = (spent(z * 1.001, coarse) - spent(z, coarse)) / (z * 0.001)
-        for _ in range(2):
-            z += (epsilon - spent(z, fine)) / slope
-        while spent(z, fine) > epsilon:
-            z *= 1 + 1e-5
-        return [z]
+    def valid(values: list[float]) -> bool:
+        return len(values) == 1 and spent(values[0], coarse) <= epsilon * 1.002
 
     key = {
         "epsilon": epsilon,
@@ -77,57 +69,69 @@ def calibrate(epsilon: float, delta: float, *, sample_rate: float, steps: int, h
         "way": 2,
         "dp-accounting": version("dp-accounting"),
     }
-    # A number from a file is checked before any client relies on it.
-    values = remembered(
-        "calibration", key, compute, lambda found: len(found) == 1 and spent(found[0], coarse) <= epsilon * 1.002
-    )
-    return values[0]
+    # A cached value is verified before a client relies on it.
+    return remembered("calibration", key, lambda: [_search(spent, epsilon, coarse, fine)], valid)[0]
 
 
-def resolution(epsilon: float) -> float:
-    """A discretisation whose rounding adds less than a ten-thousandth or so to an epsilon of this size."""
-    return min(max(epsilon / 10_000, 1e-5), 1e-3)
+def _search(spent: Callable[[float, float], float], epsilon: float, coarse: float, fine: float) -> float:
+    """Return the smallest noise multiplier for ``epsilon``; ``spent`` takes a multiplier and an interval."""
+    low = high = 1.0
+    while spent(high, coarse) > epsilon:
+        low, high = high, 2 * high
+        if high > LARGEST_NOISE:
+            raise InputError(f"epsilon {epsilon:g} needs a noise multiplier above {LARGEST_NOISE:g}")
+    while low == high or spent(low, coarse) <= epsilon:
+        low, high = low / 2, low
+        if low < SMALLEST_NOISE:
+            raise InputError(f"epsilon {epsilon:g} is too large: noise multipliers below {2 * low:g} give no privacy")
+    # The coarse root is slightly too large. Two Newton steps on fine epsilons, then round up to the safe side.
+    noise = float(brentq(lambda z: spent(z, coarse) - epsilon, low, high, xtol=1e-6))
+    slope = (spent(noise * 1.001, coarse) - spent(noise, coarse)) / (noise * 0.001)
+    for _ in range(2):
+        noise += (epsilon - spent(noise, fine)) / slope
+    while spent(noise, fine) > epsilon:
+        noise *= 1 + 1e-5
+    return noise
 
 
-def account(
-    noise_multiplier: float,
-    sample_rate: float,
-    steps: int,
-    delta: float,
-    *,
-    histogram_noise: float = 0.0,
-    interval: float = FINE,
+def calibrate_clients(
+    rates: FloatArray,
+    epsilon: FloatArray,
+    delta: FloatArray,
+    steps: IntArray,
+    histogram_noise: float,
+    least_noise: float,
+) -> FloatArray:
+    """Return every client's noise multiplier (R, U), calibrating each kind of client once.
+
+    Args:
+        rates: Sample rates (R, U).
+        epsilon: Budgets (U,).
+        delta: Target deltas (U,).
+        steps: Steps that each budget covers (U,).
+        histogram_noise: Noise multiplier of the label-histogram release; 0 for none.
+        least_noise: Smallest noise multiplier that is accepted.
+
+    Raises:
+        InputError: A client needs less noise than ``least_noise``.
+    """
+    calibrated: dict[tuple[float, float, float, int], float] = {}
+    noise = np.empty(rates.shape)
+    for (replica, client), rate in np.ndenumerate(rates):
+        kind = float(rate), float(epsilon[client]), float(delta[client]), int(steps[client])
+        if kind not in calibrated:
+            calibrated[kind] = _calibrate_kind(*kind, histogram_noise, least_noise)
+        noise[replica, client] = calibrated[kind]
+    return noise
+
+
+def _calibrate_kind(
+    rate: float, epsilon: float, delta: float, steps: int, histogram_noise: float, least_noise: float
 ) -> float:
-    """The epsilon at delta of ``steps`` Poisson-sampled Gaussian steps and, where given, a histogram release."""
-    if math.isnan(noise_multiplier) or math.isnan(histogram_noise) or histogram_noise < 0:
-        raise InputError(f"noise must be a number of at least 0, got {noise_multiplier:g} and {histogram_noise:g}")
-    if noise_multiplier <= 0 or steps == 0:
-        return math.inf if steps else gaussian_epsilon(1 / histogram_noise if histogram_noise else 0.0, delta)
-    _check(sample_rate, steps, delta)
-    if sample_rate >= 1 or noise_multiplier < SMALLEST_NOISE:  # a closed form: sampling would only make it less
-        square = steps / noise_multiplier**2 + (1 / histogram_noise**2 if histogram_noise else 0.0)
-        return gaussian_epsilon(math.sqrt(square), delta)
-    distribution = loss_distribution(noise_multiplier, sample_rate, interval).self_compose(steps)
-    if histogram_noise:
-        distribution = distribution.compose(loss_distribution(histogram_noise, 1.0, interval))
-    return float(distribution.get_epsilon_for_delta(delta))
-
-
-def loss_distribution(noise_multiplier: float, sample_rate: float, interval: float) -> "PrivacyLossDistribution":
-    """dp-accounting's privacy loss distribution of one step."""
-    from dp_accounting.pld import privacy_loss_distribution as pld
-
-    return pld.from_gaussian_mechanism(
-        noise_multiplier, sampling_prob=sample_rate, value_discretization_interval=interval
-    )
-
-
-def _check(sample_rate: float, steps: int, delta: float) -> None:
-    if not 0 < sample_rate <= 1:
-        raise InputError(f"sample_rate must be greater than 0 and at most 1, got {sample_rate:g}")
-    if steps < 1:
-        raise InputError(f"steps must be at least 1, got {steps}")
-    if steps > MOST_STEPS:
-        raise InputError(f"steps must be at most {MOST_STEPS:,}, got {steps:,}: fewer uploads, or fewer steps in each")
-    if not LEAST_DELTA <= delta < 1:
-        raise InputError(f"delta must be at least {LEAST_DELTA:g} and less than 1, got {delta:g}")
+    noise = calibrate(epsilon, delta, sample_rate=rate, steps=steps, histogram_noise=histogram_noise)
+    if noise < least_noise:
+        raise InputError(
+            f"privacy.epsilon {epsilon:g} over {steps} steps needs a noise multiplier of only {noise:.3f}, less than "
+            f"privacy.least_noise {least_noise:g}: choose a smaller epsilon or lower privacy.least_noise"
+        )
+    return noise

@@ -1,6 +1,6 @@
 """The Gaussian mechanism in closed form: sensitivity 1, noise z, mu = 1 / z (Balle and Wang 2018; Dong et al. 2019).
 
-T rounds of noise z are exactly one round of noise z / sqrt(T).
+T rounds with noise z compose to exactly one round with noise z / sqrt(T).
 """
 
 import math
@@ -14,13 +14,13 @@ LARGEST_EPSILON = 1e12
 
 
 def gaussian_delta(mu: float, epsilon: float) -> float:
-    """delta(epsilon) = Phi(mu / 2 - epsilon / mu) - e^epsilon Phi(-mu / 2 - epsilon / mu)."""
+    """Return delta(epsilon) = Phi(mu / 2 - epsilon / mu) - e^epsilon Phi(-mu / 2 - epsilon / mu)."""
     high, low = mu / 2 - epsilon / mu, -mu / 2 - epsilon / mu
     return float(ndtr(high) - math.exp(min(epsilon + log_ndtr(low), 0.0)))
 
 
 def gaussian_epsilon(mu: float, delta: float) -> float:
-    """The least epsilon >= 0 at which N(mu, 1) and N(0, 1) are (epsilon, delta)-close."""
+    """Return the smallest epsilon >= 0 at which N(mu, 1) and N(0, 1) are (epsilon, delta)-indistinguishable."""
     if mu <= 0 or gaussian_delta(mu, 0.0) <= delta:
         return 0.0
     high = 1.0
@@ -32,7 +32,7 @@ def gaussian_epsilon(mu: float, delta: float) -> float:
 
 
 def gaussian_noise(epsilon: float, delta: float) -> float:
-    """The noise multiplier z of a Gaussian round that is exactly (epsilon, delta)-DP."""
+    """Return the noise multiplier z of a Gaussian round that is exactly (epsilon, delta)-DP."""
     if not (epsilon > 0 and 0 < delta < 1):
         raise InputError(f"epsilon must be greater than 0 and delta between 0 and 1, got {epsilon:g} and {delta:g}")
     low, high = 1e-9, 1.0

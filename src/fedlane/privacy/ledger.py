@@ -1,63 +1,63 @@
-"""A client's ledger: what it has spent, append-only and checksummed, on the client's own disk.
+"""A client's ledger: an append-only, checksummed record of its uploads on the client's own disk.
 
-A line is written and forced to disk BEFORE the client trains, and is never taken back: an upload that was late, lost
-or rejected is spent. Every line is 512 bytes of JSON and carries the digest of the line before it. One line lies within
-one page of the file and is written by one call, so that a process killed at any instant leaves it whole or absent; and
-a second file beside the ledger, PATH.head, holds the number of lines and the last digest, so that a ledger that was cut
-short, or put back from a copy of itself, is noticed. Where both files were put back, the server's own count of the
-client's uploads wins.
+A line is written and forced to disk BEFORE the client trains, and it is never removed: an upload that is late, lost or
+rejected is spent all the same. Every line has 512 bytes and carries the digest of the line before it. A line lies
+within one page of the file and is written by one call, so a process that is killed at any moment leaves it complete or
+absent. A second file next to the ledger, PATH.head, holds the number of lines and the last digest, so that a ledger
+that was truncated or restored from a copy is detected. If both files were restored, the server's count of the client's
+uploads decides.
 
-Whatever is damaged stops the client with one clear line: a ledger that cannot be trusted counts as spent.
+Any damage stops the client with a one-line error: a ledger that cannot be trusted counts as spent.
 """
 
 import fcntl
-import hashlib
 import json
 import os
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any, BinaryIO
 
 from fedlane.files import sync_folder, write_atomically
 from fedlane.privacy.accountant import Terms
-from fedlane.validate import InputError
+from fedlane.privacy.ledger_lines import LINE, Account, LedgerError, LedgerInUseError, ledger_line, read_lines, replay
 
-LINE = 512
-"""Bytes of a line: a divisor of every page size."""
-VALUES_A_LINE = 24
-"""Counts of a histogram on one line."""
+__all__ = ["LINE", "Account", "ClientLedger", "LedgerError", "LedgerInUseError", "read_accounts"]
 
-
-class LedgerError(InputError):
-    """The ledger cannot be trusted, or the budget is spent: the client must not train."""
-
-
-class LedgerInUseError(LedgerError):
-    """Another process holds the ledger now: the client must not train, but may later."""
-
-
-@dataclass(frozen=True)
-class Account:
-    """One data set's part of a ledger."""
-
-    terms: Terms
-    uploads: int
-    histogram: tuple[float, ...] | None = None
-    """The noisy label histogram that was released, if any: the budget pays for one."""
-
-    @property
-    def left(self) -> int:
-        return max(self.terms.max_uploads - self.uploads, 0)
+VALUES_PER_LINE = 24
+"""Largest number of histogram counts in one line."""
 
 
 class ClientLedger:
-    """The ledger of one client. Use it as a context: it is locked against a second process while it is open."""
+    """The ledger of one client.
+
+    It is a context manager, and locked against other processes while it is open. `create` makes a new ledger.
+
+    Args:
+        path: The ledger's file, which must exist.
+
+    Attributes:
+        path: The ledger's file.
+        client: The client's name.
+        accounts: The `Account` of each data set, by name.
+
+    Raises:
+        LedgerInUseError: Another process has the ledger open.
+        LedgerError: The ledger is missing, damaged or was rolled back.
+
+    Examples:
+        >>> import tempfile
+        >>> terms = Terms("rigorous", sample_rate=0.01, local_iterations=5, step_noise=0.9, upload_noise=0.0,
+        ...               epsilon=8.0, delta=1e-5, max_uploads=300, histogram_noise=10.0)
+        >>> with ClientLedger.create(tempfile.mkdtemp() + "/ledger", "client 7") as ledger:
+        ...     account = ledger.open_account("images", terms)
+        ...     ledger.reserve("images", 0, server_count=0).left
+        299
+    """
 
     def __init__(self, path: str | Path) -> None:
-        """Open and verify an existing ledger; `create` makes a new one."""
         self.path = Path(path)
         self._process, self._turn = os.getpid(), threading.RLock()
         try:
@@ -79,17 +79,25 @@ class ClientLedger:
 
     @classmethod
     def create(cls, path: str | Path, client: str) -> "ClientLedger":
-        """Make a client's first ledger. One that is there already, or has left its head behind, is refused."""
+        """Create and open the ledger of a new client.
+
+        Args:
+            path: File to create.
+            client: The client's name in its federation.
+
+        Raises:
+            LedgerError: The file or its head exists, or it cannot be created.
+        """
         target = Path(path)
         if target.exists() or _head_path(target).exists():
-            raise LedgerError(f"ledger {path} exists, or existed: a client's budget does not start anew")
+            raise LedgerError(f"ledger {path} exists or existed before: a client's budget cannot be reset")
         temporary = target.with_name(f".{target.name}.{os.getpid()}")
-        line = _line({"line": 0, "kind": "ledger", "client": client, "randomness": "operating system"}, "")
+        line = ledger_line({"line": 0, "kind": "ledger", "client": client, "randomness": "operating system"}, "")
         try:
             with temporary.open("xb") as file:
                 file.write(line)
                 os.fsync(file.fileno())
-            os.link(temporary, target)  # unlike a rename, this never replaces another's
+            os.link(temporary, target)  # unlike a rename, this never replaces an existing file
         except OSError as error:
             raise LedgerError(f"ledger {path} cannot be created: {error.strerror}") from error
         finally:
@@ -98,46 +106,66 @@ class ClientLedger:
         return cls(target)
 
     def open_account(self, dataset: str, terms: Terms) -> Account:
-        """The account of a data set, opened under these terms or checked against those it was opened under.
+        """Open the account of a data set, or check that it was opened under the same terms.
 
-        Terms never change: another noise, rate or number of steps would need another proof.
+        Terms never change: another noise, rate or number of steps would need another privacy proof.
+
+        Args:
+            dataset: Name of the data set.
+            terms: The client's terms.
+
+        Raises:
+            LedgerError: The account has other terms, or the ledger cannot be written.
+            InputError: The terms are invalid.
         """
         with self._turn:
             if dataset not in self.accounts:
-                sound = Terms.from_values(terms.values())
-                self._append({"kind": "terms", "dataset": dataset, "terms": sound.values()})
-                self.accounts[dataset] = Account(sound, 0)
+                verified = Terms.from_values(terms.values())
+                self._append({"kind": "terms", "dataset": dataset, "terms": verified.values()})
+                self.accounts[dataset] = Account(verified, 0)
             elif self.accounts[dataset].terms != terms:
                 raise LedgerError(
-                    f"ledger {self.path} holds other terms for data set {dataset}: a client's terms do not change"
+                    f"ledger {self.path} holds other terms for data set {dataset}: a client's terms cannot change"
                 )
             return self.accounts[dataset]
 
     def histogram(self, dataset: str, draw: Callable[[], Sequence[float]]) -> tuple[float, ...]:
-        """The label histogram to release: ``draw()``, noise included, the first time, and the same one ever after.
+        """Return the label histogram to release: a new one the first time, the same one ever after.
 
-        It is on disk before it is returned, so that no second noise is ever drawn for what may have left already.
+        It is on disk before it is returned, so the noise is never drawn twice for a histogram that may have been sent.
+
+        Args:
+            dataset: Name of the data set, which must have an account.
+            draw: Returns a noised histogram (M,).
         """
         with self._turn:
             account = self._account(dataset)
             if account.histogram is None:
                 values = tuple(round(float(value), 1) for value in draw())
-                for first in range(0, len(values), VALUES_A_LINE):
-                    part = list(values[first : first + VALUES_A_LINE])
-                    last = first + VALUES_A_LINE >= len(values)
+                for first in range(0, len(values), VALUES_PER_LINE):
+                    part = list(values[first : first + VALUES_PER_LINE])
+                    last = first + VALUES_PER_LINE >= len(values)
                     self._append(
                         {"kind": "histogram", "dataset": dataset, "first": first, "values": part, "last": last}
                     )
-                account = Account(account.terms, account.uploads, values)
-                self.accounts[dataset] = account
-            assert account.histogram is not None
+                self.accounts[dataset] = replace(account, histogram=values)
+                return values
             return account.histogram
 
     def reserve(self, dataset: str, round: int, *, server_count: int) -> Account:
-        """Spend one upload of a data set, for good, before training for it. Refuses when none is left.
+        """Charge one upload to the budget of a data set. This is irrevocable and must precede training.
 
-        server_count: how many uploads of this client and data set the server has seen. More than this ledger knows of
-        means that it was put back to an earlier state.
+        Args:
+            dataset: Name of the data set, which must have an account.
+            round: The server's round, for the record.
+            server_count: Number of this client's uploads of the data set that the server has seen. A larger number
+                than the ledger's own means that the ledger was rolled back.
+
+        Returns:
+            The account with the upload included.
+
+        Raises:
+            LedgerError: The budget is spent, or the ledger was rolled back, changed or cannot be written.
         """
         with self._turn:
             return self._reserve(self._account(dataset), dataset, round, server_count)
@@ -160,10 +188,11 @@ class ClientLedger:
                 f"budget of data set {dataset} is spent: {account.uploads} uploads of {account.terms.max_uploads}"
             )
         self._append({"kind": "upload", "dataset": dataset, "upload": account.uploads + 1, "round": round})
-        self.accounts[dataset] = Account(account.terms, account.uploads + 1, account.histogram)
+        self.accounts[dataset] = replace(account, uploads=account.uploads + 1)
         return self.accounts[dataset]
 
     def close(self) -> None:
+        """Close the file and release the lock."""
         self._file.close()
 
     def __enter__(self) -> "ClientLedger":
@@ -176,28 +205,28 @@ class ClientLedger:
 
     def _load(self) -> None:
         lines = read_lines(self.path, self._file.read())
-        self.client, self.accounts = _replay(self.path, lines)
+        self.client, self.accounts = replay(self.path, lines)
         self._count, self._digest = len(lines), lines[-1]["digest"]
-        if not _has_its_head(self.path, lines):  # killed between the line and its head
+        if not _head_is_current(self.path, lines):  # the process was killed between writing the line and the head
             self._write_head()
 
     def _append(self, values: dict[str, Any]) -> None:
         if os.getpid() != self._process:
-            raise LedgerError(f"ledger {self.path} was opened by another process: open it again in this one")
+            raise LedgerError(f"ledger {self.path} was opened by another process: reopen it in this one")
         if self._file.closed:
             raise LedgerError(f"ledger {self.path} is closed")
         if os.fstat(self._file.fileno()).st_size != self._count * LINE:
-            raise LedgerError(f"ledger {self.path} was changed by somebody else while it was open")
-        line = _line({"line": self._count, **values}, self._digest)
+            raise LedgerError(f"ledger {self.path} was changed by another program while it was open")
+        line = ledger_line({"line": self._count, **values}, self._digest)
         try:
             self._file.seek(self._count * LINE)
             if self._file.write(line) != LINE:
-                raise OSError("a line was not written whole")
+                raise OSError("a line was written only in part")
             os.fsync(self._file.fileno())
             self._count, self._digest = self._count + 1, json.loads(line)["digest"]
             self._write_head()
         except OSError as error:
-            raise LedgerError(f"ledger {self.path} cannot be written, so nothing is trained: {error}") from error
+            raise LedgerError(f"ledger {self.path} cannot be written, so the client must not train: {error}") from error
 
     def _write_head(self) -> None:
         head = json.dumps({"lines": self._count, "digest": self._digest})
@@ -205,88 +234,39 @@ class ClientLedger:
 
 
 def read_accounts(path: str | Path) -> tuple[str, dict[str, Account]]:
-    """A client ledger's client and accounts, verified line by line, without locking it."""
+    """Read and verify a client's ledger without locking it.
+
+    Args:
+        path: The ledger's file.
+
+    Returns:
+        The client's name, and the `Account` of each data set by name.
+
+    Raises:
+        LedgerError: The ledger is missing or damaged.
+    """
     target = Path(path)
     try:
         content = target.read_bytes()
     except OSError as error:
         raise LedgerError(f"ledger {path} cannot be read: {error.strerror}") from error
     lines = read_lines(target, content)
-    _has_its_head(target, lines)
-    return _replay(target, lines)
+    _head_is_current(target, lines)
+    return replay(target, lines)
 
 
-def _has_its_head(path: Path, lines: list[dict[str, Any]]) -> bool:
-    """Whether the head is that of the last line; False where it lags one behind. Anything else is a `LedgerError`."""
+def _head_is_current(path: Path, lines: list[dict[str, Any]]) -> bool:
+    """Return whether the head matches the last line, False if it is one line behind; otherwise raise `LedgerError`."""
     head, name = _read_head(path), _head_path(path).name
     if head is None:
         if len(lines) > 1:
-            raise LedgerError(f"ledger {path} has lost its head {name}")
+            raise LedgerError(f"ledger {path} is missing its head file {name}")
         return False
     if head["lines"] > len(lines):
-        raise LedgerError(f"ledger {path} was cut short: {len(lines)} lines where {head['lines']} were")
+        raise LedgerError(f"ledger {path} was truncated: it has {len(lines)} of {head['lines']} lines")
     if head["lines"] < len(lines) - 1 or lines[head["lines"] - 1]["digest"] != head["digest"]:
-        raise LedgerError(f"ledger {path} and its head {name} do not belong together")
+        raise LedgerError(f"ledger {path} does not match its head file {name}")
     return bool(head["lines"] == len(lines))
-
-
-def read_lines(path: Path, content: bytes) -> list[dict[str, Any]]:
-    """A ledger's lines, each checked against its digest and the line before it."""
-    if not content or len(content) % LINE:
-        raise LedgerError(f"ledger {path} is damaged: {len(content)} bytes are not whole lines of {LINE}")
-    lines: list[dict[str, Any]] = []
-    before = ""
-    for number in range(len(content) // LINE):
-        text = content[number * LINE : (number + 1) * LINE]
-        try:
-            values = json.loads(text)
-            digest = values.pop("digest")
-        except (ValueError, KeyError, AttributeError):
-            raise LedgerError(f"ledger {path} is damaged at line {number}") from None
-        if _line(values, before) != text or values.get("line") != number:
-            raise LedgerError(f"ledger {path} is damaged at line {number}: its digest does not fit")
-        lines.append({**values, "digest": digest})
-        before = digest
-    return lines
-
-
-def _replay(path: Path, lines: list[dict[str, Any]]) -> tuple[str, dict[str, Account]]:
-    """The client and its accounts, from verified lines."""
-    if lines[0].get("kind") != "ledger":
-        raise LedgerError(f"{path} is not a client's ledger")
-    accounts: dict[str, Account] = {}
-    parts: dict[str, list[float]] = {}
-    for line in lines[1:]:
-        try:
-            dataset = line["dataset"]
-            if line["kind"] == "terms":
-                if dataset in accounts and accounts[dataset].terms != Terms.from_values(line["terms"]):
-                    raise KeyError(f"terms of {dataset} changed")
-                accounts.setdefault(dataset, Account(Terms.from_values(line["terms"]), 0))
-            elif line["kind"] == "upload":
-                known = accounts[dataset]
-                uploads = max(known.uploads + 1, int(line["upload"]))
-                accounts[dataset] = Account(known.terms, uploads, known.histogram)
-            elif line["kind"] == "histogram":
-                parts[dataset] = [*(parts.get(dataset, []) if line["first"] else []), *line["values"]]
-                if line["last"]:
-                    known = accounts[dataset]
-                    accounts[dataset] = Account(known.terms, known.uploads, tuple(parts[dataset]))
-            else:
-                raise KeyError(line["kind"])
-        except (KeyError, TypeError, ValueError, InputError) as error:
-            raise LedgerError(f"ledger {path} makes no sense at line {line['line']}: {error}") from None
-    return str(lines[0].get("client")), accounts
-
-
-def _line(values: dict[str, Any], before: str) -> bytes:
-    """A line of 512 bytes: the values, and a digest over them and the digest of the line before."""
-    text = json.dumps(values, sort_keys=True)
-    digest = hashlib.sha256((before + text).encode()).hexdigest()
-    line = json.dumps({**values, "digest": digest}, sort_keys=True).encode()
-    if len(line) > LINE - 1:
-        raise LedgerError(f"a ledger's line holds {LINE} bytes, and this one needs {len(line) + 1}: use shorter names")
-    return line.ljust(LINE - 1) + b"\n"
 
 
 def _head_path(path: Path) -> Path:
@@ -294,7 +274,7 @@ def _head_path(path: Path) -> Path:
 
 
 def _read_head(path: Path) -> dict[str, Any] | None:
-    """The head beside a ledger; None where there is none."""
+    """Return the content of a ledger's head file; None if there is no such file."""
     try:
         head = json.loads(_head_path(path).read_bytes())
         if not (isinstance(head["lines"], int) and head["lines"] >= 1 and isinstance(head["digest"], str)):
@@ -302,5 +282,5 @@ def _read_head(path: Path) -> dict[str, Any] | None:
     except FileNotFoundError:
         return None
     except (OSError, ValueError, KeyError, TypeError):
-        raise LedgerError(f"ledger {path} has a damaged head {_head_path(path).name}") from None
+        raise LedgerError(f"ledger {path} has a damaged head file {_head_path(path).name}") from None
     return dict(head)

@@ -1,4 +1,7 @@
-"""What the paper's privacy figures are worth: its formula (6), tight composition, and what its noise really leaks."""
+"""The paper's privacy formulas, their tight counterparts, and a lower bound on what the paper's noise leaks.
+
+Numbered readings are explained in docs/reading-the-paper.md.
+"""
 
 import math
 
@@ -8,55 +11,93 @@ from scipy.optimize import brentq
 from scipy.special import gammaln, log_ndtr, logsumexp, ndtr
 
 from fedlane.privacy.gaussian import gaussian_epsilon, gaussian_noise
-from fedlane.records import FloatArray
+from fedlane.records import FloatArray, IntArray
 
 CELLS = 1 << 17
-"""Cells of the discretised privacy loss when rounds are composed."""
+"""Cells of the discretised privacy loss when uploads are composed."""
 
 
 def paper_noise(
     epsilon: ArrayLike, delta: ArrayLike, sizes: ArrayLike, batch_size: ArrayLike, local_iterations: int
 ) -> FloatArray:
-    """The noise that Theorem 1 implies, in multiples of one record's largest move eta C / b in a step (reading 19).
+    """Return the noise of an upload that Theorem 1 implies (reading 19).
 
-    sigma_i = 4 eta C sqrt(tau ln(1 / delta_i)) / (|D_i| eps_i), so sigma_i b_i / (eta C) is returned.
+    The theorem's standard deviation is sigma_i = 4 eta C sqrt(tau ln(1 / delta_i)) / (|D_i| eps_i). It is returned in
+    multiples of eta C / b_i, the largest distance that one record can move the weights in a step.
+
+    Args:
+        epsilon: Claimed epsilon of one upload; a number, or one per client.
+        delta: Claimed delta.
+        sizes: Records of each client, |D_i|.
+        batch_size: Records in a step's sample, b_i.
+        local_iterations: Steps of an upload, tau.
+
+    Returns:
+        sigma_i b_i / (eta C), of the arguments' common shape.
     """
     spread = np.sqrt(-local_iterations * np.log(np.asarray(delta, np.float64)))
     return np.asarray(4.0 * np.asarray(batch_size) * spread / (np.asarray(sizes) * np.asarray(epsilon)))
 
 
 def formula_6(epsilon: ArrayLike, delta: ArrayLike, uploads: ArrayLike) -> FloatArray:
-    """The paper's composition over E uploads: sqrt(E ln(1 / delta) / ln(2 / delta)) epsilon. It is too small."""
+    """Return the paper's formula (6) for E uploads, sqrt(E ln(1 / delta) / ln(2 / delta)) epsilon.
+
+    The formula underestimates the epsilon that the uploads spend (reading 20).
+
+    Args:
+        epsilon: Epsilon of one upload.
+        delta: Delta of one upload.
+        uploads: Number of uploads, E.
+
+    Returns:
+        Epsilons of the arguments' common shape.
+    """
     d = np.asarray(delta, np.float64)
     ratio = np.asarray(uploads) * np.log(1 / d) / np.log(2 / d)
     return np.asarray(np.sqrt(ratio) * np.asarray(epsilon))
 
 
 def composed_gaussian(epsilon: float, delta: float, uploads: int) -> float:
-    """The tight epsilon, at delta, of E Gaussian rounds that are each exactly (epsilon, delta)-DP."""
+    """Return the tight epsilon at ``delta`` of Gaussian rounds that are each exactly (epsilon, delta)-DP."""
     return gaussian_epsilon(math.sqrt(uploads) / gaussian_noise(epsilon, delta), delta)
 
 
 def leakage_lower_bound(
     noise: float, sample_rate: float, local_iterations: int, delta: float, uploads: int = 1
 ) -> float:
-    """An epsilon below which the paper's mechanism is certainly not (epsilon, delta)-DP after some uploads.
+    """Return a lower bound on the epsilon of the paper's mechanism (reading 20).
 
-    noise: of an upload, in multiples of eta C / b (`paper_noise`). One upload is exact for the pair of data sets that
-    `PaperLeakage` describes; several are composed on a grid with all rounding downwards, so it stays a lower bound.
+    For one upload the bound is exact for the pair of data sets that `PaperLeakage` describes. Several uploads are
+    composed on a grid, rounding down, so that the result stays a lower bound.
+
+    Args:
+        noise: Noise of an upload in multiples of eta C / b (see `paper_noise`).
+        sample_rate: Probability that a record is in a step's sample.
+        local_iterations: Steps of an upload.
+        delta: Target delta.
+        uploads: Number of uploads.
+
+    Returns:
+        An epsilon below which the uploads are certainly not (epsilon, delta)-DP.
     """
     return PaperLeakage(noise, sample_rate, local_iterations).epsilon(delta, uploads)
 
 
-leak = leakage_lower_bound  # the old name
+leak = leakage_lower_bound  # former name
 
 
 class PaperLeakage:
-    """The paper's upload on a pair of data sets: one record's gradient is C v, all others' are -C v.
+    """Privacy loss of the paper's upload on a pair of data sets: one record's gradient is C v, all others' are -C v.
 
-    The record is in k ~ Binomial(tau, q) of an upload's steps. There it takes another's place, since b is fixed, and so
-    moves the upload by 2 eta C / b: a mixture of N(k mu, 1) against N(0, 1), mu = 2 / noise. The privacy loss grows
-    with the output, so everything is one-dimensional.
+    The record is in k ~ Binomial(tau, q) of an upload's steps. As b is fixed, it replaces another record in each of
+    them and moves the upload by 2 eta C / b. An attacker has to tell a mixture of N(k mu, 1) from N(0, 1), where
+    mu = 2 / noise. The privacy loss increases with the output, so the problem is one-dimensional.
+
+    Args:
+        noise: Noise of an upload in multiples of eta C / b.
+        sample_rate: q, the probability that a record is in a step's sample.
+        local_iterations: tau, the steps of an upload.
+        displacement: Distance that the record moves a step, in multiples of eta C / b.
     """
 
     def __init__(self, noise: float, sample_rate: float, local_iterations: int, displacement: float = 2.0) -> None:
@@ -70,31 +111,44 @@ class PaperLeakage:
         self._curve: tuple[FloatArray, FloatArray] | None = None
 
     def epsilon(self, delta: float, uploads: int = 1) -> float:
-        """The lower bound at delta. Composing on a grid loses a little, so fewer uploads are looked at, too."""
+        """Return a lower bound on epsilon at ``delta``.
+
+        Composition on a grid loses accuracy with the number of uploads, so half as many are also tried.
+        """
         if uploads == 0:
             return 0.0
-        if self._certain:  # always in the sample: Gaussian rounds
+        if self._certain:  # the record is in every sample: Gaussian rounds
             return gaussian_epsilon(math.sqrt(uploads) * self._steps * self._mu, delta)
-        best = self._one(delta)
+        bound = self._single(delta)
         for count in {uploads, uploads // 2} - {0, 1}:
-            best = max(best, *(self._composed(delta, count, reach) for reach in self._reaches(count)))
-        return best
+            bound = max(bound, *(self._composed(delta, count, reach) for reach in self._reaches(count)))
+        return bound
+
+    def epsilons(self, delta: float, counts: IntArray) -> FloatArray:
+        """Return lower bounds at increasing upload counts; more uploads never leak less."""
+        if len(counts) <= 2:
+            return np.array([self.epsilon(delta, int(count)) for count in counts])
+        # Composition takes a tenth of a second. Compute about 40 counts; the others take the next smaller one's bound.
+        few = np.unique(np.concatenate([counts[counts <= 4], np.geomspace(4, max(counts[-1], 5), 40).astype(np.int64)]))
+        few = few[few <= counts[-1]]
+        bounds = np.maximum.accumulate([self.epsilon(delta, int(count)) for count in few])
+        return np.asarray(bounds[np.searchsorted(few, counts, side="right") - 1])
 
     def _loss(self, x: FloatArray) -> FloatArray:
-        """ln of the density ratio at x."""
+        """Return the privacy loss at output x: the logarithm of the density ratio."""
         return np.asarray(logsumexp(self._log_p + np.multiply.outer(x, self._shift) - self._shift**2 / 2, axis=-1))
 
     def _above(self, x: FloatArray) -> FloatArray:
-        """P(X > x) under the mixture."""
+        """Return P(X > x) under the mixture."""
         return np.asarray(np.exp(self._log_p) @ ndtr(np.subtract.outer(self._shift, x)))
 
     def _delta_at(self, x: float) -> float:
-        """delta(epsilon) at the epsilon whose threshold is x."""
+        """Return delta(epsilon) at the epsilon that equals the loss at x."""
         epsilon = float(self._loss(np.array(x)))
         return float(self._above(np.array(x))) - math.exp(min(epsilon + log_ndtr(-x), 0.0))
 
-    def _one(self, delta: float) -> float:
-        """One upload: the threshold whose delta is the one asked for, exactly."""
+    def _single(self, delta: float) -> float:
+        """Return the exact epsilon of one upload: the loss at the threshold whose delta is ``delta``."""
         low, high = -40.0, self._shift[-1] + 40.0
         if self._delta_at(low) <= delta:
             return 0.0
@@ -102,11 +156,12 @@ class PaperLeakage:
         return max(float(self._loss(np.array(x))), 0.0)
 
     def _composed(self, delta: float, uploads: int, reach: float) -> float:
-        """Several uploads: the summed loss, up to ``reach`` above its least, by Fourier transform."""
+        """Return epsilon of several uploads, from the sum of their losses up to ``reach`` above its minimum."""
         cell, mass = self._cells(reach, CELLS if uploads <= 256 else 4 * CELLS)
         total = np.fft.irfft(np.fft.rfft(mass) ** uploads, len(mass))
-        total[total < 1e-12] = 0.0  # rounding of the transform: leaving mass out only lowers the result,
-        losses = uploads * float(self._log_p[0]) + cell * np.arange(len(mass))  # as does mass that ran round the end
+        # Drop rounding errors of the transform. Less mass only lowers the result, as does mass that wraps around.
+        total[total < 1e-12] = 0.0
+        losses = uploads * float(self._log_p[0]) + cell * np.arange(len(mass))
 
         def delta_at(epsilon: float) -> float:
             return float(np.sum(total * -np.expm1(np.minimum(epsilon - losses, 0.0))))
@@ -116,9 +171,9 @@ class PaperLeakage:
         return float(brentq(lambda epsilon: delta_at(epsilon) - delta, 0.0, float(losses[-1]) + 1.0))
 
     def _reaches(self, uploads: int) -> tuple[float, float]:
-        """How far the summed loss may reach: by counting inclusions (few, large ones), and by its variance (many)."""
+        """Return two ranges of the summed loss: from the number of inclusions (few, large), and from its variance."""
         mean = uploads * self._steps * self._rate
-        inclusions = min(uploads * self._steps, mean + 6 * math.sqrt(mean) + 10)  # more hardly ever happen
+        inclusions = min(uploads * self._steps, mean + 6 * math.sqrt(mean) + 10)  # more are very unlikely
         counted = inclusions * (min(self._steps, 3) * self._mu**2 / 2 + 6 * self._mu) + 5
         loss, above = self._grid()
         mass = -np.diff(above)
@@ -128,16 +183,16 @@ class PaperLeakage:
         return counted, uploads * first + 12 * math.sqrt(uploads) * spread + 1e-6
 
     def _grid(self) -> tuple[FloatArray, FloatArray]:
-        """The loss, and the mixture's mass above it, at many outputs."""
+        """Return the loss at many outputs, and the mixture's mass above each of them."""
         if self._curve is None:
             x = np.linspace(-40.0, self._shift[-1] + 12.0, 200_000)
             self._curve = self._loss(x), self._above(x)
         return self._curve
 
     def _cells(self, reach: float, count: int) -> tuple[float, FloatArray]:
-        """The loss of one upload in cells from its least value, ln p_0: their width, and the mixture's mass in each.
+        """Discretise the loss of one upload into ``count`` cells from its minimum, ln p_0, rounding down.
 
-        A cell stands for its lower edge.
+        Returns the width of a cell and the mixture's mass in each cell.
         """
         loss, above = self._grid()
         cell = reach / count

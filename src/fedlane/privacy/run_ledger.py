@@ -1,8 +1,8 @@
-"""A simulated run's ledger: one file for all replicas, an entry for every (replica, round, client).
+"""The ledger of a simulated run: one file for all replicas, one line per round with its (replica, client) pairs.
 
-A seeded run that is played again after a crash makes the same uploads again: an entry that is there already must be the
-same and is not counted twice. Lines of JSON, each with a digest over itself and the line before. Nothing is forced to
-disk, since nothing real is spent; a last line that a crash cut short is written again.
+A seeded run that is repeated after a crash makes the same uploads again: they must match the existing lines and are not
+counted twice. Lines are JSON, each with a digest of itself and of the previous line. Nothing is forced to disk, as no
+real privacy is spent; an incomplete last line is written again.
 """
 
 import hashlib
@@ -24,29 +24,40 @@ NAME = "ledger.jsonl"
 
 @dataclass(frozen=True)
 class RunAccounts:
-    """What a run's ledger says."""
+    """The accounts in a run's ledger.
+
+    Attributes:
+        dataset: Name of the data set.
+        seeds: Seed of each replica (R,).
+        terms: The distinct terms.
+        kind: Index into ``terms`` of each client (R, U).
+        uploads: Uploads charged to each client (R, U).
+    """
 
     dataset: str
     seeds: tuple[int, ...]
     terms: tuple[Terms, ...]
-    """The different terms there are."""
     kind: IntArray
-    """(R, U): which of them a client has."""
     uploads: IntArray
-    """(R, U)"""
 
 
 def terms_of(spec: MechanismSpec) -> tuple[tuple[Terms, ...], IntArray]:
-    """The different terms of a mechanism's clients, and which client (R, U) has which."""
-    known: dict[Terms, int] = {}
+    """Return the distinct terms of a mechanism's clients, and the index of each client's terms (R, U)."""
+    index: dict[Terms, int] = {}
     kind = np.empty(spec.batch_size.shape, np.int64)
     for replica, client in np.ndindex(*kind.shape):
-        kind[replica, client] = known.setdefault(Terms.of(spec, replica, client), len(known))
-    return tuple(known), kind
+        kind[replica, client] = index.setdefault(Terms.of(spec, replica, client), len(index))
+    return tuple(index), kind
 
 
 class RunLedger:
-    """The ledger of a run in progress, in memory and, where a path is given, line by line in its file."""
+    """The ledger of a run in progress, in memory and, once attached, in a file.
+
+    Args:
+        spec: The mechanism of the run.
+        dataset: Name of the data set.
+        seeds: Seed of each replica.
+    """
 
     def __init__(self, spec: MechanismSpec, dataset: str, seeds: Sequence[int]) -> None:
         terms, kind = terms_of(spec)
@@ -55,7 +66,7 @@ class RunLedger:
             "dataset": dataset,
             "seeds": [int(seed) for seed in seeds],
             "randomness": "seeded streams of a simulation",
-            "terms": [each.values() for each in terms],
+            "terms": [client_terms.values() for client_terms in terms],
             "clients": kind.tolist(),
         }
         self._lines: list[str] = []
@@ -65,45 +76,56 @@ class RunLedger:
 
     @property
     def rounds(self) -> int:
-        """Rounds that are charged."""
+        """Number of rounds charged so far."""
         return len(self._lines) - 1
 
     def text(self) -> str:
-        """The whole ledger."""
+        """Return the content of the ledger file."""
         return "".join(self._lines)
 
     def attach_file(self, folder: Path) -> None:
-        """Write every line to a folder's file from now on; go on with the file that is there, if it is this run's.
+        """Write every line to a file in ``folder`` from now on, and continue an existing file of the same run.
 
-        What is there must be whole, and agree with what this ledger holds; the longer of the two goes on.
+        The existing file must be undamaged and agree with this ledger; the longer of the two is kept.
+
+        Raises:
+            InputError: The file is damaged, belongs to another run, or cannot be read or written.
         """
         path = folder / NAME
         if path == self._path:
             return
         try:
             if path.exists():
-                there = path.read_text(encoding="utf-8").splitlines(keepends=True)
-                if there and not there[-1].endswith("\n"):
-                    there.pop()  # cut short by a crash
-                digest = _verified(path, there)
-                both = min(len(there), len(self._lines))
-                if both and there[0] != self._lines[0]:
+                stored = path.read_text(encoding="utf-8").splitlines(keepends=True)
+                if stored and not stored[-1].endswith("\n"):
+                    stored.pop()  # an incomplete line, left by a crash
+                digest = _verified(path, stored)
+                common = min(len(stored), len(self._lines))
+                if common and stored[0] != self._lines[0]:
                     raise InputError(f"ledger {path} belongs to another run")
-                if there[:both] != self._lines[:both]:
+                if stored[:common] != self._lines[:common]:
                     raise InputError(f"ledger {path} holds other uploads than the run's checkpoint: one was changed")
-                if len(there) > len(self._lines):
-                    self._lines, self._digest = there, digest
+                if len(stored) > len(self._lines):
+                    self._lines, self._digest = stored, digest
             write_atomically(path, self.text().encode())
         except (OSError, UnicodeDecodeError) as error:
             raise InputError(f"ledger {path} cannot be used: {error}") from error
         self._path = path
 
     def charge(self, round: int, assigned: BoolArray) -> None:
-        """Enter the uploads of a round, (R, U), before anybody trains for it. The same round again is no new charge."""
+        """Charge the uploads of a round before its clients train. Repeating a charged round changes nothing.
+
+        Args:
+            round: Index of the round; at most the number of rounds charged so far.
+            assigned: Whether each client uploads (R, U).
+
+        Raises:
+            InputError: The round was charged to other clients, or the file cannot be written.
+        """
         uploads = {"round": round, "uploads": np.argwhere(assigned).tolist()}
         if round < self.rounds:
             if json.loads(self._lines[1 + round])["uploads"] != uploads["uploads"]:
-                raise InputError(f"round {round} was charged to other clients before: this is not the same run")
+                raise InputError(f"round {round} was charged to other clients before: this is a different run")
             return
         if round > self.rounds:
             raise ValueError(f"round {round} cannot be charged before round {self.rounds}")
@@ -122,7 +144,11 @@ class RunLedger:
 
 
 def read_run_accounts(path: Path) -> RunAccounts:
-    """Read and verify a run's ledger."""
+    """Read and verify the ledger of a run.
+
+    Raises:
+        InputError: The file cannot be read, or is empty, damaged or inconsistent.
+    """
     try:
         lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
     except (OSError, UnicodeDecodeError) as error:
@@ -142,28 +168,28 @@ def read_run_accounts(path: Path) -> RunAccounts:
                 uploads[replica, client] += 1
         seeds = tuple(int(seed) for seed in header["seeds"])
         if kind.ndim != 2 or len(seeds) != len(kind) or kind.min() < 0 or kind.max() >= len(terms):
-            raise ValueError("its header does not fit together")
+            raise ValueError("its header does not match its lines")
         return RunAccounts(str(header["dataset"]), seeds, terms, kind, uploads)
     except (KeyError, TypeError, ValueError, IndexError) as error:
-        raise InputError(f"ledger {path} makes no sense: {error}") from error
+        raise InputError(f"ledger {path} is inconsistent: {error}") from error
 
 
-def _line(values: dict[str, Any], before: str) -> tuple[str, str]:
-    """A line, and its digest."""
-    digest = hashlib.sha256((before + json.dumps(values)).encode()).hexdigest()
+def _line(values: dict[str, Any], previous_digest: str) -> tuple[str, str]:
+    """Return a line and its digest."""
+    digest = hashlib.sha256((previous_digest + json.dumps(values)).encode()).hexdigest()
     return json.dumps({**values, "digest": digest}) + "\n", digest
 
 
 def _verified(path: Path, lines: Sequence[str]) -> str:
-    """The last digest of lines that are all whole, in order and of one chain; anything else is an `InputError`."""
-    before = ""
+    """Return the last digest of lines that are complete, in order and chained; raise an `InputError` otherwise."""
+    digest = ""
     for number, text in enumerate(lines):
         try:
             values = json.loads(text)
             del values["digest"]
-            again, before = _line(values, before)
+            expected, digest = _line(values, digest)
         except (ValueError, KeyError, TypeError):
             raise InputError(f"ledger {path} is damaged at line {number}") from None
-        if again != text or (number > 0 and values.get("round") != number - 1):
-            raise InputError(f"ledger {path} is damaged at line {number}: its digest does not fit")
-    return before
+        if expected != text or (number > 0 and values.get("round") != number - 1):
+            raise InputError(f"ledger {path} is damaged at line {number}: the digest does not match")
+    return digest

@@ -1,4 +1,4 @@
-"""Figures from results: one style, safe for colour-blind readers."""
+"""Figures from results, in one style that is safe for colour-blind readers."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -15,11 +15,19 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#999933")
-"""Okabe and Ito's palette, and one more."""
+"""Okabe and Ito's palette, and one more colour."""
 
 
 def partition_figure(counts: IntArray, path: Path) -> None:
-    """Who holds how many samples of which class: counts (U, M) as stacked bars."""
+    """Draw the samples of each client by class as stacked bars.
+
+    Args:
+        counts: (U, M), samples of each class held by each client.
+        path: picture to write, a .png, .pdf or .svg file.
+
+    Raises:
+        InputError: the picture cannot be written.
+    """
     figure, axes = _figure(max(5.0, min(14.0, 2.5 + 0.35 * len(counts))), 3.6)
     base = np.zeros(len(counts))
     shades = np.linspace(0.0, 0.95, counts.shape[1])
@@ -35,7 +43,15 @@ def partition_figure(counts: IntArray, path: Path) -> None:
 
 
 def accuracy_figure(runs: Mapping[str, "pa.Table"], path: Path) -> None:
-    """Accuracy against rounds and against time on the air, for `rounds` tables by name: mean and 95% band."""
+    """Draw test accuracy against rounds and against simulated time: mean over seeds and 95% band.
+
+    Args:
+        runs: `rounds` tables of runs (`Run.rounds`) by the name to show.
+        path: picture to write, a .png, .pdf or .svg file.
+
+    Raises:
+        InputError: the picture cannot be written.
+    """
     figure, axes = _figure(9.0, 3.8, columns=2)
     for (name, rounds), colour in zip(runs.items(), COLOURS * (1 + len(runs) // len(COLOURS)), strict=False):
         round, clock_s, accuracy = _curves(rounds)
@@ -45,7 +61,7 @@ def accuracy_figure(runs: Mapping[str, "pa.Table"], path: Path) -> None:
         axes[1].plot(clock_s.mean(axis=0), mean, color=colour, label=name)
         axes[1].fill_between(clock_s.mean(axis=0), low, high, color=colour, alpha=0.2, linewidth=0)
     axes[0].set_xlabel("round")
-    axes[1].set_xlabel("time on the air (s), mean over seeds")
+    axes[1].set_xlabel("simulated time (s), mean over seeds")
     for panel in axes:
         panel.set_ylabel("test accuracy")
         panel.grid(alpha=0.3)
@@ -56,11 +72,11 @@ def accuracy_figure(runs: Mapping[str, "pa.Table"], path: Path) -> None:
 def audit_figure(
     scores: tuple[FloatArray, FloatArray], threshold: float, claim: float, bound: float, confidence: float, path: Path
 ) -> None:
-    """An audit: the attack's scores without and with the record, and its lower bound on epsilon beside the claim."""
+    """Draw an audit: the attack's scores without and with the record, and its bound on epsilon next to the claim."""
     figure, axes = _figure(9.0, 3.8, columns=2)
     unit = float(scores[0].std()) or 1.0
     edges = np.histogram_bin_edges(np.concatenate(scores) / unit, 80)
-    for values, name, colour in zip(scores, ("without the record", "with it"), COLOURS, strict=False):
+    for values, name, colour in zip(scores, ("without the record", "with the record"), COLOURS, strict=False):
         values = values / unit
         axes[0].hist(values, edges, density=True, histtype="stepfilled", alpha=0.5, color=colour, label=name)
     axes[0].axvline(threshold / unit, color="black", linestyle="--", linewidth=1, label="threshold")
@@ -77,7 +93,7 @@ def audit_figure(
 
 
 def check_picture(path: Path) -> None:
-    """Refuse, before the work, a kind of picture that cannot be drawn."""
+    """Raise `InputError` if the file type of a picture is not supported, before any work is done."""
     from matplotlib.figure import Figure
 
     kinds = Figure().canvas.get_supported_filetypes()
@@ -86,7 +102,7 @@ def check_picture(path: Path) -> None:
 
 
 def _curves(rounds: "pa.Table") -> tuple[IntArray, FloatArray, FloatArray]:
-    """Tested rounds (K,), and clock and accuracy (R, K), of a `rounds` table."""
+    """Tested rounds (K,), clock (R, K) and accuracy (R, K) of a `rounds` table."""
     replicas = int(rounds["replica"].to_numpy().max()) + 1
     accuracy = rounds["accuracy"].to_numpy().reshape(replicas, -1)
     tested = np.flatnonzero(~np.isnan(accuracy).any(axis=0))

@@ -1,6 +1,6 @@
-"""The live panel: a run in progress as one small frozen record, and the record as a terminal picture.
+"""The live panel: a run in progress, drawn in the terminal.
 
-The picture is a function of the record and the terminal's size alone; who makes the record is not its concern.
+The panel is a function of a `LiveView` and the size of the terminal.
 """
 
 from collections.abc import Sequence
@@ -11,98 +11,29 @@ from rich.console import RenderableType
 from rich.panel import Panel
 from rich.text import Text
 
-from fedlane.records import BoolArray, FloatArray
+from fedlane.records import FloatArray
+from fedlane.report.live_view import Assigned, Finished, LiveView
+from fedlane.report.terminal import LOWER_BOUND_MECHANISMS
 
-LEAST_WIDTH, LEAST_HEIGHT = 60, 12
-"""A smaller terminal gets one line."""
-BEYOND = 1.25
-"""A delay's bar may run this many deadlines far."""
-CELL = 24
-"""Columns of one client's queue."""
-
-
-@dataclass(frozen=True)
-class Assigned:
-    """A client on its channel in the last round."""
-
-    client: int
-    channel: int
-    download_s: float
-    compute_s: float
-    upload_s: float
-
-    @property
-    def total_s(self) -> float:
-        return self.download_s + self.compute_s + self.upload_s
-
-
-@dataclass(frozen=True)
-class PrivacySpent:
-    """What privacy has cost so far, over all clients and replicas."""
-
-    mechanism: str
-    epsilon: float
-    """The largest that a client has spent; of the mechanism `paper`, by its own formula."""
-    agreed: float
-    """The largest that a client agreed to, over the run (`rigorous`) or per round (`paper`)."""
-    uploads_left: int
-    """Of the client with the fewest left."""
-
-
-@dataclass(frozen=True)
-class Finished:
-    """A run of the same comparison that is over."""
-
-    policy: str
-    clock_s: float
-    late_share: float
-    accuracy: float | None
-
-
-@dataclass(frozen=True)
-class LiveView:
-    """A run in progress: the last round of the first replica, and means over all replicas so far."""
-
-    scenario: str
-    policy: str
-    seeds: tuple[int, ...]
-    """The first one's round is shown."""
-    round: int
-    """Rounds played so far."""
-    rounds: int
-    channels: int
-    deadline_s: float
-    assigned: tuple[Assigned, ...]
-    queue: FloatArray
-    """(U,): rounds behind the quota."""
-    available: BoolArray
-    """(U,): False once a client's budget is spent."""
-    delay_s: FloatArray
-    """(rounds so far,): mean over replicas."""
-    accuracy: FloatArray
-    """(tests so far,): mean over replicas; empty without learning."""
-    spent: PrivacySpent | None
-    rounds_per_s: float
-    finished: tuple[Finished, ...] = ()
-
-    @property
-    def clock_s(self) -> float:
-        return float(self.delay_s.sum())
-
-    @property
-    def eta_s(self) -> float:
-        return (self.rounds - self.round) / self.rounds_per_s if self.rounds_per_s > 0 else float("inf")
+MIN_WIDTH, MIN_HEIGHT = 60, 12
+"""Smallest terminal that gets a panel; a smaller one gets one line."""
+BAR_END = 1.25
+"""Delay at the end of a bar, in deadlines."""
+QUEUE_WIDTH = 24
+"""Columns for the queue of one client."""
 
 
 @dataclass(frozen=True)
 class _Glyphs:
-    """Characters of the picture: parts of a delay, what is missing, the deadline, beyond, heights."""
+    """Characters of the panel."""
 
     parts: str = "░▓█"
+    """Download, compute and upload."""
     full: str = "━"
     rest: str = "─"
     deadline: str = "│"
     beyond: str = "▶"
+    """End of a bar that does not fit."""
     block: str = "■"
     heights: str = "▁▂▃▄▅▆▇█"
 
@@ -112,16 +43,17 @@ _PART_STYLES = ("cyan", "yellow", "magenta")
 
 
 def live_panel(view: LiveView, width: int, height: int, *, ascii_only: bool = False) -> RenderableType:
-    """The picture, at most ``width`` columns and ``height`` rows."""
-    if width < LEAST_WIDTH or height < LEAST_HEIGHT:
+    """Draw the panel in at most ``width`` columns and ``height`` rows."""
+    if width < MIN_WIDTH or height < MIN_HEIGHT:
         return Text(live_line(view), no_wrap=True, overflow="ellipsis")
     glyphs = _ASCII if ascii_only else _Glyphs()
     inner = width - 4
     curves = _curves(view, inner, glyphs)
-    done = _finished(view.finished[::-1][: min(4, height - LEAST_HEIGHT)][::-1])
-    rest = height - 2 - 2 - len(curves) - len(done)  # the frame; progress and the bars' heading
+    newest = max(0, len(view.finished) - min(4, height - MIN_HEIGHT))
+    done = _finished(view.finished[newest:])
+    rest = height - 2 - 2 - len(curves) - len(done)  # without the frame, the progress bar and the heading of the bars
     clients = len(view.queue)
-    queues = -(-clients // max(1, inner // CELL)) + 1
+    queues = -(-clients // max(1, inner // QUEUE_WIDTH)) + 1
     for_lanes = max(2, rest - min(queues, max(2, rest // 3)))
     lanes = _lanes(view, inner, min(view.channels, for_lanes), glyphs)
     waiting = _queues(view, inner, min(queues, max(0, rest - len(lanes))), glyphs)
@@ -138,12 +70,12 @@ def live_panel(view: LiveView, width: int, height: int, *, ascii_only: bool = Fa
 
 
 def live_line(view: LiveView) -> str:
-    """The same in one line, for logs and small terminals."""
-    of = f" (mean of {len(view.seeds)} seeds)" if len(view.seeds) > 1 else ""
-    line = f"{view.policy}: round {view.round} of {view.rounds}, {view.clock_s:,.0f} s on the air"
+    """Describe the run in one line, for logs and small terminals."""
+    mean = f" (mean of {len(view.seeds)} seeds)" if len(view.seeds) > 1 else ""
+    line = f"{view.policy}: round {view.round} of {view.rounds}, {view.clock_s:,.0f} s of simulated time"
     if len(view.accuracy):
         line += f", accuracy {view.accuracy[-1]:.3f}"
-    return line + of
+    return line + mean
 
 
 def _progress(view: LiveView, width: int, glyphs: _Glyphs) -> Text:
@@ -164,65 +96,64 @@ def _heading(view: LiveView, width: int, glyphs: _Glyphs) -> Text:
 
 
 def _lanes(view: LiveView, width: int, rows: int, glyphs: _Glyphs) -> list[Text]:
-    """A row per channel; where they do not fit, the slowest clients and how many were left out."""
-    by_channel = {one.channel: one for one in view.assigned}
+    """One row per channel; if they do not fit, the slowest clients and the number of others."""
+    by_channel = {client.channel: client for client in view.assigned}
     if view.channels <= rows:
         return [_lane(by_channel.get(j), j, view.deadline_s, width, glyphs) for j in range(view.channels)]
-    slowest = sorted(view.assigned, key=lambda one: -one.total_s)[: rows - 1]
-    lines = [_lane(one, one.channel, view.deadline_s, width, glyphs) for one in slowest]
+    slowest = sorted(view.assigned, key=lambda client: -client.total_s)[: rows - 1]
+    lines = [_lane(client, client.channel, view.deadline_s, width, glyphs) for client in slowest]
     others = len(view.assigned) - len(slowest)
-    late = sum(one.total_s > view.deadline_s for one in view.assigned)
-    lines.append(Text(f"the slowest; {others:,} more of {view.channels:,} channels, {late:,} late in all", "dim"))
+    late = sum(client.total_s > view.deadline_s for client in view.assigned)
+    lines.append(Text(f"slowest clients; {others:,} more on {view.channels:,} channels, {late:,} late in total", "dim"))
     return lines
 
 
-def _lane(one: Assigned | None, channel: int, deadline_s: float, width: int, glyphs: _Glyphs) -> Text:
-    """One client's delay as three bars against the deadline."""
+def _lane(assigned: Assigned | None, channel: int, deadline_s: float, width: int, glyphs: _Glyphs) -> Text:
+    """Delay of one client as three bars, with the deadline marked."""
     space = max(8, width - 16 - 14)
-    mark = round(space / BEYOND)
-    if one is None:
+    mark = round(space / BAR_END)
+    if assigned is None:
         return Text(f"{channel:>7} {'-':>6}  " + " " * mark + glyphs.deadline, "dim")
-    late = one.total_s > deadline_s
-    line = Text(f"{channel:>7} {one.client:>6}  ")
+    late = assigned.total_s > deadline_s
+    line = Text(f"{channel:>7} {assigned.client:>6}  ")
     edge, elapsed_s = 0, 0.0
     for glyph, style, part_s in zip(
-        glyphs.parts, _PART_STYLES, (one.download_s, one.compute_s, one.upload_s), strict=True
+        glyphs.parts, _PART_STYLES, (assigned.download_s, assigned.compute_s, assigned.upload_s), strict=True
     ):
         elapsed_s += part_s
-        until = min(space, round(min(elapsed_s / deadline_s, 2 * BEYOND) * mark))
+        until = min(space, round(min(elapsed_s / deadline_s, 2 * BAR_END) * mark))
         line.append(glyph * (until - edge), style)
         edge = until
-    if elapsed_s > BEYOND * deadline_s:
+    if elapsed_s > BAR_END * deadline_s:
         line.right_crop(1)
         line.append(glyphs.beyond, "bold red")
     if edge <= mark:
         line.append(" " * (mark - edge) + glyphs.deadline, "bold")
     line.pad_right(max(0, 16 + space - len(line)))
-    total = f"{one.total_s:.2f}" if one.total_s < 1000 else f"{one.total_s:.1e}"
+    total = f"{assigned.total_s:.2f}" if assigned.total_s < 1000 else f"{assigned.total_s:.1e}"
     line.append(f"{total:>7} s", "bold red" if late else "")
     line.append(" late" if late else "     ", "bold red")
     return line
 
 
 def _queues(view: LiveView, width: int, rows: int, glyphs: _Glyphs) -> list[Text]:
-    """Every client's queue with a bar; where they do not fit, the longest."""
+    """The queue of every client as a bar; if they do not fit, the longest queues."""
     if rows < 2:
         return []
-    clients, columns = len(view.queue), max(1, width // CELL)
+    clients, columns = len(view.queue), max(1, width // QUEUE_WIDTH)
     shown = min(clients, (rows - 1) * columns)
     chosen = np.arange(clients)
     if shown < clients:
         chosen = np.argsort(-view.queue, kind="stable")[:shown]
     largest = max(1.0, float(view.queue.max(initial=0.0)))
-    what = "queues: rounds behind the quota"
-    what += f", the longest {shown} of {clients:,}" if shown < clients else ""
-    out = int((~view.available).sum())
-    what += f" · budget spent (x): {out:,}" if out else ""
-    lines = [Text(what, "dim")]
-    down = rows - 1
-    for row in range(min(down, shown)):
+    heading = "queues: rounds behind the quota"
+    heading += f", the longest {shown} of {clients:,}" if shown < clients else ""
+    exhausted = int((~view.available).sum())
+    heading += f" · budget exhausted (x): {exhausted:,}" if exhausted else ""
+    lines = [Text(heading, "dim")]
+    for row in range(min(rows - 1, shown)):
         line = Text()
-        for client in chosen[row::down][:columns]:
+        for client in chosen[row :: rows - 1][:columns]:
             length = round(float(view.queue[client]) / largest * 8)
             line.append(f"{client:>6}{' ' if view.available[client] else 'x'}")
             line.append((glyphs.block * length).ljust(8), "blue")
@@ -232,18 +163,17 @@ def _queues(view: LiveView, width: int, rows: int, glyphs: _Glyphs) -> list[Text
 
 
 def _curves(view: LiveView, width: int, glyphs: _Glyphs) -> list[Text]:
-    """Accuracy, round time and clock, privacy."""
-    many = len(view.seeds) > 1
-    mean = f" (mean of {len(view.seeds)} seeds)" if many else ""
+    """Accuracy, round time with the simulated time, and privacy."""
+    mean = f" (mean of {len(view.seeds)} seeds)" if len(view.seeds) > 1 else ""
     lines = []
     if len(view.accuracy):
         lines.append(_curve("accuracy", view.accuracy, f"{view.accuracy[-1]:.3f}{mean}", "green", width, glyphs))
-    last = f"{view.delay_s[-1]:.2f} s · {_clock(view.clock_s)} on the air{mean}" if len(view.delay_s) else "-"
+    last = f"{view.delay_s[-1]:.2f} s · {_clock(view.clock_s)} simulated{mean}" if len(view.delay_s) else "-"
     lines.append(_curve("round time", view.delay_s, last, "cyan", width, glyphs))
     if (spent := view.spent) is not None:
         words = f"largest epsilon {spent.epsilon:.2f} of {spent.agreed:g}"
-        if spent.mechanism == "paper":
-            words = f"epsilon {spent.epsilon:.1f} by its formula, {spent.agreed:g} a round"
+        if spent.mechanism in LOWER_BOUND_MECHANISMS:
+            words = f"epsilon {spent.epsilon:.1f} by its formula, {spent.agreed:g} per round"
         left = f"fewest uploads left {spent.uploads_left:,}"
         lines.append(Text.assemble(("privacy     ", "dim"), f"{spent.mechanism}: {words} · {left}"))
     return lines
@@ -257,7 +187,7 @@ def _curve(name: str, values: FloatArray, words: str, style: str, width: int, gl
 
 
 def sparkline(values: FloatArray, width: int, heights: str = _Glyphs.heights) -> str:
-    """Values as one character each, from their smallest to their largest; more than fit are averaged in turn."""
+    """Draw values as one character each, scaled to their range; neighbours are averaged if there are too many."""
     if len(values) > width:
         starts = np.arange(width) * len(values) // width
         values = np.add.reduceat(values, starts) / np.diff(starts, append=len(values))
@@ -271,11 +201,11 @@ def sparkline(values: FloatArray, width: int, heights: str = _Glyphs.heights) ->
 
 
 def _finished(runs: Sequence[Finished]) -> list[Text]:
-    """The runs of this comparison that are over, a row each."""
+    """The finished runs of this comparison, one row each."""
     lines = []
     for run in runs:
         line = Text.assemble(("finished    ", "dim"))
-        line.append(f"{run.policy}  {run.clock_s:,.0f} s on the air, {run.late_share:.1%} late")
+        line.append(f"{run.policy}  {run.clock_s:,.0f} s of simulated time, {run.late_share:.1%} late")
         if run.accuracy is not None:
             line.append(f", accuracy {run.accuracy:.3f}")
         lines.append(line)

@@ -1,4 +1,4 @@
-"""The report page: one HTML file that needs nothing else, and lets nothing else in."""
+"""The report page: one self-contained HTML file that loads nothing else."""
 
 import base64
 import hashlib
@@ -19,12 +19,21 @@ SCRIPTS = (
     *("dom", "format", "data", "scales", "chart", "lines", "dots", "bars", "heatmap"),
     *("map", "round", "timeline", "player", "summary", "figures", "privacy", "scenario", "live", "app"),
 )
-"""Files of the page's script, in the order in which they are joined."""
+"""Script files, in the order in which they are joined."""
 STYLES = ("theme", "page", "tables", "controls", "charts", "rounds", "narrow")
+"""Style sheets, in the order in which they are joined."""
 
 
 def build_page(data: Mapping[str, Any], *, live: bool = False) -> str:
-    """The page for `page_data`; a live one asks the server it came from for newer data."""
+    """Build the HTML of a report page.
+
+    Args:
+        data: what `page_data` returned.
+        live: let the page ask the server that sent it for newer data (`fedlane watch`).
+
+    Returns:
+        The page as one self-contained HTML text.
+    """
     script, style = _script(), _style()
     title = " and ".join(dict.fromkeys(str(run["scenario"]) for run in data["runs"])) or "waiting for a run"
     fields = {
@@ -35,12 +44,20 @@ def build_page(data: Mapping[str, Any], *, live: bool = False) -> str:
         "script": script,
     }
     page = _asset("page.html")
-    pieces = page.split("@@")  # text, field, text, field, ..., text: what a field holds is never looked at again
+    pieces = page.split("@@")  # text, field, text, ..., text; the values of fields are never searched for fields
     return "".join(piece if k % 2 == 0 else fields[piece] for k, piece in enumerate(pieces))
 
 
 def write_page(page: str, path: Path) -> None:
-    """Write the page at once or not at all."""
+    """Write a page atomically.
+
+    Args:
+        page: HTML text from `build_page`.
+        path: file to write; an existing file is replaced.
+
+    Raises:
+        InputError: the file cannot be written.
+    """
     try:
         write_atomically(path, page.encode("utf-8", "replace"))
     except OSError as error:
@@ -48,7 +65,7 @@ def write_page(page: str, path: Path) -> None:
 
 
 def embedded(data: Mapping[str, Any]) -> str:
-    """JSON that may stand in a script element: nothing in it can end the element."""
+    """Return JSON that is safe inside a script element: nothing in it can end the element."""
     text = json.dumps(data, allow_nan=False, separators=(",", ":"))
     for character in "<>&":
         text = text.replace(character, f"\\u{ord(character):04x}")
@@ -56,7 +73,7 @@ def embedded(data: Mapping[str, Any]) -> str:
 
 
 def content_policy(*, live: bool) -> str:
-    """The page's Content-Security-Policy: its own script and style and nothing else."""
+    """Content-Security-Policy of the page: only its own script and style are allowed."""
     rules = [
         "default-src 'none'",
         f"script-src '{_digest(_script())}'",

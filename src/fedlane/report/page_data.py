@@ -1,5 +1,4 @@
-"""What a report page shows of its runs: curves with intervals, per-client figures, and rounds in detail, small enough
-to embed."""
+"""The data embedded in a report page: curves with intervals, figures per client, and rounds in detail."""
 
 import sys
 from collections import Counter
@@ -18,31 +17,43 @@ from fedlane.report.run_files import RunFiles, read_run
 from fedlane.validate import InputError
 
 BUDGET_BYTES = 4_300_000
-"""Of all embedded data; page, script and style add a tenth of a megabyte."""
-POINTS = 400
-"""Points of a curve at most."""
+"""Limit for all embedded data. Page, script and style add 0.1 MB."""
+MAX_POINTS = 400
+"""Maximum number of points of a curve."""
 QUEUE_COLUMNS = 250
-"""Rounds of the queues' picture, where all of them would take too much."""
+"""Number of rounds in the queue figure if embedding all rounds would exceed the limit."""
 MEASURES = (
     *("cumulative_delay_s", "mean_round_s", "late_share", "min_participation", "max_participation"),
     *("quota_shortfall", "max_queue", "final_accuracy"),
 )
 BASE64 = 4 / 3
+"""Characters per byte."""
 
 
 @dataclass(frozen=True)
 class Detail:
-    """How much of each round is embedded."""
+    """How much detail of the rounds is embedded."""
 
     seeds: int
-    """The first so many."""
+    """Number of seeds embedded in the page."""
     every: int
-    """Every so many rounds."""
+    """Stride between embedded rounds."""
     queue_every: int
+    """Stride between rounds of the queue figure."""
 
 
 def page_data(folders: Sequence[Path]) -> dict[str, Any]:
-    """Everything that a page shows of these run folders, ready for JSON."""
+    """Collect what a report page shows of some runs.
+
+    Args:
+        folders: run folders, finished or still being written.
+
+    Returns:
+        The data of the page, ready for JSON; pass it to `build_page`.
+
+    Raises:
+        InputError: no folder is given, or one is incomplete or damaged.
+    """
     if not folders:
         raise InputError("a report needs at least one run folder")
     files = [read_run(folder) for folder in folders]
@@ -52,7 +63,7 @@ def page_data(folders: Sequence[Path]) -> dict[str, Any]:
 
 
 def run_names(files: Sequence[RunFiles]) -> list[str]:
-    """Each run's policy; with the folder's name where two runs share one, and a number where even that is shared."""
+    """Unique names of runs: the policy, with the scenario, the folder's name or a number added where needed."""
     policies = [str(run.summary.get("policy", run.folder)) for run in files]
     scenarios = {str(run.summary.get("scenario", "")) for run in files}
     names = []
@@ -68,11 +79,11 @@ def run_names(files: Sequence[RunFiles]) -> list[str]:
 
 
 def run_data(files: RunFiles, name: str, budget_bytes: int) -> dict[str, Any]:
-    """One run, its rounds in as much detail as the budget allows."""
+    """Data of one run, with as much detail of its rounds as the budget allows."""
     arrays = run_arrays(files)
     replicas, rounds, clients, channels = arrays.shape
-    told = files.summary.get("seeds")
-    seeds = told[:replicas] if isinstance(told, list) else []
+    listed = files.summary.get("seeds")
+    seeds = listed[:replicas] if isinstance(listed, list) else []
     seeds = [*seeds, *range(len(seeds), replicas)]
     network = files.scenario.get("network")
     deadline_s = network.get("deadline_s") if isinstance(network, dict) else None
@@ -105,11 +116,11 @@ def run_data(files: RunFiles, name: str, budget_bytes: int) -> dict[str, Any]:
 
 
 def fitting(arrays: RunArrays, budget_bytes: int) -> Detail:
-    """The most detail within the budget: all seeds if possible, then fewer, then fewer rounds of one."""
+    """The most detail that fits the budget: first fewer seeds are embedded, then fewer rounds of one seed."""
     replicas, rounds, clients, channels = arrays.shape
     slots = arrays.slot_client.shape[2]
     index_bytes = 2 + (clients > 254) + (channels > 254)
-    fixed = BASE64 * 4 * (3 * (len(CLIENT_COLUMNS) * clients + 5 * POINTS) + 5 * (clients + channels)) + 8_000
+    fixed = BASE64 * 4 * (3 * (len(CLIENT_COLUMNS) * clients + 5 * MAX_POINTS) + 5 * (clients + channels)) + 8_000
 
     def seed_bytes(every: int, queue_every: int) -> float:
         kept = -(-rounds // every)
@@ -127,19 +138,19 @@ def fitting(arrays: RunArrays, budget_bytes: int) -> Detail:
 
 
 def _detail(arrays: RunArrays, detail: Detail) -> dict[str, Any]:
-    """Rounds of the first seeds: who, where, how long; queues; positions."""
-    some = slice(0, detail.seeds), slice(None, None, detail.every)
-    available = arrays.available[some]
+    """Assignments and delays in the rounds of the first seeds, their queues, and the positions."""
+    embedded = slice(0, detail.seeds), slice(None, None, detail.every)
+    available = arrays.available[embedded]
     return {
         "seeds": detail.seeds,
         "every": detail.every,
         "queue_every": detail.queue_every,
-        "client": packed_indices(arrays.slot_client[some]),
-        "channel": packed_indices(arrays.slot_channel[some]),
-        "download_s": packed_seconds(arrays.download_s[some]),
-        "compute_s": packed_seconds(arrays.compute_s[some]),
-        "upload_s": packed_seconds(arrays.upload_s[some]),
-        "punctual": packed_bits(arrays.punctual[some]),
+        "client": packed_indices(arrays.slot_client[embedded]),
+        "channel": packed_indices(arrays.slot_channel[embedded]),
+        "download_s": packed_seconds(arrays.download_s[embedded]),
+        "compute_s": packed_seconds(arrays.compute_s[embedded]),
+        "upload_s": packed_seconds(arrays.upload_s[embedded]),
+        "punctual": packed_bits(arrays.punctual[embedded]),
         "available": None if available.all() else packed_bits(available),
         "queue": packed_levels(arrays.queue[: detail.seeds, :: detail.queue_every]),
         "delay_s": packed_floats(arrays.delay_s[: detail.seeds]),
@@ -150,7 +161,7 @@ def _detail(arrays: RunArrays, detail: Detail) -> dict[str, Any]:
 
 
 def _curves(arrays: RunArrays) -> dict[str, Any]:
-    """Curves against rounds, mean over seeds and 95% bounds; ``round`` counts from 1 as people do."""
+    """Curves against rounds: mean over seeds and 95% bounds. Rounds are numbered from 1 on the page."""
     rounds = arrays.shape[1]
     clock_s = np.nancumsum(arrays.delay_s, axis=1)
     tested = np.flatnonzero(~np.isnan(arrays.accuracy).any(axis=0)) if rounds else np.arange(0)
@@ -180,25 +191,25 @@ def _curve(
 
 
 def _thinned(rounds: IntArray) -> IntArray:
-    """At most POINTS of them, evenly spaced, the last one among them."""
-    step = max(1, -(-len(rounds) // POINTS))
+    """At most MAX_POINTS of the rounds, evenly spaced, including the last."""
+    step = max(1, -(-len(rounds) // MAX_POINTS))
     return rounds[(len(rounds) - 1) % step :: step] if len(rounds) else rounds
 
 
 def _largest(values: FloatArray) -> FloatArray:
-    """Over the last axis; NaN where there is nothing."""
+    """Maximum over the last axis, ignoring NaN; NaN if there is no value."""
     if values.shape[-1] == 0:
         return np.full(values.shape[:-1], np.nan)
     return np.where(np.isnan(values).all(axis=-1), np.nan, np.nanmax(np.nan_to_num(values, nan=-np.inf), axis=-1))
 
 
 def span(values: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """Smallest, mean and largest over seeds: an interval of means would promise an epsilon that nobody has."""
+    """Minimum, mean and maximum over seeds. An interval of the mean would suggest an epsilon that no client has."""
     return values.min(axis=0), values.mean(axis=0), values.max(axis=0)
 
 
 def _per_client(arrays: RunArrays) -> dict[str, Any]:
-    """Each column of clients.parquet: mean over seeds and 95% bounds; None where nothing is known."""
+    """Columns of clients.parquet: mean over seeds and 95% bounds; None if the run did not record the column."""
     result: dict[str, Any] = {}
     for key, values in arrays.clients.items():
         if not np.isfinite(values).any():
@@ -210,14 +221,14 @@ def _per_client(arrays: RunArrays) -> dict[str, Any]:
 
 
 def _parts(arrays: RunArrays, owner: IntArray, count: int) -> dict[str, Any]:
-    """Mean download, compute and upload time, share late and number of uploads by client or by channel, all seeds."""
-    known = owner >= 0
-    index = owner[known]
+    """Mean download, compute and upload times, share of late uploads and number of uploads, by client or channel."""
+    assigned = owner >= 0
+    index = owner[assigned]
     uploads = np.bincount(index, minlength=count)
 
     def mean(values: FloatArray) -> FloatArray:
-        finite = np.isfinite(values[known])
-        total = np.bincount(index[finite], values[known][finite], minlength=count)
+        finite = np.isfinite(values[assigned])
+        total = np.bincount(index[finite], values[assigned][finite], minlength=count)
         number = np.bincount(index[finite], minlength=count)
         return np.where(number > 0, total / np.maximum(number, 1), np.nan)
 
@@ -231,27 +242,27 @@ def _parts(arrays: RunArrays, owner: IntArray, count: int) -> dict[str, Any]:
 
 
 def _privacy(files: RunFiles) -> dict[str, Any] | None:
-    """Mechanism and agreed terms, as far as the summary names them."""
-    told = files.summary.get("privacy")
-    if not isinstance(told, dict):
+    """Privacy mechanism and agreed budget, as far as the summary contains them."""
+    privacy = files.summary.get("privacy")
+    if not isinstance(privacy, dict):
         return None
-    agreed, delta = told.get("epsilon_agreed"), told.get("delta")
+    agreed, delta = privacy.get("epsilon_agreed"), privacy.get("delta")
     return {
-        "mechanism": str(told.get("mechanism", "")),
-        "per": str(told.get("per", "")),
+        "mechanism": str(privacy.get("mechanism", "")),
+        "per": str(privacy.get("per", "")),
         "epsilon": _number(agreed.get("largest") if isinstance(agreed, dict) else agreed, None),
         "delta": _number(delta.get("largest") if isinstance(delta, dict) else delta, None),
-        "exhausted": _number(told.get("exhausted"), 0),
-        "randomness": str(told.get("randomness", "")),
+        "exhausted": _number(privacy.get("exhausted"), 0),
+        "randomness": str(privacy.get("randomness", "")),
     }
 
 
-def _measure(told: object) -> dict[str, float | None]:
-    known = told if isinstance(told, dict) else {}
-    return {key: _number(known.get(key), None) for key in ("mean", "low", "high")}
+def _measure(value: object) -> dict[str, float | None]:
+    measure = value if isinstance(value, dict) else {}
+    return {key: _number(measure.get(key), None) for key in ("mean", "low", "high")}
 
 
 def _number(value: object, otherwise: Any) -> Any:
-    """A finite number, or what to show instead."""
+    """Return the value if it is a finite number, else ``otherwise``."""
     usable = isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
     return value if usable else otherwise

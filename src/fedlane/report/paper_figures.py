@@ -1,4 +1,4 @@
-"""Figures of the paper's evaluation: panels of curves or bars with 95% intervals, as PNG, PDF and Parquet."""
+"""Figures of the paper's evaluation: panels of curves or bars with 95% intervals, as PNG, PDF and Parquet files."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ DASHES = ("-", "--", ":", "-.")
 
 @dataclass(frozen=True)
 class Line:
-    """One curve or row of bars: x (K,), values (S, K) of S seeds."""
+    """One curve or set of bars: x (K,), values (S, K) of S seeds. Colour and dash are indices."""
 
     x: FloatArray
     values: FloatArray
@@ -37,12 +37,12 @@ class Panel:
     lines: Mapping[str, Line]
     bars: bool = False
     marks: Mapping[str, FloatArray] | None = None
-    """Further values (K,) drawn as short black lines, a quota for one."""
+    """Further values (K,) drawn as short black lines, for example quotas."""
     log: bool = False
 
 
 def draw(panels: Sequence[Panel], stem: Path, columns: int = 2) -> list[Path]:
-    """Draw panels in rows of ``columns`` to STEM.png and STEM.pdf, and write their numbers to STEM.parquet."""
+    """Draw panels, ``columns`` per row, to STEM.png and STEM.pdf, and write their numbers to STEM.parquet."""
     from matplotlib.figure import Figure
 
     rows = -(-len(panels) // columns)
@@ -83,7 +83,7 @@ def draw(panels: Sequence[Panel], stem: Path, columns: int = 2) -> list[Path]:
 
 
 def numbers(panels: Sequence[Panel]) -> pa.Table:
-    """What is drawn, as a table: panel, line, x, mean, low, high, seeds."""
+    """Table of the drawn numbers: panel, line, x, mean, low, high, seeds."""
     columns: dict[str, list[Any]] = {key: [] for key in ("panel", "line", "x", "mean", "low", "high", "seeds")}
     for panel in panels:
         for name, line in panel.lines.items():

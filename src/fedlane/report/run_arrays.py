@@ -1,4 +1,4 @@
-"""A run's tables as dense arrays; what a table does not say is NaN, -1 or False."""
+"""The tables of a run as dense arrays; missing entries are NaN, -1 or False."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -11,33 +11,31 @@ from fedlane.records import BoolArray, FloatArray, IntArray
 from fedlane.report.run_files import RunFiles
 from fedlane.validate import InputError
 
-LARGEST = 50_000_000
-"""Cells of the largest array that a report makes."""
+MAX_CELLS = 50_000_000
+"""Maximum number of elements of an array."""
 
 
 @dataclass(frozen=True)
 class RunArrays:
-    """R replicas, T rounds played, S clients in one round at most, U clients, N channels."""
+    """Arrays of a run with R replicas, T rounds, at most S assigned clients per round, U clients and N channels."""
 
     delay_s: FloatArray
-    """(R, T): of the round, capped at the deadline."""
+    """(R, T): duration of the round, capped at the deadline."""
     accuracy: FloatArray
-    """(R, T)"""
+    """(R, T): NaN in rounds without a test."""
     slot_client: IntArray
-    """(R, T, S): who was assigned, -1 for nobody."""
+    """(R, T, S): assigned clients, -1 for an empty slot; the other slot arrays have the same shape."""
     slot_channel: IntArray
     download_s: FloatArray
-    """(R, T, S)"""
     compute_s: FloatArray
     upload_s: FloatArray
     punctual: BoolArray
-    """(R, T, S)"""
     queue: FloatArray
     """(R, T, U): after the round."""
     epsilon: FloatArray
-    """(R, T, U): spent by then."""
+    """(R, T, U): epsilon spent after the round."""
     available: BoolArray
-    """(R, T, U)"""
+    """(R, T, U): whether the client could be assigned."""
     client_xy_m: FloatArray
     """(R, U, 2)"""
     channel_xy_m: FloatArray
@@ -56,15 +54,15 @@ CLIENT_COLUMNS = ("quota", "participation", "selection", "uploads", "epsilon", "
 
 
 def run_arrays(files: RunFiles) -> RunArrays:
-    """Dense arrays of a run folder; only rounds that every table of rounds has."""
+    """Build the arrays of a run folder, for the rounds that every table contains."""
     tables = files.tables
     rounds = min(_size(tables["rounds"], "round"), _size(tables["client_rounds"], "round"))
     replicas = max(_size(tables["rounds"], "replica"), 1)
     clients = max(_size(tables["clients"], "client"), _size(tables["client_rounds"], "client"))
     channels = max(_size(tables["channels"], "channel"), _size(tables["assignments"], "channel"))
-    if replicas * max(rounds, 1) * max(clients, channels, 1) > LARGEST:
+    if replicas * max(rounds, 1) * max(clients, channels, 1) > MAX_CELLS:
         raise InputError(
-            f"a report holds at most {LARGEST:,} seeds x rounds x clients, "
+            f"a report can show at most {MAX_CELLS:,} seeds x rounds x clients, "
             f"got {replicas} x {rounds} x {max(clients, channels)}"
         )
     per_round = _Scatter(tables["rounds"], ("replica", "round"), (replicas, rounds))
@@ -91,7 +89,7 @@ def run_arrays(files: RunFiles) -> RunArrays:
 
 
 class _Scatter:
-    """Rows of a table placed by their index columns into an array of a given shape."""
+    """Places the rows of a table into arrays of a given shape, by their index columns."""
 
     def __init__(self, table: pa.Table, keys: tuple[str, ...], shape: tuple[int, ...]) -> None:
         index = [_indices(table, key) for key in keys]
@@ -112,7 +110,7 @@ class _Scatter:
 
 
 class _Slots(_Scatter):
-    """Assignments by replica, round and slot: the k-th assigned client of a round, in the order of channels."""
+    """Places assignments by replica, round and slot; slots are a round's assignments in the order of channels."""
 
     def __init__(self, table: pa.Table, replicas: int, rounds: int) -> None:
         table = table.take(np.lexsort([_indices(table, key) for key in ("client", "channel", "round", "replica")]))
@@ -127,7 +125,7 @@ class _Slots(_Scatter):
 def _indices(table: pa.Table, column: str) -> NDArray[np.int64]:
     values = _floats(table, column)
     if not (values >= 0).all():
-        raise InputError(f"column {column} of a run's table must be at least 0 everywhere")
+        raise InputError(f"column {column} of a run's table must not be negative")
     return values.astype(np.int64)
 
 
@@ -143,5 +141,5 @@ def _floats(table: pa.Table, column: str) -> FloatArray:
 
 
 def _size(table: pa.Table, column: str) -> int:
-    """One more than the largest index of a column."""
+    """One more than the largest index in a column."""
     return int(_indices(table, column).max(initial=-1)) + 1

@@ -1,4 +1,4 @@
-"""A run folder's files as a reader finds them: finished, or rewritten while they are read."""
+"""Reading the files of a run folder, which may be rewritten while they are read."""
 
 import json
 import time
@@ -20,7 +20,7 @@ TABLES = {
     "channels": ("replica", "channel"),
     "client_rounds": ("replica", "round", "client"),
 }
-"""The tables of a run folder, and what of each a report cannot do without."""
+"""The tables of a run folder, and the columns that a report requires."""
 TEXTS = ("scenario.toml", "summary.json", "status.json")
 FILES = (*TEXTS, *(f"{name}.parquet" for name in TABLES))
 ATTEMPTS = 6
@@ -29,21 +29,21 @@ PAUSE_S = 0.05
 
 @dataclass(frozen=True)
 class RunFiles:
-    """What one run folder says, read as a whole."""
+    """The contents of one run folder, read consistently."""
 
     folder: str
-    """The folder's own name, without the path to it."""
+    """Name of the folder, without its path."""
     toml: str
     scenario: Mapping[str, Any]
     summary: Mapping[str, Any]
     status: Mapping[str, Any]
     tables: Mapping[str, pa.Table]
     written_s: float
-    """When the status was last written, seconds since 1970."""
+    """Time of the last write of status.json, in seconds since 1970."""
 
 
 def run_folders(folders: Iterable[Path]) -> list[Path]:
-    """The run folders meant: each as it is, or, for a folder that `fedlane compare` wrote, those in it."""
+    """Run folders among ``folders``; a folder written by `fedlane compare` stands for the run folders in it."""
     found: list[Path] = []
     for folder in folders:
         if not folder.is_dir():
@@ -59,20 +59,20 @@ def run_folders(folders: Iterable[Path]) -> list[Path]:
 
 
 def signature(folder: Path) -> str:
-    """Changes whenever a file of the folder was rewritten."""
+    """A text that changes whenever a file of the folder is rewritten."""
     parts = []
     for name in FILES:
         try:
-            found = (folder / name).stat()
+            info = (folder / name).stat()
         except OSError:
             parts.append("-")
         else:
-            parts.append(f"{found.st_ino}.{found.st_mtime_ns}.{found.st_size}")
+            parts.append(f"{info.st_ino}.{info.st_mtime_ns}.{info.st_size}")
     return " ".join(parts)
 
 
 def read_run(folder: Path) -> RunFiles:
-    """Read a run folder; if it is being rewritten meanwhile, again. Damage is an `InputError`."""
+    """Read a run folder, again if it is rewritten meanwhile. Raises `InputError` if it is incomplete or damaged."""
     for attempt in range(ATTEMPTS):
         before = signature(folder)
         try:
@@ -84,7 +84,7 @@ def read_run(folder: Path) -> RunFiles:
             if signature(folder) == before:
                 return files
         time.sleep(PAUSE_S)
-    return files  # rewritten all the time: tables may end at different rounds, which the page bears
+    return files  # still being rewritten: tables may end at different rounds, which `run_arrays` handles
 
 
 def _read(folder: Path) -> RunFiles:
@@ -113,17 +113,17 @@ def _parsed(path: Path, parse: Any, text: str) -> Mapping[str, Any]:
     except ValueError as error:
         raise InputError(f"{path} is damaged: {error}") from error
     if not isinstance(value, dict):
-        raise InputError(f"{path} is not FedLane's: it must hold keys and values")
+        raise InputError(f"{path} was not written by FedLane: it must contain keys and values")
     return value
 
 
 def _table(path: Path, columns: tuple[str, ...]) -> pa.Table:
     try:
-        with path.open("rb") as file:  # by handle: a ':' in the path is no address
+        with path.open("rb") as file:  # by handle: a path with ':' would be taken for a URL
             table = pq.read_table(file, page_checksum_verification=True, partitioning=None)
     except (OSError, pa.ArrowException) as error:
         raise InputError(f"{path} is damaged: {str(error).splitlines()[0]}") from error
     missing = [column for column in columns if column not in table.column_names]
     if missing:
-        raise InputError(f"{path} is not FedLane's: column {missing[0]} is missing")
+        raise InputError(f"{path} was not written by FedLane: column {missing[0]} is missing")
     return table

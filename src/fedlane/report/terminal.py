@@ -1,4 +1,4 @@
-"""Results in the terminal: the summary of one run, and several runs side by side."""
+"""Results in the terminal: a table for one run, and a comparison of several runs."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -13,11 +13,13 @@ _ROWS = (
     ("cumulative delay", "cumulative_delay_s", "{:,.1f}", " s"),
     ("mean round time", "mean_round_s", "{:.3f}", " s"),
     ("late uploads", "late_share", "{:.1%}", ""),
-    ("smallest participation", "min_participation", "{:.3f}", ""),
-    ("largest participation", "max_participation", "{:.3f}", ""),
-    ("largest shortfall to quota", "quota_shortfall", "{:.3f}", ""),
+    ("min. participation", "min_participation", "{:.3f}", ""),
+    ("max. participation", "max_participation", "{:.3f}", ""),
+    ("largest quota shortfall", "quota_shortfall", "{:.3f}", ""),
     ("largest queue", "max_queue", "{:.1f}", ""),
 )
+LOWER_BOUND_MECHANISMS = frozenset({"paper"})
+"""Mechanisms whose accounted epsilon is a lower bound on what leaks."""
 
 
 def with_interval(measure: Mapping[str, float | None], form: str, unit: str = "") -> str:
@@ -37,7 +39,7 @@ def _plus_minus(measure: Mapping[str, float | None]) -> str:
 
 
 def _time_to(summary: Summary) -> str:
-    """Mean time to the target accuracy over the seeds that reach it, and how many do, if not all."""
+    """Mean time to the target accuracy over the seeds that reach it, and their number if not all do."""
     measure = summary["time_to_accuracy"]
     if not measure["reached"]:
         return "never"
@@ -46,7 +48,7 @@ def _time_to(summary: Summary) -> str:
 
 
 def summary_table(summary: Summary) -> Table:
-    """One run: each measure with its 95% interval over seeds."""
+    """Table of one run: each measure with its 95% interval over seeds."""
     seeds = len(summary["seeds"])
     title = f"{summary['scenario']} · {summary['policy']} · {summary['rounds']} rounds · {_seeds(summary['seeds'])}"
     table = Table(title=escape(title), title_justify="left")
@@ -65,15 +67,15 @@ def summary_table(summary: Summary) -> Table:
 
 
 def _privacy_row(privacy: Mapping[str, Any]) -> tuple[str, str]:
-    """The largest epsilon that a client has spent, beside what it agreed to."""
+    """The largest epsilon spent by a client, and the budget."""
     largest, agreed = privacy["epsilon"]["largest"], privacy["epsilon_agreed"]["largest"]
-    if privacy["mechanism"] == "paper":
+    if privacy["mechanism"] in LOWER_BOUND_MECHANISMS:
         return "largest epsilon by the paper's formula", f"{privacy['epsilon_paper']:.2f}"
     return "largest epsilon spent, of agreed", f"{largest:.3f} of {agreed:g}"
 
 
 def comparison_table(summaries: Sequence[Summary]) -> Table:
-    """Several runs of one scenario, a row each."""
+    """Table of several runs of one scenario, one row per run."""
     first = summaries[0]
     title = f"{first['scenario']} · {first['rounds']} rounds · {_seeds(first['seeds'])}"
     if len(first["seeds"]) > 1:
@@ -82,7 +84,7 @@ def comparison_table(summaries: Sequence[Summary]) -> Table:
     table.add_column("policy", overflow="fold", min_width=10)
     learned = first["final_accuracy"]["mean"] is not None
     timed = "time_to_accuracy" in first
-    headings = ["delay (s)", "ratio", "late", "least", "queue"]
+    headings = ["delay (s)", "ratio", "late", "min.\nparticipation", "queue"]
     headings += ["accuracy"] * learned + ([f"to {first['time_to_accuracy']['target']:g}"] if timed else [])
     for heading in headings:
         table.add_column(heading, justify="right", no_wrap=True)
@@ -98,12 +100,15 @@ def comparison_table(summaries: Sequence[Summary]) -> Table:
             *([with_interval({**summary["final_accuracy"], "low": None}, "{:.3f}")] if learned else []),
             *([_time_to(summary)] if timed else []),
         )
-    table.caption = "ratio: delay against the first row's; late: share of uploads; least: smallest participation"
+    table.caption = (
+        "ratio: delay relative to the first row; late: share of uploads; "
+        "min. participation: smallest share of rounds of any client"
+    )
     return table
 
 
 def notes(summary: Summary) -> list[str]:
-    """What a reader must know beside the numbers."""
+    """Remarks that a reader of the numbers needs to know."""
     return [*_feasibility(summary), *_privacy(summary)]
 
 
@@ -113,11 +118,11 @@ def _privacy(summary: Summary) -> list[str]:
         return []
     lines = []
     if privacy["exhausted"]:
-        lines.append(f"{summary['policy']}: {privacy['exhausted']} client budgets are spent")
-    if privacy["mechanism"] == "paper" and privacy["epsilon"]["largest"] > privacy["epsilon_paper"]:
+        lines.append(f"{summary['policy']}: {privacy['exhausted']} client budgets are exhausted")
+    if privacy["mechanism"] in LOWER_BOUND_MECHANISMS and privacy["epsilon"]["largest"] > privacy["epsilon_paper"]:
         lines.append(
-            f"{summary['policy']}: the mechanism 'paper' leaks epsilon {privacy['epsilon']['largest']:,.0f} or more to "
-            f"a client's worst case, where the paper's formula says {privacy['epsilon_paper']:.1f}"
+            f"{summary['policy']}: under the mechanism 'paper', the epsilon of the worst client is at least "
+            f"{privacy['epsilon']['largest']:,.0f}, although the paper's formula gives {privacy['epsilon_paper']:.1f}"
         )
     return lines
 
@@ -128,10 +133,10 @@ def _feasibility(summary: Summary) -> list[str]:
         worst = min(infeasible, key=lambda seed: infeasible[seed])
         of = f"{len(infeasible)} of {len(summary['seeds'])} seeds" if len(summary["seeds"]) > 1 else "this network"
         return [
-            f"{summary['policy']}: on {of} no policy could serve these quotas; the best possible reaches "
+            f"{summary['policy']}: on {of} no policy can meet these quotas; the best possible policy reaches "
             f"{infeasible[worst]:.3f} of them (seed {worst})"
         ]
-    if summary["feasible_scale"]["mean"] is None and "flower" not in summary:  # of a real network nobody knows
+    if summary["feasible_scale"]["mean"] is None and "flower" not in summary:  # unknown for a real network
         return [f"{summary['policy']}: feasibility of the quotas was not checked (too many pairs, or no quotas)"]
     return []
 

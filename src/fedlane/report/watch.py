@@ -1,4 +1,4 @@
-"""A run followed in the browser: the report page and its data, served from memory by three fixed routes."""
+"""Following a run in the browser: a server for the report page and its data, with two fixed routes."""
 
 import hashlib
 import ipaddress
@@ -39,15 +39,15 @@ Next = Callable[[Request], Awaitable[Response]]
 
 @dataclass
 class Watch:
-    """What is served, where, and to whom."""
+    """A watched folder, the address it is served at, and who may see it."""
 
     folder: Path
     host: str
     port: int
     token: str | None
-    """Asked of everybody; None: only this machine can connect."""
+    """Token that every request must carry; None if only this machine can connect."""
     names: frozenset[str]
-    """Names under which this server is asked for, besides its addresses."""
+    """Host names of this server, which requests may use as well as its addresses."""
     _turn: threading.Lock = field(default_factory=threading.Lock)
     _seen: str = ""
     _data: dict[str, Any] = field(default_factory=lambda: {"runs": []})
@@ -62,13 +62,17 @@ class Watch:
 
     @property
     def url(self) -> str:
+        """Address to open, including the token."""
         wildcard = self.host in ("0.0.0.0", "::", "")
         name = socket.gethostname() if wildcard else self.host
         shown = f"[{name}]" if ":" in name else name
         return f"http://{shown}:{self.port}/" + (f"?token={self.token}" if self.token else "")
 
     def current(self) -> tuple[str, dict[str, Any]]:
-        """A tag that changes with the files, and what the page shows of them; while they cannot be read, the last."""
+        """Return a tag that changes with the files, and the data of the page.
+
+        If the files cannot be read, the data is the last that could be, with the reason under ``problem``.
+        """
         with self._turn:
             problem = ""
             try:
@@ -78,12 +82,12 @@ class Watch:
                     self._data, self._seen = page_data(folders), seen
             except InputError as error:
                 empty = self.folder.is_dir() and not self._seen
-                problem = "" if empty else str(error)  # before the first write there is nothing to complain of
+                problem = "" if empty else str(error)  # an empty folder is not a problem: the run has not written yet
             tag = hashlib.sha256(f"{__version__}\n{self._seen}\n{problem}".encode(errors="replace")).hexdigest()
             return f'"{tag[:32]}"', {**self._data, "problem": problem}
 
     def allows(self, request: Request) -> bool:
-        """Whether a request carries the token, in a cookie or as a bearer."""
+        """Whether a request carries the token, in a cookie or as a bearer token."""
         if self.token is None:
             return True
         bearer = request.headers.get("authorization", "").removeprefix("Bearer ")
@@ -91,10 +95,11 @@ class Watch:
 
     @property
     def cookie(self) -> str:
-        return f"{COOKIE}-{self.port}"  # browsers share cookies between ports
+        """Name of the cookie that holds the token."""
+        return f"{COOKIE}-{self.port}"  # with the port: browsers share cookies between ports
 
-    def is_meant(self, host: str) -> bool:
-        """Whether a Host header names this server: a web page that rebinds its own name to us does not."""
+    def is_own_host(self, host: str) -> bool:
+        """Whether a Host header names this server. The check defeats DNS rebinding by other web pages."""
         name = host.rsplit("]", 1)[0].removeprefix("[") if host.startswith("[") else host.rsplit(":", 1)[0]
         try:
             ipaddress.ip_address(name)
@@ -104,16 +109,16 @@ class Watch:
 
 
 def application(watched: Watch) -> Starlette:
-    """The page at /, its data at /data, and nothing by path."""
+    """Build the web application: the page at / and its data at /data; no request names a file."""
 
     async def guard(request: Request, call_next: Next) -> Response:
-        if not watched.is_meant(request.headers.get("host", "")):
-            answer: Response = PlainTextResponse("This is not the name of this server.", 421)
+        if not watched.is_own_host(request.headers.get("host", "")):
+            answer: Response = PlainTextResponse("Unknown host name: open the address that fedlane watch printed.", 421)
         elif watched.token and request.url.path == "/" and _same(request.query_params.get("token", ""), watched.token):
-            answer = RedirectResponse("/", 303)  # the token leaves the address, and so the history
+            answer = RedirectResponse("/", 303)  # removes the token from the address, and so from the browser's history
             answer.set_cookie(watched.cookie, watched.token, httponly=True, samesite="lax")
         elif not watched.allows(request):
-            answer = PlainTextResponse("Open the address that fedlane watch printed: it holds the token.", 401)
+            answer = PlainTextResponse("Missing token: open the address that fedlane watch printed.", 401)
         else:
             answer = await call_next(request)
         for name, value in HEADERS.items():
@@ -125,10 +130,10 @@ def application(watched: Watch) -> Starlette:
         return Response(build_page(data, live=True), media_type="text/html")
 
     def data(request: Request) -> Response:
-        tag, found = watched.current()
+        tag, current = watched.current()
         if request.headers.get("if-none-match") == tag:
             return Response(status_code=304, headers={"ETag": tag})
-        text = embedded({**found, "live": True, "version": __version__})
+        text = embedded({**current, "live": True, "version": __version__})
         return Response(text, media_type="application/json", headers={"ETag": tag})
 
     return Starlette(
@@ -138,30 +143,30 @@ def application(watched: Watch) -> Starlette:
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """A socket bound to the address; one that is taken or not ours is an `InputError`."""
+    """Return a listening socket. Raises `InputError` if the address is in use or not available here."""
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         bound = socket.socket(family, kind, protocol)
         try:
             bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             bound.bind(address)
-            bound.listen(64)  # who comes before the server is up waits
+            bound.listen(64)  # connections wait until the server is up
         except BaseException:
             bound.close()
             raise
     except (OSError, UnicodeError, OverflowError) as error:
         reason = getattr(error, "strerror", None) or error
-        hint = "; --port 0 takes a free one" if port else ""
+        hint = "; --port 0 chooses a free port" if port else ""
         raise InputError(f"cannot listen on {host} port {port}: {reason}{hint}") from error
     return bound
 
 
 def serve(watched: Watch, bound: socket.socket) -> None:
-    """Answer requests until Ctrl-C."""
+    """Serve requests until Ctrl-C."""
     config = uvicorn.Config(
         application(watched),
         log_level="warning",
-        access_log=False,  # a log would hold the token
+        access_log=False,  # a log would contain the token
         server_header=False,
         proxy_headers=False,
         lifespan="off",

@@ -1,4 +1,4 @@
-"""Scenarios as text: TOML out, ``key=value`` in, and validation errors as one line."""
+"""Scenarios as text: writing TOML, parsing ``key=value``, and explaining validation errors in one line."""
 
 import json
 import re
@@ -12,14 +12,14 @@ from fedlane.validate import InputError, nearest
 
 
 def to_toml(values: Mapping[str, Any], prefix: str = "") -> str:
-    """Nested plain values as TOML: this table's own values first, then its sub-tables. None is left out."""
+    """Return nested plain values as TOML: a table's values first, then its sub-tables. None values are omitted."""
     values = {key: value for key, value in values.items() if value is not None}
     lines = [f"{key} = {_toml_value(value)}" for key, value in values.items() if not isinstance(value, Mapping)]
     for key, value in values.items():
         if isinstance(value, Mapping) and value:
             table = to_toml(value, f"{prefix}{key}.")
-            has_own = any(not isinstance(item, Mapping) for item in value.values())
-            lines += ["", f"[{prefix}{key}]", table] if has_own else [table]
+            has_values = any(not isinstance(item, Mapping) for item in value.values())
+            lines += ["", f"[{prefix}{key}]", table] if has_values else [table]
     return "\n".join(lines).strip("\n") + ("\n" if not prefix else "")
 
 
@@ -32,7 +32,7 @@ def _toml_value(value: Any) -> str:
 
 
 def parse_value(setting: str) -> tuple[str, Any]:
-    """``key=value`` with the value read as TOML, or as a string where it is not TOML."""
+    """Parse ``key=value``; a value that is not valid TOML is a string."""
     key, equals, text = setting.partition("=")
     if not equals or not key.strip():
         raise InputError(f"'{setting}' must have the form key=value")
@@ -57,14 +57,14 @@ _BOUNDS = {
     "literal_error": "must be {expected}",
     "model_type": "must be a table",
     "dict_type": "must be a table",
-    "missing": "needs another value",
+    "missing": "must have more values",
     "too_short": "must have at least {min_length} values",
     "too_long": "must have at most {max_length} values",
 }
 
 
 def explain(error: ValidationError, model: type[BaseModel]) -> str:
-    """The first error in one line: field, bound and value; for an unknown key, the nearest known one."""
+    """Return the first error in one line: field, bound and value, or for an unknown key the most similar one."""
     errors = error.errors()
     first = _deepest(errors)
     path = _field_path(first["loc"], model)
@@ -82,14 +82,14 @@ def explain(error: ValidationError, model: type[BaseModel]) -> str:
 
 
 def _deepest(errors: list[Any]) -> Any:
-    """Of a union's complaints, the one that fits the value: a bound rather than a wrong type."""
+    """Return the most specific error of a union: a violated bound rather than a wrong type."""
     path = errors[0]["loc"][:2]
     same = [e for e in errors if e["loc"][:2] == path]
     return next((e for e in same if not e["type"].endswith("_type") and e["type"] != "literal_error"), same[0])
 
 
 def _field_path(location: tuple[int | str, ...], model: type[BaseModel]) -> list[str]:
-    """The field's dotted path without pydantic's notes on which member of a union was tried."""
+    """Return the path of a field, without the union members that pydantic appends."""
     path: list[str] = []
     current: Any = model
     for part in location:

@@ -1,4 +1,4 @@
-"""The theory plane: what the paper promises, as functions."""
+"""The theory plane: the paper's theorems as functions."""
 
 from fedlane.theory.convergence import BoundInputs, convex_bound, drift, model_divergence, nonconvex_bound
 from fedlane.theory.divergence import theta

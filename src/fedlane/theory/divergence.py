@@ -1,4 +1,7 @@
-"""Theorem 1: how far a client's uploaded model strays from centralised training."""
+"""Theorem 1: how far a client's uploaded model diverges from centralised training.
+
+Numbered readings are explained in docs/reading-the-paper.md.
+"""
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -18,14 +21,31 @@ def theta(
     dimension: int | None = None,
     noise: ArrayLike | None = None,
 ) -> FloatArray:
-    """Theta_i up to the factor eta C sum_j (1 + eta lambda)^j, which is the same for all and cancels in the quotas.
+    """Return each client's model divergence Theta_i, up to a factor that is the same for all clients.
+
+    The factor eta C sum_j (1 + eta lambda)^j cancels in the quotas:
 
         Theta_i ~ sum_m |p_im - q_m| + 4 q_i sqrt(2 tau ln(1 / delta_i)) / (sqrt(pi) b_i eps_i),   q_i = b_i / |D_i|
 
-    label_shares (..., U, M): p_im, each client's label distribution. sizes (..., U): |D_i|. epsilon, delta and
-    batch_size: one value or one per client; an infinite epsilon means no noise. ``dimension`` given: the noise term
-    is the norm of a vector of that many weights, sigma sqrt(d) (reading 21); without it, the paper's formula.
-    ``noise`` (..., U) given: the deviation of an upload's noise in units of eta C, instead of the paper's from epsilon.
+    Args:
+        label_shares: Each client's label distribution p_im (..., U, M).
+        sizes: Records of each client, |D_i| (..., U).
+        epsilon: Epsilon of an upload, one value or (U,); infinite for no noise.
+        delta: Delta of an upload, one value or (U,).
+        local_iterations: Steps of an upload, tau.
+        batch_size: Records in a step's sample, one value or (U,).
+        dimension: Number of weights d, for a noise term of sigma sqrt(d) (reading 21); None for the paper's formula.
+        noise: Standard deviation of an upload's noise in units of eta C (..., U); None for the paper's, from epsilon.
+
+    Returns:
+        Divergences (..., U), without a unit.
+
+    Raises:
+        InputError: A shape or a value is wrong.
+
+    Examples:
+        >>> theta([[1.0, 0.0], [0.0, 1.0]], [100, 100], np.inf, 1e-3, local_iterations=5, batch_size=10).tolist()
+        [1.0, 1.0]
     """
     p = np.asarray(label_shares, dtype=np.float64)
     size = np.asarray(sizes, dtype=np.float64)
@@ -43,6 +63,6 @@ def theta(
     sigma = 4 * sampling_rate * np.sqrt(-local_iterations * np.log(dlt)) / (batch * eps)
     if noise is not None:
         sigma = np.asarray(noise, dtype=np.float64)
-    # The norm of Gaussian noise: E|n| = sigma sqrt(2 / pi) of one weight (the paper's), sigma sqrt(d) of d weights.
+    # Norm of Gaussian noise: E|n| = sigma sqrt(2 / pi) for one weight (the paper's), sigma sqrt(d) for d weights.
     result: FloatArray = skew + sigma * np.sqrt(2 / np.pi if dimension is None else dimension)
     return result

@@ -1,4 +1,7 @@
-"""Theorems 3 and 4: whether queues are stable, how much reward was missed, and what the paper promises of both."""
+"""Theorems 3 and 4: stability of queues, regret, and the paper's bound on it.
+
+Numbered readings are explained in docs/reading-the-paper.md.
+"""
 
 import math
 from dataclasses import dataclass
@@ -13,21 +16,33 @@ from fedlane.validate import InputError, matrix
 
 @dataclass(frozen=True)
 class Gaps:
-    """How much worse than the best a matching can be, by the smallest mean reward of its pairs."""
+    """How much worse than the best a matching can be, by the smallest mean reward of its pairs.
+
+    Attributes:
+        best: mu*, the largest value of a matching: the largest possible smallest mean reward.
+        smallest: Delta_min, mu* minus the second largest value of a matching; infinite if all have the value mu*. As
+            printed, over all matchings except one, it is 0 whenever two share their smallest pair (reading 15).
+        largest: Delta_max, mu* minus the smallest value of a matching.
+    """
 
     best: float
-    """mu*: the largest that the smallest mean reward of a matching can be."""
     smallest: float
-    """Delta_min: mu* minus the next value that a matching can have; infinite where all have mu*.
-
-    As printed, over all matchings but one, it is 0 whenever two share their smallest pair (reading 15).
-    """
     largest: float
-    """Delta_max: mu* minus the worst matching's value."""
 
 
 def gaps(mean_rewards: ArrayLike) -> Gaps:
-    """Delta_min and Delta_max of Theorem 4 for mean rewards (U, N)."""
+    """Return Delta_min and Delta_max of Theorem 4.
+
+    Args:
+        mean_rewards: Mean reward of every pair (U, N), finite.
+
+    Raises:
+        InputError: The rewards are not a finite matrix.
+
+    Examples:
+        >>> round(gaps([[0.9], [0.1]]).smallest, 6)
+        0.8
+    """
     mu = matrix("mean_rewards", mean_rewards, 2)
     if mu.ndim != 2 or not np.isfinite(mu).all():
         raise InputError(f"mean_rewards must be finite and of shape (clients, channels), got shape {mu.shape}")
@@ -38,13 +53,13 @@ def gaps(mean_rewards: ArrayLike) -> Gaps:
 
 
 def _value(mu: FloatArray, channel: IntArray) -> float:
-    """The smallest mean reward of the assigned pairs."""
+    """Return the value of a matching: the smallest mean reward of the assigned pairs."""
     client = np.flatnonzero(channel >= 0)
     return float(mu[client, channel[client]].min())
 
 
 def _attainable(mu: FloatArray, value: float) -> bool:
-    """Whether a saturating matching has just this smallest mean reward: one of its pairs, and the rest no worse."""
+    """Return whether some saturating matching has this value: one pair has it, and no other pair has less."""
     for client, channel in np.argwhere(mu == value):
         rest = np.delete(np.delete(mu, client, axis=0), channel, axis=1)
         if rest.size == 0 or min(mu.shape) == 1 or _value(rest, max_min_matching(rest)) >= value:
@@ -53,10 +68,18 @@ def _attainable(mu: FloatArray, value: float) -> bool:
 
 
 def pseudo_regret(mean_rewards: ArrayLike, assignment: IntArray) -> FloatArray:
-    """sum over rounds of mu* - min over the assigned of mu_ij, (T,), cumulative.
+    """Return the cumulative pseudo-regret: the sum over rounds of mu* - min over assigned pairs of mu_ij.
 
-    mean_rewards (U, N), assignment (T, U): each client's channel, -1 for none. A round without any assigned client
-    misses all of mu*.
+    Args:
+        mean_rewards: Mean reward of every pair (U, N).
+        assignment: Each client's channel in each round (T, U), -1 if unassigned.
+
+    Returns:
+        Regret after each round (T,). A round without assigned clients adds mu*.
+
+    Examples:
+        >>> pseudo_regret([[0.9], [0.4]], np.array([[0, -1], [-1, 0]])).tolist()
+        [0.0, 0.5]
     """
     mu = matrix("mean_rewards", mean_rewards, 2)
     best = gaps(mu).best
@@ -67,50 +90,82 @@ def pseudo_regret(mean_rewards: ArrayLike, assignment: IntArray) -> FloatArray:
 
 @dataclass(frozen=True)
 class Bound:
-    """A bound, or why it says nothing."""
+    """A bound of a theorem, and whether it is informative.
+
+    Attributes:
+        value: The bound; infinite if the theorem's condition fails.
+        vacuous: Why the bound is not informative; None if it is.
+    """
 
     value: float
-    """Infinite where the theorem's condition fails."""
     vacuous: str | None
-    """None where the bound says something; else why not."""
 
 
 def regret_bound(
-    found: Gaps, *, clients: int, channels: int, V: float, rounds: int, largest_queue: float, precision: float = 0.0
+    gaps: Gaps, *, clients: int, channels: int, V: float, rounds: int, largest_queue: float, precision: float = 0.0
 ) -> Bound:
-    """Theorem 4: Delta_max (4 V^2 N (U + 2) ln T / (Delta_min - Q_max - eps)^2 + (2 U + 1) N).
+    """Return the bound of Theorem 4, Delta_max (4 V^2 N (U + 2) ln T / (Delta_min - Q_max - eps)^2 + (2 U + 1) N).
 
-    It needs Delta_min > Q_max + eps, where Q_max counts rounds and Delta_min rewards: with any queue to speak of the
-    condition fails. It grows with V^2, where the paper's text says that regret falls with V (reading 15).
+    The theorem requires Delta_min > Q_max + eps. Q_max counts rounds and Delta_min rewards, so the condition fails with
+    all but the smallest queues. The bound grows with V^2, although the paper's text says that regret falls with V
+    (reading 15).
+
+    Args:
+        gaps: Delta_min and Delta_max.
+        clients: Number of clients, U.
+        channels: Number of channels, N.
+        V: Weight of the reward against the queues.
+        rounds: Number of rounds, T.
+        largest_queue: Largest queue, Q_max.
+        precision: eps of the theorem.
+
+    Examples:
+        >>> bound = regret_bound(gaps([[0.9], [0.1]]), clients=2, channels=1, V=1.0, rounds=1000, largest_queue=0.0)
+        >>> bound.vacuous is None, round(bound.value)
+        (True, 142)
     """
-    room = found.smallest - largest_queue - precision
+    room = gaps.smallest - largest_queue - precision
     if room <= 0:
         return Bound(
-            math.inf, f"Delta_min {found.smallest:.3g} does not exceed the largest queue {largest_queue:.3g} plus eps"
+            math.inf, f"Delta_min {gaps.smallest:.3g} does not exceed the largest queue {largest_queue:.3g} plus eps"
         )
-    value = found.largest * (
+    value = gaps.largest * (
         4 * V**2 * channels * (clients + 2) * math.log(max(rounds, 1)) / room**2 + (2 * clients + 1) * channels
     )
-    trivial = found.largest * rounds
+    trivial = gaps.largest * rounds
     if value >= trivial:
-        return Bound(value, f"no policy's regret exceeds Delta_max T = {trivial:.3g}, which is less")
+        return Bound(value, f"no policy's regret exceeds Delta_max T = {trivial:.3g}, which is smaller")
     return Bound(value, None)
 
 
 @dataclass(frozen=True)
 class Stability:
-    """What a run's queues (T, U) show of Theorem 3."""
+    """Measured stability of a run's queues (Theorem 3).
+
+    Attributes:
+        mean_rate: Largest Q_i(T) / T of a client; tends to 0 if the queues are mean-rate stable.
+        average: Largest time average of Q_i; stays bounded if the queues are strongly stable.
+        growth: Largest increase of a client's mean queue from the third to the last quarter, per round.
+    """
 
     mean_rate: float
-    """max_i Q_i(T) / T: tends to 0 where queues are mean-rate stable."""
     average: float
-    """max_i of the mean of Q_i over time: stays bounded where they are strongly stable."""
     growth: float
-    """max_i of how much the mean of Q_i rose from the third to the last quarter, a round."""
 
 
 def queue_stability(queue: ArrayLike) -> Stability:
-    """Measured stability of queues (T, U), T at least 4."""
+    """Return the measured stability of queues.
+
+    Args:
+        queue: Queue of each client after each round (T, U), T at least 4.
+
+    Raises:
+        InputError: There are fewer than 4 rounds.
+
+    Examples:
+        >>> queue_stability(np.ones((8, 2))).growth
+        0.0
+    """
     q = np.asarray(queue, np.float64)
     rounds = len(q)
     if rounds < 4:

@@ -1,110 +1,119 @@
-"""The claims of Figs. 4 and 5: rounds within a time budget, and who is chosen."""
+"""The claims of Figs. 4 and 5: rounds within a time budget, and the selection of clients."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import numpy as np
 
-from fedlane.experiments.claims.evidence import (
+from fedlane.experiments.claims.cases import Case, Excludes, Finding, counted
+from fedlane.experiments.claims.comparisons import (
     CALIBRATED,
-    KINDS,
     LITERAL,
-    Case,
-    Evidence,
-    Finding,
+    TradeOffCases,
     both_readings,
+    by_policy,
     correlation,
-    counted,
+    flattened,
     shortfall_note,
     shortfall_rises,
 )
-from fedlane.experiments.claims.trade_off import Excludes
-from fedlane.experiments.figures import label
-from fedlane.experiments.reproduce import BUDGETS, PAPER
+from fedlane.experiments.claims.evidence import Evidence
+from fedlane.experiments.labels import OM_POLICIES, policy_label
+from fedlane.experiments.reproduce import TIME_BUDGETS
 from fedlane.experiments.store import Experiment
 
 
 def more_rounds(pairs: Sequence[tuple[str, str]]) -> Callable[[Evidence], Finding]:
-    """The first policy of each pair completes more rounds than the second, in the mean over the budgets.
+    """The first policy of each pair completes more rounds than the second, on average over the time budgets.
 
-    K(B) is a curve, and curves are compared by their means, as accuracy over rounds is; the note counts single budgets.
+    Rounds against budget form a curve, and curves are compared by their means. The note counts single budgets.
     """
 
-    def gains(e: Evidence, reading: str) -> list[tuple[str, list[Case]]]:
-        found = []
-        for task, letter in e.tasks():
-            whole = e.total_s(Experiment(task, "random")).mean()
+    def gains(evidence: Evidence, reading: str) -> list[tuple[str, list[Case]]]:
+        by_pair = []
+        for task, letter in evidence.tasks():
+            random_s = evidence.total_s(Experiment(task, "random")).mean()
             for better, worse in pairs:
-                one, other = (e.schedules(Experiment(task, policy, "base", reading)) for policy in (better, worse))
-                name, single = f"{letter} {label(better)} over {label(worse)}", []
-                for share in BUDGETS:
-                    budget_s = float(np.round(share * whole, -1))
-                    k = other.within(budget_s)
-                    single.append(Case(f"{name}, {budget_s:g} s", (one.within(budget_s) - k) / max(k.mean(), 1.0)))
-                found.append((name, single))
-        return found
+                faster, slower = (
+                    evidence.schedules(Experiment(task, policy, "base", reading)) for policy in (better, worse)
+                )
+                name, single = f"{letter} {policy_label(better)} over {policy_label(worse)}", []
+                for share in TIME_BUDGETS:
+                    budget_s = float(np.round(share * random_s, -1))
+                    rounds = slower.rounds_within(budget_s)
+                    gain = (faster.rounds_within(budget_s) - rounds) / max(rounds.mean(), 1.0)
+                    single.append(Case(f"{name}, {budget_s:g} s", gain))
+                by_pair.append((name, single))
+        return by_pair
 
-    def means(e: Evidence, reading: str) -> list[Case]:
-        return [Case(name, np.mean([case.values for case in single], axis=0)) for name, single in gains(e, reading)]
+    def means(evidence: Evidence, reading: str) -> list[Case]:
+        return [
+            Case(name, np.mean([case.values for case in single], axis=0)) for name, single in gains(evidence, reading)
+        ]
 
-    def find(e: Evidence) -> Finding:
-        single = [case for _, cases in gains(e, CALIBRATED) for case in cases]
+    def find(evidence: Evidence) -> Finding:
+        single = [case for _, cases in gains(evidence, CALIBRATED) for case in cases]
         worst = min(single, key=lambda case: case.margin)
         mean, low, high = worst.interval
         note = f"single budgets: {counted(single)} hold, at worst {mean:.3g} [{low:.3g}, {high:.3g}] ({worst.label})"
-        return replace(both_readings(lambda reading: means(e, reading)), note=note)
+        return replace(both_readings(lambda reading: means(evidence, reading)), note=note)
 
     return find
 
 
-def quota_order(e: Evidence) -> Finding:
-    """beta_10 - beta_1 lies above 0, and the smallest step of beta from client to client not below it."""
-    cases = []
-    for task, letter in e.tasks():
-        quota = e.schedules(Experiment(task, PAPER[0], "nonuniform")).quota
-        cases.append(Case(f"{letter} beta_10 - beta_1", quota[:, -1] - quota[:, 0]))
-        cases.append(Case(f"{letter} smallest step", np.diff(quota, axis=1).min(axis=1), bound=-1e-12))
+def quota_order(evidence: Evidence) -> Finding:
+    """beta_10 - beta_1 is positive, and no step of beta from one client to the next is negative."""
+    ranges, steps = [], []
+    for task, letter in evidence.tasks():
+        quota = evidence.schedules(Experiment(task, "mamab-om:V=1", "nonuniform")).quota
+        ranges.append(Case(f"{letter} beta_10 - beta_1", quota[:, -1] - quota[:, 0]))
+        steps.append(Case(f"{letter} smallest step", np.diff(quota, axis=1).min(axis=1), bound=-1e-12))
+    cases = [*ranges, *steps]
     return Finding(
-        cases[::2] if all(case.holds for case in cases) else cases,
+        ranges if all(case.holds for case in cases) else cases,
         note="all seeds have the same quotas; steps may be 0",
     )
 
 
-def follows_quota(e: Evidence) -> Finding:
-    """Over clients, the assigned share correlates with beta, and more so than the same clients' under equal epsilon.
+def follows_quota(evidence: Evidence) -> Finding:
+    """Over clients, the assigned share correlates with beta, and more strongly than under equal epsilon.
 
-    beta rises with a client's number and so does its speed: without the second case speed alone would pass.
+    Both beta and speed rise with a client's index: without the second case, selection by speed alone would pass.
     """
-    cases = []
-    for task, letter in e.tasks():
-        for policy in PAPER[:3]:
-            here, equal = (e.schedules(Experiment(task, policy, setting)) for setting in ("nonuniform", "base"))
-            found = correlation(here.assigned, here.quota)
-            cases.append(Case(f"{letter} {label(policy)}", found))
-            excess = found - correlation(equal.assigned, here.quota)
-            cases.append(Case(f"{letter} {label(policy)} over equal epsilon", excess))
-    raw = counted(cases[::2])
-    return Finding(cases, note=f"raw correlation: {raw} hold; its excess over equal epsilon: {counted(cases[1::2])}")
+    cases, raw, excess = [], [], []
+    for task, policy, label in by_policy(evidence, OM_POLICIES):
+        nonuniform, equal = (
+            evidence.schedules(Experiment(task, policy, setting)) for setting in ("nonuniform", "base")
+        )
+        with_quota = correlation(nonuniform.assigned, nonuniform.quota)
+        raw.append(Case(label, with_quota))
+        difference = with_quota - correlation(equal.assigned, nonuniform.quota)
+        excess.append(Case(f"{label} over equal epsilon", difference))
+        cases += [raw[-1], excess[-1]]
+    note = f"raw correlation: {counted(raw)} hold; its excess over equal epsilon: {counted(excess)}"
+    return Finding(cases, note=note)
 
 
-def depends_on_v(e: Evidence) -> Finding:
-    """The spread over clients of the assigned share differs between V = 1 and V = 100, either way."""
+def depends_on_v(evidence: Evidence) -> Finding:
+    """The spread over clients of the assigned share differs between V = 1 and V = 100, in either direction."""
     cases = []
-    for task, letter in e.tasks():
+    for task, letter in evidence.tasks():
         for setting in ("base", "nonuniform"):
-            low, high = (e.schedules(Experiment(task, PAPER[k], setting)).assigned.std(axis=1) for k in (0, 2))
-            cases.append(Excludes(f"{letter} {setting} OM V=100 less V=1", high - low))
-    return Finding(cases, note="two-sided criterion: the interval leaves 0 out")
+            low, high = (
+                evidence.schedules(Experiment(task, f"mamab-om:V={v}", setting)).assigned.std(axis=1) for v in (1, 100)
+            )
+            cases.append(Excludes(f"{letter} {setting} OM V=100 minus V=1", high - low))
+    return Finding(cases, note="two-sided criterion: the interval excludes 0")
 
 
-def selection_trade_off(e: Evidence) -> Finding:
-    cases, punctual = (
-        [
-            case
-            for setting in ("base", "nonuniform")
-            for case in shortfall_rises(e, True, KINDS[:1], setting, CALIBRATED, of)
-        ]
-        for of in ("assigned", "punctual")
+def selection_trade_off(evidence: Evidence) -> Finding:
+    """With every step of V, OM's quota shortfall rises and its delay falls."""
+
+    def cases(setting: str, reading: str, of: str = "assigned") -> TradeOffCases:
+        return shortfall_rises(evidence, True, ("mamab-om",), setting, reading, of)
+
+    assigned, punctual = (
+        [*cases("base", CALIBRATED, of), *cases("nonuniform", CALIBRATED, of)] for of in ("assigned", "punctual")
     )
-    note = shortfall_note(cases, punctual)
-    return Finding(cases, lambda: shortfall_rises(e, True, KINDS[:1], "base", LITERAL), note=note)
+    note = shortfall_note(assigned, punctual)
+    return Finding(flattened(assigned), lambda: flattened(cases("base", LITERAL)), note=note)

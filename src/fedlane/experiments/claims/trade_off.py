@@ -1,174 +1,138 @@
-"""The claims of Figs. 2 and 3: what V and privacy do to accuracy and delay."""
+"""The claims of Figs. 2 and 3: the effect of V and of privacy on accuracy and delay."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
 
 import numpy as np
 
-from fedlane.experiments.claims.evidence import (
+from fedlane.experiments.claims.cases import Case, Covers, Finding
+from fedlane.experiments.claims.comparisons import (
+    ACCURACY_POINT,
     CALIBRATED,
+    FIRST_STEP,
     KINDS,
-    LEAKAGE,
     LITERAL,
-    POINT,
     STEPS,
-    Case,
-    Evidence,
-    Finding,
+    TradeOffCases,
     accuracy_above,
     both_readings,
+    by_policy,
     correlation,
     delay_falls_with_v,
-    final_note,
-    mean_accuracy,
+    flattened,
     shortfall_note,
     shortfall_rises,
 )
-from fedlane.experiments.figures import label
-from fedlane.experiments.reproduce import PAPER
+from fedlane.experiments.claims.evidence import Evidence
+from fedlane.experiments.labels import policy_label
 from fedlane.experiments.store import Experiment
 from fedlane.privacy.paper import formula_6
+from fedlane.records import FloatArray
+
+PAPER_LEAKAGE = 12.05
+"""The largest leakage (epsilon) that the paper reports."""
 
 
 def better_than_random(setting: str) -> Callable[[Evidence], Finding]:
-    def find(e: Evidence) -> Finding:
-        cases = accuracy_above(e, False, setting, ["random"], CALIBRATED)
-        note = final_note(e, False, setting, ["random"])
-        return Finding(cases, lambda: accuracy_above(e, False, setting, ["random"], LITERAL), note=note)
-
-    return find
+    """The paper's policies have a higher mean accuracy than Random."""
+    return lambda evidence: accuracy_above(evidence, False, setting, ["random"], free_v=False)
 
 
-def gap_shrinks(e: Evidence) -> Finding:
-    """The mean gap of the first quarter of the tested rounds exceeds that of the last."""
+def gap_shrinks(evidence: Evidence) -> Finding:
+    """The mean gap to Random in the first quarter of the tested rounds exceeds that in the last."""
     cases = []
-    for task, letter in e.tasks(both=False):
-        for policy in PAPER:
-            gap = e.accuracy(Experiment(task, policy)) - e.accuracy(Experiment(task, "random"))
-            quarter = max(gap.shape[1] // 4, 1)
-            shrunk = gap[:, :quarter].mean(axis=1) - gap[:, -quarter:].mean(axis=1)
-            cases.append(Case(f"{letter} {label(policy)}", shrunk))
+    for task, policy, label in by_policy(evidence, both=False):
+        gap = evidence.accuracy(Experiment(task, policy)) - evidence.accuracy(Experiment(task, "random"))
+        quarter = max(gap.shape[1] // 4, 1)
+        cases.append(Case(label, gap[:, :quarter].mean(axis=1) - gap[:, -quarter:].mean(axis=1)))
     return Finding(cases)
 
 
-def saturates(e: Evidence) -> Finding:
-    """From the first to the second half of the last quarter, accuracy gains less than one point."""
+def saturates(evidence: Evidence) -> Finding:
+    """From the first to the second half of the last quarter, accuracy gains less than one percentage point."""
     cases = []
-    for task, letter in e.tasks(both=False):
-        for policy in PAPER:
-            accuracy = e.accuracy(Experiment(task, policy))
-            half = max(accuracy.shape[1] // 8, 1)
-            gain = accuracy[:, -half:].mean(axis=1) - accuracy[:, -2 * half : -half].mean(axis=1)
-            cases.append(Case(f"{letter} {label(policy)}", gain, bound=POINT, below=True))
+    for task, policy, label in by_policy(evidence, both=False):
+        accuracy = evidence.accuracy(Experiment(task, policy))
+        half = max(accuracy.shape[1] // 8, 1)
+        gain = accuracy[:, -half:].mean(axis=1) - accuracy[:, -2 * half : -half].mean(axis=1)
+        cases.append(Case(label, gain, bound=ACCURACY_POINT, below=True))
     return Finding(cases, note="criterion: the gain within the last quarter stays below 0.01")
 
 
 def delay_order(
     both: bool, setting: str = "base", steps: Sequence[tuple[int, int]] = STEPS
 ) -> Callable[[Evidence], Finding]:
-    def find(e: Evidence) -> Finding:
-        return Finding(
-            delay_falls_with_v(e, both, setting, CALIBRATED, steps),
-            lambda: delay_falls_with_v(e, both, setting, LITERAL, steps),
-        )
-
-    return find
+    """The cumulative delay falls with every step of V."""
+    return lambda evidence: both_readings(lambda reading: delay_falls_with_v(evidence, both, setting, reading, steps))
 
 
-def trade_off(e: Evidence) -> Finding:
-    found = both_readings(lambda reading: shortfall_rises(e, False, KINDS, "base", reading))
-    punctual = shortfall_rises(e, False, KINDS, "base", CALIBRATED, "punctual")
-    return replace(found, note=shortfall_note(found.cases, punctual))
+def trade_off(evidence: Evidence) -> Finding:
+    """With every step of V, the quota shortfall rises and the delay falls."""
+
+    def cases(reading: str, of: str = "assigned") -> TradeOffCases:
+        return shortfall_rises(evidence, False, KINDS, "base", reading, of)
+
+    assigned = cases(CALIBRATED)
+    note = shortfall_note(assigned, cases(CALIBRATED, "punctual"))
+    return Finding(flattened(assigned), lambda: flattened(cases(LITERAL)), note=note)
 
 
-def accuracy_with_v(e: Evidence, steps: Sequence[tuple[int, int]], sign: int, bound: float, below: bool) -> list[Case]:
-    return [
-        Case(
-            f"{letter} {label(kind)} V={low} to {high}",
-            sign
-            * (
-                mean_accuracy(e, Experiment(task, f"{kind}:V={high}"))
-                - mean_accuracy(e, Experiment(task, f"{kind}:V={low}"))
-            ),
-            bound=bound,
-            below=below,
-        )
-        for task, letter in e.tasks(both=False)
-        for kind in KINDS
-        for low, high in steps
-    ]
+def accuracy_rises(evidence: Evidence, steps: Sequence[tuple[int, int]]) -> list[tuple[str, FloatArray]]:
+    """For each step of V, its name and the rise (S,) of the mean accuracy."""
+    rises = []
+    for task, kind, label in by_policy(evidence, KINDS, both=False):
+        for step in steps:
+            low, high = (evidence.mean_accuracy(Experiment(task, f"{kind}:V={v}")) for v in step)
+            rises.append((f"{label} V={step[0]} to {step[1]}", high - low))
+    return rises
 
 
-def no_rise(e: Evidence) -> Finding:
-    """The rise of accuracy with each step of V stays below one point."""
-    cases = accuracy_with_v(e, STEPS, 1, POINT, True)
+def no_rise(evidence: Evidence) -> Finding:
+    """The rise of accuracy with each step of V stays below one percentage point."""
+    cases = [Case(name, rise, bound=ACCURACY_POINT, below=True) for name, rise in accuracy_rises(evidence, STEPS)]
     return Finding(cases, note="one-sided criterion: the rise stays below 0.01")
 
 
-def first_step(e: Evidence) -> Finding:
-    return Finding(accuracy_with_v(e, STEPS[:1], -1, 0.0, False))
+def first_step(evidence: Evidence) -> Finding:
+    """Accuracy falls from V = 1 to V = 10."""
+    return Finding([Case(name, -rise) for name, rise in accuracy_rises(evidence, (FIRST_STEP,))])
 
 
-def rise_together(e: Evidence) -> Finding:
-    """The correlation over V of accuracy and delay on one seed is positive."""
+def rise_together(evidence: Evidence) -> Finding:
+    """Over the values of V, accuracy and delay of a seed are positively correlated."""
     cases = []
-    for task, letter in e.tasks(both=False):
-        for kind in KINDS:
-            cells = [Experiment(task, f"{kind}:V={v}") for v in (1, 10, 100)]
-            accuracy = np.stack([mean_accuracy(e, cell) for cell in cells], axis=1)
-            delay = np.stack([e.total_s(cell)[: len(accuracy)] for cell in cells], axis=1)
-            cases.append(Case(f"{letter} {label(kind)}", correlation(accuracy, delay)))
+    for task, kind, label in by_policy(evidence, KINDS, both=False):
+        experiments = [Experiment(task, f"{kind}:V={v}") for v in (1, 10, 100)]
+        accuracy = np.stack([evidence.mean_accuracy(experiment) for experiment in experiments], axis=1)
+        delay = np.stack([evidence.total_s(experiment)[: len(accuracy)] for experiment in experiments], axis=1)
+        cases.append(Case(label, correlation(accuracy, delay)))
     return Finding(cases)
 
 
-def leakage(e: Evidence) -> Finding:
-    """The interval of the largest leakage of a client covers 12.05: two one-sided cases a policy."""
-    cases, most = [], []
-    for task, letter in e.tasks(both=False):
-        for policy in PAPER:
-            cell = Experiment(task, policy, "private")
-            scenario = cell.scenario()
-            uploads = e.schedules(cell).assigned.max(axis=1) * e.store.rounds
-            leaked = formula_6(scenario.epsilon[0], scenario.per_client(scenario.privacy.delta)[0], uploads)
-            cases.append(Covers(f"{letter} {label(policy)}", leaked, bound=LEAKAGE))
-            most.append(f"{label(policy)} {uploads.mean():.0f}")
-    known = float(formula_6(0.8, 1e-3, 250))
+def leakage(evidence: Evidence) -> Finding:
+    """The interval of a client's largest leakage covers 12.05."""
+    cases, largest = [], []
+    for task, policy, label in by_policy(evidence, both=False):
+        experiment = Experiment(task, policy, "private")
+        scenario = experiment.scenario()
+        uploads = evidence.schedules(experiment).assigned.max(axis=1) * evidence.store.rounds
+        leaked = formula_6(scenario.epsilon[0], scenario.per_client(scenario.privacy.delta)[0], uploads)
+        cases.append(Covers(label, leaked, bound=PAPER_LEAKAGE))
+        largest.append(f"{policy_label(policy)} {uploads.mean():.0f}")
     note = (
-        f"criterion: the interval covers 12.05; 250 uploads give {known:.2f}; mean largest uploads: {', '.join(most)}"
+        f"criterion: the interval covers 12.05; 250 uploads give {float(formula_6(0.8, 1e-3, 250)):.2f}; "
+        f"largest number of uploads, mean over seeds: {', '.join(largest)}"
     )
     return Finding(cases, note=note)
 
 
-@dataclass(frozen=True)
-class Covers(Case):
-    """A case that holds when its interval covers the bound."""
-
-    @property
-    def margin(self) -> float:
-        _, low, high = self.interval
-        return min(high - self.bound, self.bound - low)
-
-
-@dataclass(frozen=True)
-class Excludes(Case):
-    """A case that holds when its interval leaves the bound out, on either side."""
-
-    @property
-    def margin(self) -> float:
-        _, low, high = self.interval
-        return max(low - self.bound, self.bound - high)
-
-
 def worse_than(setting: str, policies: Sequence[str]) -> Callable[[Evidence], Finding]:
-    def find(e: Evidence) -> Finding:
-        cases = [
-            Case(
-                f"{letter} {label(policy)}",
-                mean_accuracy(e, Experiment(task, policy)) - mean_accuracy(e, Experiment(task, policy, setting)),
-            )
-            for task, letter in e.tasks(both=False)
-            for policy in policies
-        ]
+    """The mean accuracy in a setting is below that in the base setting."""
+
+    def find(evidence: Evidence) -> Finding:
+        cases = []
+        for task, policy, label in by_policy(evidence, policies, both=False):
+            base, changed = (evidence.mean_accuracy(Experiment(task, policy, name)) for name in ("base", setting))
+            cases.append(Case(label, base - changed))
         return Finding(cases)
 
     return find

@@ -52,10 +52,9 @@ class TrainingTerms:
 class PrivacyAccount:
     """A data set's account in an open ledger, with the mechanism that it pays for."""
 
-    ledger: ClientLedger
-    dataset: str
     spec: MechanismSpec
-    account: Account
+    entry: Account
+    """The account as the ledger holds it."""
     histogram: tuple[float, ...]
     """Released label counts, with noise; some may be negative."""
 
@@ -72,7 +71,7 @@ class PrivacyAccount:
 
     def epsilon(self, uploads: int) -> float:
         """Return the epsilon spent after some uploads. The first call computes it and fills the user's cache."""
-        terms = self.account.terms
+        terms = self.entry.terms
         return float(epsilon_curve(terms, terms.max_uploads)[uploads])
 
 
@@ -89,7 +88,7 @@ def open_privacy_account(
     histogram = ledger.histogram(
         dataset, lambda: (label_counts + spec.histogram_noise * system_normals(len(label_counts))).tolist()
     )
-    return PrivacyAccount(ledger, dataset, spec, ledger.accounts[dataset], histogram)
+    return PrivacyAccount(spec, ledger.accounts[dataset], histogram)
 
 
 def _mechanism(terms: TrainingTerms, size: int, ledger_terms: Terms | None) -> MechanismSpec:

@@ -66,7 +66,7 @@ def as_flat(model: Model, arrays: Mapping[str, NDArray[Any]]) -> Tensor:
         array = arrays[name]
         if array.shape != tuple(position.shape) or not np.issubdtype(array.dtype, np.floating):
             raise InputError(
-                f"the server's array {name!r} is {array.dtype} {array.shape}, must be float {tuple(position.shape)}"
+                f"the server's array {name!r} must be float {tuple(position.shape)}, got {array.dtype} {array.shape}"
             )
         flat[position.reshape(-1)] = torch.from_numpy(np.array(array, np.float32).reshape(-1))
     return flat[None]

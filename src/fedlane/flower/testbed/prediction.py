@@ -45,6 +45,5 @@ def prediction_scenario(spec: TestbedSpec, calibration: Calibration | None) -> S
 def predict_total_s(scenario: Path, policy: str, seed: int, calibration: Calibration) -> float:
     """Return the simulated wall-clock time of a whole run, including the time between rounds."""
     simulation = Simulation(Scenario.load(scenario), policy, [seed], learning=False)
-    while not simulation.finished:
-        simulation.step()
+    simulation.play()
     return float(simulation.trace.delay_s.sum()) + calibration.between_s * simulation.round

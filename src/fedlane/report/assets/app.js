@@ -1,4 +1,4 @@
-/* The page as a whole: header, sections, theme, and what happens when new data comes. */
+/* The page as a whole: header, sections, theme, and updates with new data. */
 
 const SECTIONS = [
   ["overview", "Overview", () => [overview()]],
@@ -12,11 +12,11 @@ const SECTIONS = [
 ];
 
 function start() {
-  takeData(JSON.parse(byId("data").textContent));
+  loadData(JSON.parse(byId("data").textContent));
   applyTheme(storedTheme());
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => {
     colours.clear();
-    tell("theme");
+    notify("theme");
   });
   addKeys();
   addEventListener("scroll", hideTip, { passive: true });
@@ -25,7 +25,7 @@ function start() {
   document.documentElement.dataset.ready = "yes";
 }
 
-/* What must be equal for new data to go into the page as it stands. */
+/* The page is rebuilt only if this text changes; otherwise new data goes into the existing figures. */
 function structure() {
   return JSON.stringify(
     model.runs.map((run) => [run.name, run.clients, run.channels, Boolean(run.per_client.epsilon)]),
@@ -34,15 +34,16 @@ function structure() {
 
 let built = "";
 
-function renew(data) {
-  takeData(data);
+function update(data) {
+  loadData(data);
   if (structure() !== built) return build();
-  if (model.runs.length) lookWithin(view.follow ? Infinity : view.at);
+  if (model.runs.length) clampView(view.follow ? Infinity : view.at);
   showHead();
-  return tell("data");
+  return notify("data");
 }
 
-function lookWithin(at) {
+/* Keep run, seed and round within what the data contains. */
+function clampView(at) {
   view.run = Math.min(view.run, model.runs.length - 1);
   view.seed = Math.min(view.seed, shownRun().detail.seeds - 1);
   view.at = Math.max(0, Math.min(at, keptRounds(shownRun()) - 1));
@@ -59,7 +60,7 @@ function build() {
       el(
         "p",
         { class: "empty" },
-        "Nothing has been written to this folder yet. The page shows the run as soon as its first rounds are there.",
+        "Nothing has been written to this folder yet. The page will show the run once its first rounds are written.",
       ),
     );
     return;
@@ -68,7 +69,7 @@ function build() {
   view.run = model.live && running >= 0 ? running : 0;
   view.seed = 0;
   view.follow = model.live && running >= 0;
-  lookWithin(view.follow ? Infinity : 0);
+  clampView(view.follow ? Infinity : 0);
   byId("content").replaceChildren(
     ...SECTIONS.map(([id, name, make]) =>
       el(
@@ -79,7 +80,7 @@ function build() {
       ),
     ),
   );
-  tell("data");
+  notify("data");
 }
 
 function showHead() {
@@ -108,7 +109,7 @@ function showHead() {
     );
     showThemeName();
   }
-  byId("heading").textContent = names.join(" and ") || "A run that is about to start";
+  byId("heading").textContent = names.join(" and ") || "Waiting for a run";
   byId("facts").textContent = model.runs.length ? headFacts() : "";
   showState();
 }
@@ -139,22 +140,22 @@ function showState() {
 
 function showFoot() {
   const lines = [
-    "Means over seeds; bands, whiskers and brackets are 95% Student intervals, " +
-      "for epsilon the smallest and largest over seeds. " +
-      "Rounds are counted from 1; clients and channels carry their index in the tables.",
+    "Values are means over seeds. Bands, whiskers and brackets are 95% Student intervals; for epsilon they are " +
+      "the minimum and maximum over seeds. " +
+      "Rounds are numbered from 1; clients and channels have the same indices as in the run’s tables.",
   ];
   for (const run of model.runs) {
     const { seeds, every, queue_every } = run.detail;
-    const left = [];
-    if (seeds < run.seeds.length) left.push(`rounds in detail for the first ${seeds} of ${run.seeds.length} seeds`);
-    if (every > 1) left.push(`one round in ${every} in map and timeline`);
-    if (queue_every > 1) left.push(`one round in ${queue_every} in the queues’ picture`);
-    if (run.curves.every > 1) left.push(`one round in ${run.curves.every} in curves`);
-    if (left.length) lines.push(`${run.name}: to keep this page small it holds ${left.join(", ")}.`);
+    const omitted = [];
+    if (seeds < run.seeds.length) omitted.push(`details of rounds only for the first ${seeds} of ${run.seeds.length} seeds`);
+    if (every > 1) omitted.push(`one in every ${every} rounds in the map and the timeline`);
+    if (queue_every > 1) omitted.push(`one in every ${queue_every} rounds in the queue figure`);
+    if (run.curves.every > 1) omitted.push(`one in every ${run.curves.every} rounds in the curves`);
+    if (omitted.length) lines.push(`${run.name}: to keep this page small, it contains ${omitted.join(", ")}.`);
   }
   if (model.runs.some((run) => run.privacy?.randomness.includes("simulation")))
-    lines.push("A simulation’s noise follows from its seed: it protects nobody’s data.");
-  lines.push(`Made by FedLane ${model.version}.`);
+    lines.push("The noise of a simulation is determined by its seed, so it does not protect any data.");
+  lines.push(`Generated by FedLane ${model.version}.`);
   byId("foot").replaceChildren(...lines.map((line) => el("p", {}, line)));
 }
 
@@ -162,7 +163,7 @@ function storedTheme() {
   try {
     return localStorage.getItem("fedlane-theme");
   } catch {
-    return null; // a file may not be allowed to store anything
+    return null; // a page opened from a file may have no storage
   }
 }
 
@@ -178,7 +179,7 @@ function applyTheme(theme) {
 
 function showThemeName() {
   byId("theme").textContent = isDark() ? "Light" : "Dark";
-  byId("theme").setAttribute("aria-label", `Change to the ${isDark() ? "light" : "dark"} theme`);
+  byId("theme").setAttribute("aria-label", `Switch to the ${isDark() ? "light" : "dark"} theme`);
 }
 
 function toggleTheme() {
@@ -187,8 +188,8 @@ function toggleTheme() {
   try {
     localStorage.setItem("fedlane-theme", theme);
   } catch {
-    /* it lasts as long as the page */
+    /* the choice lasts until the page is closed */
   }
   showThemeName();
-  tell("theme");
+  notify("theme");
 }

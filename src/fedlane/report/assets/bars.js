@@ -1,4 +1,4 @@
-/* Where a delay comes from: download, compute and upload end to end, a row for each client or channel. */
+/* The parts of a delay: download, compute and upload end to end, one row per client or channel. */
 
 const PHASES = [
   { name: "download", colour: "var(--down)" },
@@ -106,5 +106,5 @@ function barTable(options) {
   const rows = options
     .rows()
     .map((row) => [row.name, ...row.parts.map(seconds), seconds(row.parts.reduce((a, b) => a + b, 0)), row.note ?? ""]);
-  return [["", ...PHASES.map((phase) => phase.name), "together", ""], rows];
+  return [["", ...PHASES.map((phase) => phase.name), "total", ""], rows];
 }

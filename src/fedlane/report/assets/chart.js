@@ -1,18 +1,18 @@
-/* What every figure has: a heading, a sentence that says what it shows, a legend that toggles, the numbers behind. */
+/* The frame of every figure: a heading, a caption, a legend that toggles its entries, and a table of the numbers. */
 
 let figureCount = 0;
 
 /*
  * options: title, summary() -> text, legend() -> [{name, colour, dash, shape}], table() -> [head, rows],
- * draw(width, hidden) -> node to show, when: events to redraw on.
+ * draw(width, hidden, note id) -> node to show, when: events that redraw it.
  */
 function figureCard(options) {
   const id = `figure-${++figureCount}`;
   const hidden = new Set();
   const note = el("p", { class: "note", id: `${id}-note` });
-  const legend = el("div", { class: "legend", role: "group", "aria-label": `Shown in: ${options.title}` });
+  const legend = el("div", { class: "legend", role: "group", "aria-label": `Legend of: ${options.title}` });
   const plot = el("div", { class: "plot" });
-  const behind = options.table && tableDetails(options.title, () => scrollTable(options.title, ...options.table()));
+  const numbers = options.table && tableDetails(options.title, () => scrollTable(options.title, ...options.table()));
   const figure = el(
     "figure",
     { class: `card ${options.wide ? "wide" : ""}`, id },
@@ -20,7 +20,7 @@ function figureCard(options) {
     options.controls,
     legend,
     plot,
-    behind,
+    numbers,
   );
   let width = 0;
 
@@ -30,14 +30,14 @@ function figureCard(options) {
     const focused = plot.contains(document.activeElement);
     if (width) plot.replaceChildren(options.draw(width, hidden, note.id));
     if (focused) plot.firstChild?.focus();
-    behind?.refresh();
+    numbers?.refresh();
   }
 
   function showLegend() {
     const entries = options.legend?.() ?? [];
     legend.hidden = entries.length === 0;
     const kept = entries.map((entry) => entry.name).join("\n");
-    if (legend.dataset.kept === kept) return; // a button that has the focus stays
+    if (legend.dataset.kept === kept) return; // keeps the focus on a button
     legend.dataset.kept = kept;
     legend.replaceChildren(...entries.map((entry) => legendEntry(entry, hidden, redraw)));
   }
@@ -71,7 +71,7 @@ function legendMark({ colour, dash, shape }) {
   return svg("path", { d: "M1 6H19", stroke: colour, "stroke-width": 2.5, "stroke-dasharray": dash || null });
 }
 
-/* Axes of a plot: grid lines, tick labels, and a name for each axis. Returns the layer and both scales. */
+/* Axes of a plot: grid lines, tick labels and axis names. Returns the layer, both scales and the plot's box. */
 function axes({ width, height, x, y, xLabel, yLabel, xTicks, yTicks, xText, yText, below = 40 }) {
   const yMarks = yTicks ?? ticks(y[0], y[1], 5);
   const yTexts = yMarks.map((value) => (yText ?? tickText)(value, yMarks));
@@ -99,7 +99,7 @@ function axes({ width, height, x, y, xLabel, yLabel, xTicks, yTicks, xText, yTex
   return { layer, sx, sy, box };
 }
 
-/* A named value across the plot. */
+/* A horizontal line at a named value. */
 function levelLine(level, box, sy) {
   return [
     svg("path", { class: "level", d: `M${box.left} ${sy(level.value)}H${box.right}` }),
@@ -115,7 +115,7 @@ function plotHeight(width) {
   return width < 480 ? 230 : 270;
 }
 
-/* Runs as legend entries. */
+/* Legend entries of the runs; none for a single run. */
 function runLegend(runs = model.runs) {
   if (model.runs.length < 2) return [];
   return runs.map((run) => ({

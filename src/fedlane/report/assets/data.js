@@ -1,8 +1,8 @@
-/* The embedded data, unpacked once. */
+/* The embedded data, unpacked once, and access to it. */
 
 const model = { runs: [], live: false, version: "", problem: "" };
 
-/* What is looked at: a run, one of its seeds, one of its rounds. */
+/* The selected run, seed and round. */
 const view = { run: 0, seed: 0, at: 0, playing: false, follow: false };
 
 const BYTES = {
@@ -38,7 +38,7 @@ function decoded(code, packed) {
   return code === 0 ? 0 : Math.exp(packed.low + (code - 1) * packed.step);
 }
 
-/* Every packed array in a tree of plain objects, replaced by its values. */
+/* Replace every packed array in a tree of plain objects by its values. */
 function unpackAll(tree) {
   if (tree === null || typeof tree !== "object") return tree;
   if (Array.isArray(tree)) return tree;
@@ -46,7 +46,7 @@ function unpackAll(tree) {
   return Object.fromEntries(Object.entries(tree).map(([key, value]) => [key, unpackAll(value)]));
 }
 
-function takeData(data) {
+function loadData(data) {
   model.live = data.live;
   model.version = data.version;
   model.problem = data.problem ?? "";
@@ -63,28 +63,28 @@ function shownRun() {
   return model.runs[view.run];
 }
 
-/* How many rounds the slider has. */
+/* Number of embedded rounds, which are the positions of the slider. */
 function keptRounds(run) {
   return run.detail.client.shape[1];
 }
 
-/* The round that position `at` of the slider stands for, from 0. */
+/* The round (from 0) at position `at` of the slider. */
 function roundAt(run, at) {
   return at * run.detail.every;
 }
 
-/* Who was assigned in a kept round of a seed. */
+/* The assignments of an embedded round of a seed. */
 function slotsAt(run, seed, at) {
   const { client, channel, download_s, compute_s, upload_s, punctual } = run.detail;
   const [, rounds, slots] = client.shape;
   const none = client.values instanceof Uint8Array ? 255 : 65535;
-  const found = [];
+  const assigned = [];
   for (let slot = 0; slot < slots; slot++) {
     const k = (seed * rounds + at) * slots + slot;
     if (client.values[k] === none) continue;
     const parts = [download_s.values[k], compute_s.values[k], upload_s.values[k]];
     const total = parts.reduce((sum, part) => sum + (Number.isNaN(part) ? 0 : part), 0);
-    found.push({
+    assigned.push({
       client: client.values[k],
       channel: channel.values[k],
       parts,
@@ -92,7 +92,7 @@ function slotsAt(run, seed, at) {
       punctual: punctual.values[k] === 1,
     });
   }
-  return found;
+  return assigned;
 }
 
 function delayAt(run, seed, round) {
@@ -105,7 +105,7 @@ function clockAt(run, seed, round) {
   return sum;
 }
 
-/* The last accuracy tested by a round; NaN before the first. */
+/* Accuracy at the last test up to a round; NaN before the first test. */
 function accuracyAt(run, seed, round) {
   if (!run.detail.accuracy) return NaN;
   for (let t = round; t >= 0; t--) {
@@ -127,8 +127,8 @@ function availableAt(run, seed, at, client) {
 }
 
 function lateness(slot, run) {
-  if (slot.punctual) return "in time";
-  if (!Number.isFinite(slot.total)) return "late, no answer";
+  if (slot.punctual) return "on time";
+  if (!Number.isFinite(slot.total)) return "late, no reply";
   const over = slot.total - run.deadline_s;
   return run.deadline_s !== null && over > 0 ? `late by ${seconds(over)}` : "late";
 }

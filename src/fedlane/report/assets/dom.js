@@ -1,4 +1,4 @@
-/* Elements without markup: text from a run is only ever set as text. */
+/* Elements are built without markup: text from a run is only ever set as text. */
 
 const SVG_NAMES = "http://www.w3.org/2000/svg";
 
@@ -24,7 +24,7 @@ function byId(id) {
   return document.getElementById(id);
 }
 
-/* A colour of the style sheet, for canvases; asked for once in each theme. */
+/* A colour of the style sheet, for canvases; cached until the theme changes. */
 const colours = new Map();
 
 function colour(name) {
@@ -32,7 +32,7 @@ function colour(name) {
   return colours.get(name);
 }
 
-/* Who wants to hear of what: "data", "round", "view", "theme", "size". */
+/* Listeners by event: "data", "round", "view" or "theme". */
 const listeners = new Map();
 
 function on(kinds, listener) {
@@ -42,16 +42,16 @@ function on(kinds, listener) {
   }
 }
 
-function tell(kind) {
+function notify(kind) {
   for (const listener of listeners.get(kind) ?? []) listener();
 }
 
-/* Said to screen readers, for what the keyboard did. */
-function say(text) {
+/* Announce the effect of a key press to screen readers. */
+function announce(text) {
   byId("spoken").textContent = text;
 }
 
-/* Calls back with the width whenever it changes. */
+/* Call the listener with the width whenever it changes. */
 function onWidth(node, listener) {
   let last = 0;
   new ResizeObserver(() => {
@@ -75,14 +75,14 @@ function hideTip() {
   byId("tip").hidden = true;
 }
 
-/* A line of a tip: a swatch, a name, a value. */
+/* A line of a tooltip: a swatch, a name and a value. */
 function tipRow(fill, name, value) {
   const swatch = el("i", { class: "swatch" });
   swatch.style.background = fill;
   return el("div", { class: "tip-row" }, swatch, el("span", {}, name), el("b", {}, value));
 }
 
-/* A table in a box of its own, so that a wide one never widens the page. */
+/* A table in a scrolling box, so that a wide table never widens the page. */
 function scrollTable(label, head, rows) {
   const header = el(
     "tr",
@@ -100,21 +100,21 @@ function scrollTable(label, head, rows) {
   const table = el(
     "table",
     { class: "numbers" },
-    el("caption", { class: "unseen" }, label),
+    el("caption", { class: "visually-hidden" }, label),
     el("thead", {}, header),
     el("tbody", {}, body),
   );
   return el("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": label }, table);
 }
 
-/* Numbers behind a figure, made when they are asked for. */
+/* The numbers of a figure; the table is built when it is opened. */
 function tableDetails(label, make) {
   const holder = el("div");
   const fill = () => holder.replaceChildren(make());
   const details = el(
     "details",
-    { class: "behind", ontoggle: () => details.open && fill() },
-    el("summary", {}, "Numbers", el("span", { class: "unseen" }, ` of: ${label}`)),
+    { class: "figure-numbers", ontoggle: () => details.open && fill() },
+    el("summary", {}, "Numbers", el("span", { class: "visually-hidden" }, ` of: ${label}`)),
     holder,
   );
   details.refresh = () => details.open && fill();

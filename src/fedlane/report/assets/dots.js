@@ -1,4 +1,4 @@
-/* A dot for every client and run, with its interval, and a short line for what it is held against. */
+/* A dot with its interval for every client and run, and a short line for its target. */
 
 /*
  * options: title, yLabel, series() -> [{name, colour, mean, low, high, target}] over clients, target: name of the short
@@ -102,9 +102,9 @@ function dotLayer(line, { sx, sy, shift, radius, half }) {
 }
 
 function dotReading(line, client, options) {
-  const known = { mean: line.mean[client], low: line.low[client], high: line.high[client] };
+  const measure = { mean: line.mean[client], low: line.low[client], high: line.high[client] };
   const target = line.target ? `, ${options.target} ${options.form(line.target[client])}` : "";
-  return tipRow(line.colour, line.name, `${withInterval(known, options.form)}${target}`);
+  return tipRow(line.colour, line.name, `${withInterval(measure, options.form)}${target}`);
 }
 
 function dotTable(options) {

@@ -11,15 +11,15 @@ function runCurves(key, x = "round") {
 
 function runDots(key, target) {
   return model.runs.flatMap((run, k) => {
-    const found = run.per_client[key];
-    if (!found) return [];
+    const column = run.per_client[key];
+    if (!column) return [];
     return [
       {
         name: run.name,
         colour: runColour(k),
-        mean: found.mean.values,
-        low: found.low.values,
-        high: found.high.values,
+        mean: column.mean.values,
+        low: column.low.values,
+        high: column.high.values,
         target: target ? run.per_client[target]?.mean.values : null,
       },
     ];
@@ -63,8 +63,8 @@ function learningFigures() {
     lineFigure({
       ...shared,
       title: "Accuracy against time",
-      xLabel: "time on the air, s",
-      xForm: (x) => `${fixed(x, 0)} s on the air`,
+      xLabel: "simulated time, s",
+      xForm: (x) => `${fixed(x, 0)} s of simulated time`,
       series: () => runCurves("accuracy", "clock_s"),
       zeroX: true,
       summary: timeSummary,
@@ -72,20 +72,20 @@ function learningFigures() {
   ];
 }
 
-/* When each run reaches what all of them reach. */
+/* When each run first reaches an accuracy that all of them reach. */
 function timeSummary(series) {
   if (!series.length) return "";
   const goal = Math.floor(50 * Math.min(...series.map((line) => Math.max(...line.mean)))) / 50;
   const reached = series.map(
     (line) => `${line.name} after ${fixed(line.x[line.mean.findIndex((value) => value >= goal)], 0)} s`,
   );
-  return `${percent(goal)} is first reached by ${listed(reached)} (means over seeds, time on the air).`;
+  return `${percent(goal)} is first reached by ${listed(reached)} of simulated time (means over seeds).`;
 }
 
 function timeFigures() {
   return [
     lineFigure({
-      title: "Time on the air",
+      title: "Simulated time",
       xLabel: "round",
       yLabel: "seconds",
       form: (v) => `${fixed(v, 0)} s`,
@@ -102,7 +102,7 @@ function participationFigures() {
   return [
     dotFigure({
       title: "Participation against quota",
-      yLabel: "share of rounds in time",
+      yLabel: "share of rounds on time",
       form: share,
       ceiling: 1,
       target: "quota",
@@ -115,7 +115,7 @@ function participationFigures() {
       form: share,
       ceiling: 1,
       series: () => runDots("selection"),
-      summary: () => "How often each client was assigned, late rounds included.",
+      summary: () => "Share of rounds in which each client was assigned, including those in which it was late.",
     }),
   ];
 }
@@ -123,11 +123,11 @@ function participationFigures() {
 function participationSummary(series) {
   const parts = series.map((line) => {
     const short = line.target ? [...line.mean].filter((mean, k) => mean < line.target[k]).length : null;
-    const least = Math.min(...[...line.mean].filter(Number.isFinite));
+    const minimum = Math.min(...[...line.mean].filter(Number.isFinite));
     return short === null
-      ? `${line.name}: least ${share(least)}`
+      ? `${line.name}: minimum ${share(minimum)}`
       : `${line.name}: ${short || "no"} of ${plural(line.mean.length, "client")} below quota on average, ` +
-          `least ${share(least)}`;
+          `minimum ${share(minimum)}`;
   });
   return `${parts.join("; ")}.`;
 }
@@ -165,7 +165,7 @@ function delayFigure() {
             state.by = by;
             for (const button of controls.children)
               button.setAttribute("aria-pressed", String(button === event.currentTarget));
-            tell("view");
+            notify("view");
           },
         },
         `by ${by}`,
@@ -188,12 +188,12 @@ function delayFigure() {
     );
   };
   return barFigure({
-    title: "Where a delay comes from",
+    title: "Parts of the delay",
     controls,
     rows,
     empty: "No upload was recorded in this run.",
     mark: () => (shownRun().deadline_s ? { value: shownRun().deadline_s, name: "deadline" } : null),
-    summary: (found) => delaySummary(found, state.by),
+    summary: (shown) => delaySummary(shown, state.by),
   });
 }
 
@@ -204,7 +204,7 @@ function delaySummary(rows, by) {
   const slowest = rows.reduce((a, b) => (total(b) > total(a) ? b : a));
   return (
     `${run.name}, mean over all assigned rounds and ${plural(run.seeds.length, "seed")}, ` +
-    "late ones included and not cut at the deadline. " +
+    "including late ones, not capped at the deadline. " +
     `Slowest ${by}: ${slowest.name.replace(`${by} `, "")} with ${seconds(total(slowest))}.`
   );
 }

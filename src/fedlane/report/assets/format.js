@@ -1,4 +1,4 @@
-/* Numbers as people read them. */
+/* Numbers formatted for readers. */
 
 const RUN_COLOURS = [0, 2, 3, 4, 7, 5, 6].map((k) => `var(--c${k})`);
 const RUN_DASHES = ["", "6 4", "2 3", "9 3 2 3"];
@@ -19,7 +19,7 @@ function fixed(value, digits) {
   return text.replace("-", MINUS);
 }
 
-/* Three digits or so that matter. */
+/* About three significant digits. */
 function plain(value) {
   const size = Math.abs(value);
   return fixed(value, size >= 100 || value === 0 ? 0 : size >= 10 ? 1 : size >= 1 ? 2 : 3);
@@ -37,7 +37,7 @@ function share(value) {
   return fixed(value, 3);
 }
 
-/* Times on the air: seconds, or hours and minutes. */
+/* Simulated time: seconds, or hours and minutes. */
 function duration(value) {
   if (!Number.isFinite(value)) return "–";
   if (value < 600) return seconds(value);
@@ -47,7 +47,7 @@ function duration(value) {
 
 function interval(low, high, form) {
   const known = low !== null && high !== null && Number.isFinite(low) && Number.isFinite(high);
-  const bare = (value) => form(value).replace(/ s$|%$/, ""); // the unit stands with the mean
+  const bare = (value) => form(value).replace(/ s$|%$/, ""); // the mean already shows the unit
   return known && low !== high ? `[${bare(low)}, ${bare(high)}]` : "";
 }
 

@@ -1,4 +1,4 @@
-/* Queues of all clients over all rounds of the chosen run and seed: the stronger the colour, the further behind. */
+/* Queues of all clients over all rounds of the selected run and seed; a stronger colour is a longer queue. */
 
 const HEAT = { left: 40, top: 6, below: 38 };
 
@@ -29,16 +29,16 @@ function heatLargest(run) {
 
 function heatSummary(run) {
   const every = run.detail.queue_every;
-  const thinned = every > 1 ? ` Every ${every}th round is drawn.` : "";
+  const thinned = every > 1 ? ` One in every ${every} rounds is shown.` : "";
   return (
-    `${run.name}, seed ${run.seeds[view.seed]}: how many rounds each client is behind its quota, ` +
-    `strongest colour at ${fixed(heatLargest(run), 1)}.${thinned}`
+    `${run.name}, seed ${run.seeds[view.seed]}: number of rounds by which each client is behind its quota; ` +
+    `the strongest colour is ${fixed(heatLargest(run), 1)}.${thinned}`
   );
 }
 
 function drawHeat(run, width, note) {
   const [, columns, clients] = run.detail.queue.shape;
-  if (!columns || !clients) return emptyPlot("No queues yet.");
+  if (!columns || !clients) return emptyPlot("No queues have been recorded yet.");
   const row = Math.max(3, Math.min(18, Math.floor(260 / clients)));
   const height = HEAT.top + row * clients + HEAT.below;
   const canvas = sharpCanvas(width, height);
@@ -65,7 +65,7 @@ function drawHeat(run, width, note) {
   return el("div", { class: "over" }, canvas, heatMark(run, { plot, row, clients }));
 }
 
-/* A line at the round that is looked at; it moves alone. */
+/* A line at the selected round, which moves without redrawing the figure. */
 function heatMark(run, { plot, row, clients }) {
   const mark = el("i", { class: "now" });
   mark.style.top = `${HEAT.top}px`;
@@ -117,7 +117,7 @@ function heatTable(run) {
   return [head, rows];
 }
 
-/* A canvas with as many pixels as the screen has. */
+/* A canvas at the resolution of the screen. */
 function sharpCanvas(width, height) {
   const ratio = Math.min(devicePixelRatio || 1, 3);
   const canvas = el("canvas", { width: Math.round(width * ratio), height: Math.round(height * ratio) });

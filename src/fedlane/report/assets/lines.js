@@ -1,4 +1,4 @@
-/* Curves with bands: means over seeds between their 95% bounds. */
+/* Curves with bands: means over seeds and their 95% intervals. */
 
 /*
  * options: title, xLabel, yLabel, series() -> [{name, colour, dash, x, mean, low, high}] of plain arrays,
@@ -93,7 +93,7 @@ function nearest(values, wanted) {
   return best;
 }
 
-/* A rule that follows the pointer or the arrow keys and reads every curve. */
+/* A vertical rule that follows the pointer or the arrow keys and shows the value of every curve. */
 function addCursor(picture, options, series, sx, sy, box) {
   const rule = svg("path", { class: "rule", visibility: "hidden" });
   const marks = series.map((line) => svg("circle", { r: 4, fill: line.colour, class: "mark", visibility: "hidden" }));
@@ -107,18 +107,18 @@ function addCursor(picture, options, series, sx, sy, box) {
       marks[k].setAttribute("cx", sx(line.x[near]));
       marks[k].setAttribute("cy", Number.isFinite(line.mean[near]) ? sy(line.mean[near]) : -10);
       marks[k].setAttribute("visibility", "visible");
-      const known = { mean: line.mean[near], low: line.low[near], high: line.high[near] };
-      return { line, x: line.x[near], text: withInterval(known, options.form) };
+      const measure = { mean: line.mean[near], low: line.low[near], high: line.high[near] };
+      return { line, x: line.x[near], text: withInterval(measure, options.form) };
     });
   }
 
   function show(x, event) {
     rule.setAttribute("d", `M${Math.round(sx(x)) + 0.5} ${box.top}V${box.bottom}`);
     rule.setAttribute("visibility", "visible");
-    const found = readings(x);
-    const heading = el("div", { class: "tip-head" }, options.xForm(found.length === 1 ? found[0].x : x));
-    showTip(event, [heading, ...found.map(({ line, text }) => tipRow(line.colour, line.name, text))]);
-    return found;
+    const values = readings(x);
+    const heading = el("div", { class: "tip-head" }, options.xForm(values.length === 1 ? values[0].x : x));
+    showTip(event, [heading, ...values.map(({ line, text }) => tipRow(line.colour, line.name, text))]);
+    return values;
   }
 
   function hide() {
@@ -142,12 +142,12 @@ function addCursor(picture, options, series, sx, sy, box) {
     event.stopPropagation();
     at = Math.max(0, Math.min(first.x.length - 1, at + steps[event.key]));
     const place = picture.getBoundingClientRect();
-    const found = show(first.x[at], { clientX: place.left + sx(first.x[at]), clientY: place.top + box.top });
-    return say(`${options.xForm(first.x[at])}: ${found.map(({ line, text }) => `${line.name} ${text}`).join(", ")}`);
+    const values = show(first.x[at], { clientX: place.left + sx(first.x[at]), clientY: place.top + box.top });
+    return announce(`${options.xForm(first.x[at])}: ${values.map(({ line, text }) => `${line.name} ${text}`).join(", ")}`);
   });
 }
 
-/* At most 60 rows: every so many points of each curve. */
+/* A table of about 60 rows, with evenly spaced points of each curve. */
 function lineTable(options) {
   const rows = [];
   const series = options.series();

@@ -1,4 +1,4 @@
-/* A page that is served asks its server for newer data as long as it is open: an ended run may be resumed. */
+/* A served page polls its server for newer data as long as it is open, because an ended run may be resumed. */
 
 const POLL_MS = 1500;
 
@@ -16,7 +16,7 @@ async function poll() {
       link.tag = answer.headers.get("ETag");
       const data = await answer.json();
       link.lost = false;
-      renew(data);
+      update(data);
     } else if (answer.status === 401 || answer.status === 403) {
       link.refused = true;
     } else {
@@ -30,20 +30,20 @@ async function poll() {
 }
 
 function stateText() {
-  if (link.refused) return "the server asks for its token again: open the address that it printed";
-  if (link.lost) return "the server does not answer; trying again";
+  if (link.refused) return "the server requires its token again: open the address that it printed";
+  if (link.lost) return "the server does not respond; retrying";
   if (model.problem) return model.problem;
   if (!model.runs.length) return "waiting for the first rounds";
-  const going = model.runs.filter((run) => run.state === "running");
-  if (!going.length)
+  const running = model.runs.filter((run) => run.state === "running");
+  if (!running.length)
     return model.runs.every((run) => run.state === "finished")
       ? "finished"
       : listed([...new Set(model.runs.map((run) => run.state))]);
-  const where = going.map(
+  const progress = running.map(
     (run) => (model.runs.length > 1 ? `${run.name} at ` : "") + `round ${run.rounds} of ${run.planned}`,
   );
-  const written = new Date(1000 * Math.max(...going.map((run) => run.written_s))).toLocaleTimeString();
-  return `running: ${listed(where)}, written at ${written}`;
+  const written = new Date(1000 * Math.max(...running.map((run) => run.written_s))).toLocaleTimeString();
+  return `running: ${listed(progress)}, last written at ${written}`;
 }
 
 function stateKind() {

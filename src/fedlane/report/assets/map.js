@@ -1,6 +1,6 @@
-/* Clients, access points and this round's links. Positions as in the run, or a ring where they are not known. */
+/* The map: clients, access points and the links of a round. Without positions, clients are drawn in a ring. */
 
-/* Pixels of every client and channel: {clients: [[x, y]], channels: [[x, y]], known, metres: pixels of a metre}. */
+/* Pixel positions: {clients: [[x, y]], channels: [[x, y]], known, metres: pixels per metre}. */
 function mapPlaces(run, seed, width, height) {
   const clients = pairs(run.detail.client_xy_m, seed);
   const channels = pairs(run.detail.channel_xy_m, seed);
@@ -22,7 +22,7 @@ function pairs({ shape, values }, seed) {
   return Array.from({ length: count }, (_, k) => [values[2 * (seed * count + k)], values[2 * (seed * count + k) + 1]]);
 }
 
-/* Clients around, channels within. */
+/* Clients on an outer ring, channels on an inner one. */
 function ringPlaces(clients, channels, width, height) {
   const reach = Math.min(width, height) / 2 - 24;
   const ring = (count, radius, shift) =>
@@ -57,8 +57,8 @@ function roundMap() {
     const height = Math.round(Math.min(width, 430));
     const places = mapPlaces(run, view.seed, width, height);
     note.textContent = places.known
-      ? "Clients (circles) and access points, one for each channel (squares), where they stand."
-      : "Positions are not known for this run: clients stand in a ring around the channels.";
+      ? "Positions of the clients (circles) and of the access points, one per channel (squares)."
+      : "Positions are not known for this run: clients are drawn in a ring around the channels.";
     holder.replaceChildren(drawMap(run, places, width, height));
   }
 
@@ -82,7 +82,7 @@ function mapLegend() {
       ),
       name,
     );
-  return el("div", { class: "legend" }, link("in time", "punctual"), link("late", "late"));
+  return el("div", { class: "legend" }, link("on time", "punctual"), link("late", "late"));
 }
 
 function drawMap(run, places, width, height) {
@@ -162,17 +162,17 @@ function clientTip(run, client, slot) {
     lines.push(
       availableAt(run, view.seed, view.at, client)
         ? "not assigned"
-        : "not available: its budget is spent, or it is gone",
+        : "not available: budget exhausted, or disconnected",
     );
   const queue = queueAt(run, view.seed, roundAt(run, view.at), client);
   if (Number.isFinite(queue)) lines.push(`queue ${fixed(queue, 2)}`);
   return lines;
 }
 
-/* The map in words. */
+/* Description of the map for screen readers. */
 function mapText(run, slots) {
   const words = slots.map((slot) => `client ${slot.client} on channel ${slot.channel}, ${lateness(slot, run)}`);
-  return `Round ${roundAt(run, view.at) + 1}: ${words.join("; ") || "nobody was assigned"}.`;
+  return `Round ${roundAt(run, view.at) + 1}: ${words.join("; ") || "no client was assigned"}.`;
 }
 
 function scaleBar(metres, height) {

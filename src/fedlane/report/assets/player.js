@@ -1,4 +1,4 @@
-/* Which run, which seed, which round: selectors, a slider, play and pause. */
+/* Selection of run, seed and round: selectors, a slider, play and pause. */
 
 const FRAME_MS = 350;
 
@@ -6,7 +6,7 @@ function chooseRound(at) {
   const last = keptRounds(shownRun()) - 1;
   view.at = Math.max(0, Math.min(last, at));
   view.follow = view.at === last;
-  tell("round");
+  notify("round");
 }
 
 function stepRound(by) {
@@ -24,14 +24,14 @@ function play() {
     if (view.at >= keptRounds(shownRun()) - 1) pause();
     else chooseRound(view.at + 1);
   }, FRAME_MS);
-  tell("round");
+  notify("round");
 }
 
 function pause() {
   if (!view.playing) return;
   view.playing = false;
   clearInterval(timer);
-  tell("round");
+  notify("round");
 }
 
 function chooser(label, id, choose) {
@@ -50,8 +50,8 @@ function chooser(label, id, choose) {
 }
 
 function roundPlayer() {
-  const runs = chooser("Run", "choose-run", (k) => lookAt(k, view.seed));
-  const seeds = chooser("Seed", "choose-seed", (k) => lookAt(view.run, k));
+  const runs = chooser("Run", "choose-run", (k) => selectRun(k, view.seed));
+  const seeds = chooser("Seed", "choose-seed", (k) => selectRun(view.run, k));
   const slider = el("input", {
     type: "range",
     id: "slider",
@@ -66,7 +66,7 @@ function roundPlayer() {
   const button = el("button", { type: "button", class: "play", onclick: () => (view.playing ? pause() : play()) });
   const back = el(
     "button",
-    { type: "button", class: "step", "aria-label": "Round before", onclick: () => stepRound(-1) },
+    { type: "button", class: "step", "aria-label": "Previous round", onclick: () => stepRound(-1) },
     "‹",
   );
   const next = el(
@@ -87,7 +87,7 @@ function roundPlayer() {
     if (!run) return;
     const count = keptRounds(run);
     runs.fill(
-      model.runs.map((one) => one.name),
+      model.runs.map(({ name }) => name),
       view.run,
     );
     seeds.fill(run.seeds.slice(0, run.detail.seeds), view.seed);
@@ -104,11 +104,11 @@ function roundPlayer() {
   return player;
 }
 
-function lookAt(run, seed) {
+function selectRun(run, seed) {
   view.run = run;
   view.seed = Math.min(seed, shownRun().detail.seeds - 1);
   view.at = Math.max(0, Math.min(view.at, keptRounds(shownRun()) - 1));
-  tell("view");
+  notify("view");
 }
 
 function roundText(run) {
@@ -121,15 +121,15 @@ function roundText(run) {
   );
 }
 
-/* Arrow keys choose a round wherever they mean nothing else. */
+/* Arrow keys select a round unless the focused element uses them. */
 function addKeys() {
   document.addEventListener("keydown", (event) => {
-    const taken = event.target.closest?.("input, select, textarea, summary, .scroll, [tabindex='0']");
-    if (taken || event.altKey || event.ctrlKey || event.metaKey || event.shiftKey || !shownRun()) return;
+    const used = event.target.closest?.("input, select, textarea, summary, .scroll, [tabindex='0']");
+    if (used || event.altKey || event.ctrlKey || event.metaKey || event.shiftKey || !shownRun()) return;
     const by = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
     if (!by) return;
     event.preventDefault();
     stepRound(by);
-    say(roundText(shownRun()));
+    announce(roundText(shownRun()));
   });
 }

@@ -1,39 +1,39 @@
-/* What each client has spent: the tight figure and the paper's. */
+/* Epsilon of each client: the tight value and the paper's. */
 
-/* Both panels on one scale where that leaves both readable. */
+/* Both figures share a scale if both stay readable. */
 function epsilonDomain(key) {
   const all = (which) => runDots(which).flatMap((line) => [...line.mean, ...line.high].filter(Number.isFinite));
   const [tight, paper] = [Math.max(0, ...all("epsilon")), Math.max(0, ...all("epsilon_paper"))];
   const close = tight > 0 && paper > 0 && Math.max(tight, paper) / Math.min(tight, paper) < 8;
-  const level = agreed()?.value ?? 0;
+  const level = sharedBudget()?.value ?? 0;
   return bounds(
     close ? [0, tight, paper, level] : [0, key === "epsilon" ? tight : paper, key === "epsilon" ? level : 0],
     { zero: true, floor: 0 },
   );
 }
 
-/* The agreed epsilon of the whole run, if all runs agree. */
-function agreed() {
-  const told = new Set(
+/* The budget for the whole run, if it is the same for all runs. */
+function sharedBudget() {
+  const budgets = new Set(
     model.runs.map((run) =>
       run.privacy?.per === "run" && run.privacy.mechanism === "rigorous" ? run.privacy.epsilon : null,
     ),
   );
-  const [value] = told;
-  return told.size === 1 && value ? { value, name: `agreed: ${plain(value)}` } : null;
+  const [value] = budgets;
+  return budgets.size === 1 && value ? { value, name: `budget: ${plain(value)}` } : null;
 }
 
-const RANGE = "smallest to largest over seeds";
+const RANGE = "minimum to maximum over seeds";
 
 function privacyFigures() {
-  const absent = "These runs have no privacy mechanism: nothing is accounted for.";
+  const absent = "These runs have no privacy mechanism, so no privacy loss is accounted for.";
   return [
     dotFigure({
       title: "Epsilon of each client",
       yLabel: "epsilon",
       form: plain,
       series: () => runDots("epsilon"),
-      level: agreed,
+      level: sharedBudget,
       domain: () => epsilonDomain("epsilon"),
       spread: RANGE,
       summary: tightSummary,
@@ -47,7 +47,7 @@ function privacyFigures() {
       domain: () => epsilonDomain("epsilon_paper"),
       spread: RANGE,
       summary: paperSummary,
-      empty: "The formula’s figure was not recorded.",
+      empty: "The value of formula (6) was not recorded.",
     }),
     lineFigure({
       title: "Largest epsilon over rounds",
@@ -55,7 +55,7 @@ function privacyFigures() {
       yLabel: "epsilon",
       form: plain,
       xForm: roundForm,
-      level: agreed,
+      level: sharedBudget,
       series: () => runCurves("epsilon"),
       zero: true,
       floor: 0,
@@ -68,18 +68,20 @@ function privacyFigures() {
 }
 
 function tightSummary() {
-  const known = model.runs.filter(largestEpsilon);
+  const accounted = model.runs.filter(largestEpsilon);
   const of = (run) =>
-    run.privacy?.per === "run" && run.privacy.epsilon ? ` of ${plain(run.privacy.epsilon)} agreed` : "";
+    run.privacy?.per === "run" && run.privacy.epsilon ? ` of a budget of ${plain(run.privacy.epsilon)}` : "";
   const named = (bound) =>
-    known
+    accounted
       .filter((run) => largestEpsilon(run).bound === bound)
       .map((run) => `${run.name} ${plain(largestEpsilon(run).largest)}${bound === "at most" ? of(run) : ""}`);
-  const [most, least] = [named("at most"), named("at least")];
-  const upper = most.length ? `Spent at most, an upper bound that holds for the whole run: ${listed(most)}.` : "";
-  const lower = least.length
-    ? "Leaked at least, a lower bound in the worst case (the mechanism “paper” keeps less than it claims): " +
-      `${listed(least)}.`
+  const [upperBounds, lowerBounds] = [named("at most"), named("at least")];
+  const upper = upperBounds.length
+    ? `Largest epsilon spent, an upper bound for the whole run: ${listed(upperBounds)}.`
+    : "";
+  const lower = lowerBounds.length
+    ? "Largest epsilon leaked, a lower bound (the mechanism “paper” protects less than it claims): " +
+      `${listed(lowerBounds)}.`
     : "";
   return `${upper} ${lower}`.trim();
 }
@@ -87,8 +89,8 @@ function tightSummary() {
 function paperSummary() {
   const paper = model.runs.some((run) => run.privacy?.mechanism === "paper");
   return paper
-    ? "What formula (6) says of the same uploads. It is not a bound: compare the figure beside it, " +
-        "which has a scale of its own."
-    : "What formula (6) says of the same uploads, from the tight epsilon of one upload. " +
-        "Whiskers here reach from the smallest to the largest over seeds.";
+    ? "The value of formula (6) for the same uploads. It is not a bound: compare it with the previous figure, " +
+        "which may have another scale."
+    : "The value of formula (6) for the same uploads, from the tight epsilon of one upload. " +
+        "Whiskers show the minimum and maximum over seeds.";
 }

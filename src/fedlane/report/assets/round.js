@@ -1,4 +1,4 @@
-/* One round as a table: who used which channel, and the time of each part against the deadline. */
+/* One round as a table: the client of each channel, and the parts of its delay relative to the deadline. */
 
 function roundTable() {
   const holder = el("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Clients of this round" });
@@ -37,8 +37,8 @@ function roundTable() {
     const slots = keptRounds(run) ? slotsAt(run, view.seed, view.at) : [];
     const round = roundAt(run, view.at);
     heading.textContent = `Round ${keptRounds(run) ? round + 1 : 0}`;
-    note.textContent = keptRounds(run) ? roundFacts(run, round) : "No round has been played yet.";
-    holder.replaceChildren(slots.length ? slotTable(run, slots) : emptyPlot("Nobody was assigned."));
+    note.textContent = keptRounds(run) ? roundFacts(run, round) : "No round has been completed yet.";
+    holder.replaceChildren(slots.length ? slotTable(run, slots) : emptyPlot("No client was assigned."));
     queues.replaceChildren(...(keptRounds(run) && run.clients <= 30 ? queuesNow(run, round, slots) : []));
   }
 
@@ -50,14 +50,14 @@ function roundFacts(run, round) {
   const accuracy = accuracyAt(run, view.seed, round);
   const facts = [
     `took ${seconds(delayAt(run, view.seed, round))}`,
-    `${duration(clockAt(run, view.seed, round))} on the air so far`,
+    `simulated time ${duration(clockAt(run, view.seed, round))}`,
   ];
   if (Number.isFinite(accuracy)) facts.push(`accuracy ${percent(accuracy)}`);
   return `${facts.join(", ")}.`.replace(/^t/, "T");
 }
 
 function slotTable(run, slots) {
-  const most = 40;
+  const maxRows = 40;
   const longest = Math.max(...slots.map((slot) => (Number.isFinite(slot.total) ? slot.total : 0)), 1e-9);
   const deadline = run.deadline_s ?? longest;
   const span = Math.max(deadline, Math.min(longest, 1.6 * deadline));
@@ -65,11 +65,11 @@ function slotTable(run, slots) {
     "tr",
     {},
     ["client", "channel", "time", "delay", ""].map((text, k) =>
-      el("th", { scope: "col", class: k === 2 ? "bar" : null }, text || el("span", { class: "unseen" }, "outcome")),
+      el("th", { scope: "col", class: k === 2 ? "bar" : null }, text || el("span", { class: "visually-hidden" }, "outcome")),
     ),
   );
   const rows = slots
-    .slice(0, most)
+    .slice(0, maxRows)
     .map((slot) =>
       el(
         "tr",
@@ -78,14 +78,14 @@ function slotTable(run, slots) {
         el("td", {}, String(slot.channel)),
         el("td", { class: "bar" }, slotBar(run, slot, span)),
         el("td", {}, seconds(slot.total)),
-        el("td", { class: "outcome" }, slot.punctual ? "in time" : "late"),
+        el("td", { class: "outcome" }, slot.punctual ? "on time" : "late"),
       ),
     );
-  if (slots.length > most) rows.push(el("tr", {}, el("td", { colspan: 5 }, `and ${slots.length - most} more`)));
+  if (slots.length > maxRows) rows.push(el("tr", {}, el("td", { colspan: 5 }, `and ${slots.length - maxRows} more`)));
   return el("table", { class: "slots" }, el("thead", {}, head), el("tbody", {}, rows));
 }
 
-/* How far behind its quota each client is after this round. */
+/* The queue of each client after this round. */
 function queuesNow(run, round, slots) {
   const values = Array.from({ length: run.clients }, (_, client) => queueAt(run, view.seed, round, client));
   if (!values.some(Number.isFinite)) return [];
@@ -101,12 +101,12 @@ function queuesNow(run, round, slots) {
   });
   const words = values.map((value, client) => `client ${client} ${fixed(value, 1)}`).join(", ");
   return [
-    el("h4", {}, `Queues after it; the longest of this seed is ${fixed(heatLargest(run), 1)}`),
+    el("h4", {}, `Queues after this round (largest of all rounds: ${fixed(heatLargest(run), 1)})`),
     el("div", { class: "columns", role: "img", "aria-label": `Queues: ${words}` }, columns),
   ];
 }
 
-/* Parts end to end as shares of a span; what goes beyond it is cut with an arrow. */
+/* The parts of a delay end to end, scaled to a span; a longer delay is cut off with an arrow. */
 function slotBar(run, slot, span) {
   const bar = svg("svg", {
     class: "slot-bar",

@@ -1,4 +1,4 @@
-/* From numbers to places, and round numbers for axes. */
+/* Scales from numbers to pixels, and round numbers for axes. */
 
 function scale([from, to], [start, end]) {
   const span = to - from || 1;
@@ -14,12 +14,12 @@ function ticks(from, to, count) {
   if (!(span > 0)) return [from];
   const power = 10 ** Math.floor(Math.log10(span / count));
   const step = power * [1, 2, 5, 10].find((factor) => span / (power * factor) <= count);
-  const found = [];
-  for (let k = Math.ceil(from / step - 1e-9); k * step <= to + step * 1e-9; k++) found.push(k * step + 0); // never -0
-  return found;
+  const marks = [];
+  for (let k = Math.ceil(from / step - 1e-9); k * step <= to + step * 1e-9; k++) marks.push(k * step + 0); // never -0
+  return marks;
 }
 
-/* Round bounds that hold all values, within a floor and a ceiling that no true value crosses. */
+/* Round bounds around all values, limited by a floor and a ceiling. */
 function bounds(values, { zero = false, floor = -Infinity, ceiling = Infinity } = {}) {
   let low = Infinity;
   let high = -Infinity;

@@ -1,4 +1,4 @@
-/* The whole scenario of each run, and where it differs from the first. */
+/* The scenario of each run, with differences from the first run marked. */
 
 function scenarios() {
   const holder = el("div");
@@ -13,14 +13,15 @@ function scenarios() {
 function scenarioCard(run, k, open) {
   const first = linesBySection(model.runs[0].toml);
   const lines = linesBySection(run.toml);
-  const known = new Set(first.map((line) => line.key));
-  const changed = k ? lines.filter((line) => line.text && !known.has(line.key)).length : 0;
-  const beside = k === 0 ? "" : changed ? `${plural(changed, "line")} not in the first` : "the same as the first";
+  const firstKeys = new Set(first.map((line) => line.key));
+  const changed = k ? lines.filter((line) => line.text && !firstKeys.has(line.key)).length : 0;
+  const comparison =
+    k === 0 ? "" : changed ? `${plural(changed, "line")} not in the first run` : "same as the first run";
   const rows = sections(lines).map((section) =>
     el(
       "span",
       { class: "section" },
-      section.map((line) => tomlLine(line, k > 0 && !known.has(line.key))),
+      section.map((line) => tomlLine(line, k > 0 && !firstKeys.has(line.key))),
     ),
   );
   return el(
@@ -30,23 +31,23 @@ function scenarioCard(run, k, open) {
       "summary",
       {},
       el("b", {}, run.name),
-      el("span", { class: "beside" }, ` ${run.folder}${beside ? ` · ${beside}` : ""}`),
+      el("span", { class: "detail" }, ` ${run.folder}${comparison ? ` · ${comparison}` : ""}`),
     ),
     el("pre", { tabindex: "0", role: "region", "aria-label": `Scenario of ${run.name}` }, el("code", {}, rows)),
   );
 }
 
-/* Sections stay whole where lines stand in columns. */
+/* Lines grouped by section, so that a section is not split between columns. */
 function sections(lines) {
-  const found = [[]];
+  const groups = [[]];
   for (const line of lines.filter(({ text }) => text)) {
-    if (line.text.startsWith("[")) found.push([]);
-    found[found.length - 1].push(line);
+    if (line.text.startsWith("[")) groups.push([]);
+    groups[groups.length - 1].push(line);
   }
-  return found;
+  return groups;
 }
 
-/* Lines with the section that they stand in, which tells equal keys apart. */
+/* Lines with the section that they belong to, because sections may have the same keys. */
 function linesBySection(text) {
   let section = "";
   return text

@@ -1,16 +1,16 @@
-/* The figures of each run: tiles for one, a table for several. */
+/* The measures of the runs: tiles for one run, a table for several. */
 
 const MEASURES = [
-  { key: "cumulative_delay_s", name: "Time on the air", form: (v) => `${fixed(v, v < 100 ? 1 : 0)} s`, better: -1 },
+  { key: "cumulative_delay_s", name: "Simulated time", form: (v) => `${fixed(v, v < 100 ? 1 : 0)} s`, better: -1 },
   { key: "mean_round_s", name: "Mean round", form: seconds, better: -1 },
   { key: "late_share", name: "Late uploads", form: percent, better: -1 },
   { key: "final_accuracy", name: "Final accuracy", form: percent, better: 1 },
-  { key: "min_participation", name: "Least participation", form: share, better: 1 },
-  { key: "quota_shortfall", name: "Largest shortfall to quota", form: share, better: -1 },
+  { key: "min_participation", name: "Min. participation", form: share, better: 1 },
+  { key: "quota_shortfall", name: "Largest quota shortfall", form: share, better: -1 },
   { key: "max_queue", name: "Longest queue", form: (v) => fixed(v, 1), better: -1 },
 ];
 
-/* The largest epsilon of a run's clients, and what kind of figure it is. */
+/* The largest epsilon of a run's clients, and whether it is an upper or a lower bound. */
 function largestEpsilon(run) {
   const values = run.per_client.epsilon?.high.values;
   if (!values) return null;
@@ -35,15 +35,15 @@ function tiles(run) {
       tile(
         "Largest epsilon",
         plain(epsilon.largest),
-        epsilon.bound === "at least" ? "at least: a lower bound" : "spent, an upper bound",
+        epsilon.bound === "at least" ? "leaked, a lower bound" : "spent, an upper bound",
       ),
     );
   }
   return el("dl", { class: "tiles" }, shown);
 }
 
-function tile(name, value, beside) {
-  return el("div", { class: "tile" }, el("dt", {}, name), el("dd", {}, el("b", {}, value), el("span", {}, beside)));
+function tile(name, value, detail) {
+  return el("div", { class: "tile" }, el("dt", {}, name), el("dd", {}, el("b", {}, value), el("span", {}, detail)));
 }
 
 function comparison(runs) {
@@ -64,7 +64,7 @@ function comparison(runs) {
   const table = el(
     "table",
     { class: "compare" },
-    el("caption", { class: "unseen" }, "Runs side by side, mean and 95% interval over seeds"),
+    el("caption", { class: "visually-hidden" }, "Runs side by side, mean and 95% interval over seeds"),
     el("thead", {}, head),
     el("tbody", {}, rows),
   );
@@ -73,8 +73,8 @@ function comparison(runs) {
 
 function measureRow({ key, name, form, better }, runs) {
   const means = runs.map((run) => run.measures[key].mean);
-  const known = means.filter((mean) => mean !== null);
-  const best = better < 0 ? Math.min(...known) : Math.max(...known);
+  const values = means.filter((mean) => mean !== null);
+  const best = better < 0 ? Math.min(...values) : Math.max(...values);
   const first = means[0];
   return el(
     "tr",
@@ -82,7 +82,7 @@ function measureRow({ key, name, form, better }, runs) {
     el("th", { scope: "row" }, name),
     runs.map((run, k) => {
       const measure = run.measures[key];
-      const leads = measure.mean === best && known.some((mean) => mean !== best);
+      const leads = measure.mean === best && values.some((mean) => mean !== best);
       const ratio =
         key === "cumulative_delay_s" && k > 0 && first && measure.mean !== null
           ? `${fixed(measure.mean / first, 2)} × ${runs[0].name}`
@@ -91,9 +91,9 @@ function measureRow({ key, name, form, better }, runs) {
         "td",
         {},
         el("b", { class: leads ? "best" : null }, measure.mean === null ? "–" : form(measure.mean)),
-        leads ? el("span", { class: "unseen" }, " (best)") : null,
-        el("span", { class: "beside" }, interval(measure.low, measure.high, form)),
-        el("span", { class: "beside" }, ratio),
+        leads ? el("span", { class: "visually-hidden" }, " (best)") : null,
+        el("span", { class: "detail" }, interval(measure.low, measure.high, form)),
+        el("span", { class: "detail" }, ratio),
       );
     }),
   );
@@ -112,7 +112,7 @@ function epsilonRow(runs) {
         el("b", {}, epsilon ? plain(epsilon.largest) : "–"),
         el(
           "span",
-          { class: "beside" },
+          { class: "detail" },
           epsilon ? (epsilon.bound === "at least" ? "leaked at least" : "spent at most") : "",
         ),
       );

@@ -1,4 +1,4 @@
-/* Rounds side by side: a column for each round, a row for each client, the channel in the cell. */
+/* The timeline: one column per round, one row per client, with the channel in the cell. */
 
 const LINE = { left: 40, top: 22, below: 4, strip: 64 };
 
@@ -9,7 +9,7 @@ function roundTimeline() {
     when: "data theme view round",
     summary: () => timelineSummary(shownRun()),
     legend: () => [
-      { name: "in time, fainter if fast", colour: "var(--ok)", shape: "square", fixed: true },
+      { name: "on time (fainter if fast)", colour: "var(--ok)", shape: "square", fixed: true },
       { name: "late", colour: "var(--late)", shape: "square", fixed: true },
     ],
     table: () => timelineTable(shownRun(), 30),
@@ -19,14 +19,14 @@ function roundTimeline() {
 
 function timelineSummary(run) {
   const every = run.detail.every;
-  const thinned = every > 1 ? ` Every ${every}th round is kept in this page.` : "";
+  const thinned = every > 1 ? ` This page contains one in every ${every} rounds.` : "";
   return (
-    `${run.name}, seed ${run.seeds[view.seed]}: who was assigned, the number being the channel. ` +
-    `Below, every round's time. Point at it to choose a round.${thinned}`
+    `${run.name}, seed ${run.seeds[view.seed]}: the assigned clients, with their channel. ` +
+    `The strip below shows the duration of every round. Click on either to select a round.${thinned}`
   );
 }
 
-/* The rounds that fit, the chosen one among them. */
+/* The range of rounds that fits, around the selected one. */
 function timelineWindow(run, width) {
   const count = keptRounds(run);
   const cell = 18;
@@ -41,7 +41,7 @@ function timelineWindow(run, width) {
 }
 
 function drawTimeline(run, width) {
-  if (!keptRounds(run)) return emptyPlot("No round has been played yet.");
+  if (!keptRounds(run)) return emptyPlot("No round has been completed yet.");
   const row = run.clients <= 24 ? 18 : Math.max(4, Math.floor(430 / run.clients));
   const height = LINE.top + row * run.clients + LINE.below;
   const window = timelineWindow(run, width);
@@ -93,7 +93,7 @@ function timelineGrid(pen, run, { row, window }) {
   }
 }
 
-/* Late cells fill their row; those in time are lower, and fainter the faster they were. */
+/* Late cells fill their row; cells on time are lower, and fainter the faster they were. */
 function timelineCell(pen, run, slot, k, row, cell) {
   const x = LINE.left + k * cell;
   const y = LINE.top + slot.client * row;
@@ -115,7 +115,7 @@ function timelineTip(event, canvas, run, { row, window }) {
   const k = Math.floor((event.clientX - place.left - LINE.left) / window.cell);
   const client = Math.floor((event.clientY - place.top - LINE.top) / row);
   if (k < 0 || k >= window.size) return hideTip();
-  const slot = slotsAt(run, view.seed, window.first + k).find((one) => one.client === client);
+  const slot = slotsAt(run, view.seed, window.first + k).find((assigned) => assigned.client === client);
   if (!slot) return hideTip();
   return showTip(event, [
     el("div", { class: "tip-head" }, `round ${roundAt(run, window.first + k) + 1}, client ${client}`),
@@ -123,12 +123,12 @@ function timelineTip(event, canvas, run, { row, window }) {
   ]);
 }
 
-/* Whether anybody was late, for every kept round of the seed that is looked at; found once. */
-const lateFound = new WeakMap();
+/* Whether any client was late, for every embedded round of the selected seed; cached. */
+const lateBySeed = new WeakMap();
 
 function lateRounds(run) {
-  if (!lateFound.has(run)) lateFound.set(run, new Map());
-  const bySeed = lateFound.get(run);
+  if (!lateBySeed.has(run)) lateBySeed.set(run, new Map());
+  const bySeed = lateBySeed.get(run);
   if (!bySeed.has(view.seed)) {
     const late = Array.from({ length: keptRounds(run) }, (_, at) =>
       slotsAt(run, view.seed, at).some((slot) => !slot.punctual),
@@ -138,22 +138,22 @@ function lateRounds(run) {
   return bySeed.get(view.seed);
 }
 
-/* Every round's time as a bar; the window above is shaded. */
+/* The duration of every round as a bar; the window shown above is shaded. */
 function drawStrip(run, width, window) {
   const canvas = sharpCanvas(width, LINE.strip);
   canvas.setAttribute("role", "img");
-  canvas.setAttribute("aria-label", "Time of every round; use the slider to choose one");
+  canvas.setAttribute("aria-label", "Duration of every round; use the slider to select one");
   canvas.classList.add("strip");
   const pen = canvas.getContext("2d");
   const count = keptRounds(run);
   const plot = width - LINE.left - 8;
   const tall = LINE.strip - 22;
-  const seen = Array.from({ length: count }, (_, at) => delayAt(run, view.seed, roundAt(run, at)) || 0);
-  const high = Math.max(run.deadline_s ?? 0, ...seen) || 1;
+  const delays = Array.from({ length: count }, (_, at) => delayAt(run, view.seed, roundAt(run, at)) || 0);
+  const high = Math.max(run.deadline_s ?? 0, ...delays) || 1;
   const late = lateRounds(run);
   pen.fillStyle = colour("--shade");
   pen.fillRect(LINE.left + (window.first * plot) / count, 4, (window.size * plot) / count, tall + 4);
-  seen.forEach((delay, at) => {
+  delays.forEach((delay, at) => {
     const size = Math.max(1, (delay / high) * tall);
     pen.fillStyle = colour(late[at] ? "--late" : "--ok");
     pen.fillRect(
@@ -178,7 +178,7 @@ function drawStrip(run, width, window) {
   return canvas;
 }
 
-/* The chosen round and those around it. */
+/* The selected round and those around it. */
 function timelineTable(run, size) {
   const first = Math.max(0, Math.min(keptRounds(run) - size, view.at - Math.floor(size / 2)));
   const rows = [];

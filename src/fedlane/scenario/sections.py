@@ -1,0 +1,159 @@
+"""The sections of a scenario file, one class per TOML table.
+
+Numbered readings are explained in docs/reading-the-paper.md. Fields that take one value per client list them by client
+index.
+"""
+
+import contextlib
+from typing import Annotated, Literal
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+Finite = Annotated[float, Field(allow_inf_nan=False)]
+Decibel = Annotated[float, Field(ge=-1000, le=1000, allow_inf_nan=False)]
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Count = Annotated[int, Field(ge=1, le=2**31 - 1)]
+Share = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
+OneOrPerClient = Positive | Annotated[tuple[Positive, ...], Field(min_length=1)]
+Epsilon = Annotated[float, Field(gt=0, le=1e12, allow_inf_nan=False)]
+Line = tuple[Finite, Finite]
+NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Rates = tuple[tuple[Positive, ...], ...]
+
+
+class Section(BaseModel):
+    """A frozen, strictly typed table without unknown keys; attribute docstrings are the fields' descriptions."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, use_attribute_docstrings=True)
+
+
+class NetworkSettings(Section):
+    """The radio network (paper, Sections II-A and VI)."""
+
+    clients: Count = 10
+    """Number of clients, U."""
+    channels: Count = 4
+    """Number of channels, N."""
+    area_m: Positive = 2000.0
+    """Side of the square area, in metres."""
+    bandwidth_up_hz: Positive = 15e3
+    """Uplink bandwidth of a channel, in Hz."""
+    bandwidth_down_hz: Positive = 15e3
+    """Downlink bandwidth of a channel, in Hz."""
+    power_up_dbm: Decibel = 23.0
+    """Transmit power of a client, in dBm."""
+    power_down_dbm: Decibel = 23.0
+    """Transmit power of an access point, in dBm."""
+    noise_dbm: Decibel = -107.0
+    """Noise power, in dBm."""
+    path_loss_db: Decibel = 128.1
+    """Path loss at 1 km, in dB."""
+    path_loss_slope_db: Annotated[float, Field(ge=0, le=1000, allow_inf_nan=False)] = 37.6
+    """Path loss per decade of distance, in dB."""
+    min_distance_m: Positive = 10.0
+    """Smallest distance used for the path loss, in metres."""
+    fading: Literal["none", "rayleigh"] = "none"
+    """Fast fading."""
+    interference_db: tuple[Decibel, Decibel] = (-5.0, 10.0)
+    """Smallest and largest interference power relative to the noise, in dB."""
+    payload_bits: Positive | Literal["model"] = 5000.0
+    """Size of the transmitted model, in bits; "model" for 32 bits per weight."""
+    deadline_s: Positive = 5.0
+    """Deadline of a round, in seconds."""
+    rates_mbps: Rates | tuple[Rates, ...] | None = None
+    """Link rates in Mbit/s instead of a radio model: (clients, channels), or a list of such tables, used in turn."""
+    floor_s: NotNegative | tuple[NotNegative, NotNegative] = 0.0
+    """Software delay in seconds added to every delay on such links; two values for a uniform distribution."""
+
+    @model_validator(mode="after")
+    def _ordered(self) -> "NetworkSettings":
+        if self.interference_db[0] > self.interference_db[1]:
+            raise ValueError(
+                f"interference_db must be [low, high] with low at most high, got {list(self.interference_db)}"
+            )
+        if isinstance(self.floor_s, tuple) and self.floor_s[0] > self.floor_s[1]:
+            raise ValueError(f"floor_s must be [low, high] with low at most high, got {list(self.floor_s)}")
+        if self.rates_mbps is None:
+            if self.floor_s != 0.0:
+                raise ValueError("floor_s needs rates_mbps: the delays of a radio have no floor")
+            return self
+        table = np.empty((0, 0))
+        with contextlib.suppress(ValueError):  # rows of different lengths
+            table = np.array(self.rates_mbps, np.float64)
+        if table.ndim not in (2, 3) or not table.size or table.shape[-2:] != (self.clients, self.channels):
+            raise ValueError(
+                f"rates_mbps must be clients x channels ({self.clients} x {self.channels}) numbers, or a list of those"
+            )
+        return self
+
+
+class ComputeSettings(Section):
+    """Local computation (paper, Section II-B).
+
+    The processor frequency of client i (from 1) is uniform between two lines offset + slope * i.
+    """
+
+    frequency_low_hz: Line = (10e3, 10e3)
+    """Offset and slope of the smallest frequency, in Hz."""
+    frequency_high_hz: Line = (30e3, 100e3)
+    """Offset and slope of the largest frequency, in Hz."""
+    cycles_per_sample: OneOrPerClient = 3.0
+    """Processor cycles per record and step; one value, or one per client."""
+    seconds: OneOrPerClient | None = None
+    """Measured training time in seconds, instead of cycles over frequency; one value, or one per client."""
+
+
+class DataSettings(Section):
+    """The data set and its partition over the clients (reading 17)."""
+
+    dataset: Literal["fashion-mnist", "cifar10", "fashion-mnist-mini"] = "fashion-mnist"
+    """Name of the data set."""
+    partition: Literal["dominant", "dirichlet", "shards", "iid"] = "dominant"
+    """How records are distributed over the clients."""
+    noniid_degree: Share = 0.8
+    """Label skew, from 0 (none) to 1."""
+    imbalance: Annotated[float, Field(ge=0, lt=1, allow_inf_nan=False)] = 0.0
+    """Spread of the clients' sizes, which are uniform in [1 - imbalance, 1 + imbalance] times their mean."""
+
+
+class LearningSettings(Section):
+    """Local training (reading 16)."""
+
+    model: str = "mlp"
+    """Name of a built-in model, or module:function."""
+    learning_rate: Positive = 0.1
+    """Step size of local training, eta."""
+    clip_norm: Positive = 1.0
+    """Largest norm of a record's gradient, C."""
+    batch_size: Count | Annotated[tuple[Count, ...], Field(min_length=1)] = 64
+    """Records in a step's sample, b; one value, or one per client."""
+    local_iterations: Count = 5
+    """Training steps per upload, tau."""
+    evaluate_every: Count = 10
+    """Rounds between two evaluations of the model."""
+
+
+class PrivacySettings(Section):
+    """The privacy that each client agreed to."""
+
+    mechanism: Literal["none", "paper", "rigorous"] = "paper"
+    """Privacy mechanism."""
+    epsilon: Epsilon | Annotated[tuple[Epsilon, ...], Field(min_length=1)] | Literal["nonuniform"] = 25.0
+    """Agreed epsilon, per round (paper) or per run (rigorous); "nonuniform" for the paper's; or one per client."""
+    delta: OneOrPerClient = 1e-3
+    """Agreed delta; one value, or one per client."""
+    max_uploads: Count | Annotated[tuple[Count, ...], Field(min_length=1)] | Literal["rounds"] = "rounds"
+    """Largest number of uploads of a client; "rounds" for one per round; or one value per client."""
+    theta_noise: Literal["paper", "sqrt_d"] = "paper"
+    """Noise term of the model divergence: the paper's, or that of a vector with d weights (reading 21)."""
+    histogram_noise: Annotated[float, Field(ge=0, le=1e6, allow_inf_nan=False)] = 10.0
+    """Noise of the label-histogram release, in records (rigorous); 0 for none."""
+    least_noise: Positive = 0.5
+    """Smallest noise multiplier of a step that is accepted (rigorous)."""
+
+    @model_validator(mode="after")
+    def _delta_below_one(self) -> "PrivacySettings":
+        if np.max(self.delta) >= 1:
+            raise ValueError(f"delta must be less than 1, got {np.max(self.delta):g}")
+        return self

@@ -1,0 +1,1 @@
+"""Helpers that several tests share; `pythonpath` in pyproject.toml makes this package importable."""

@@ -1,0 +1,274 @@
+"""A real federation on this machine for tests: one SuperLink and its SuperNodes, with separate folder and ports.
+
+    with Federation(tmp_path, nodes=2) as federation:
+        run = federation.run(APP, {"rounds": 3})
+        run.wait(60)
+        print(run.log())
+
+Traffic is plaintext on the loopback interface, telemetry is off, and every process is stopped at the end. Within one
+test session federations run one at a time, because two would disturb each other's timing on a small machine.
+"""
+
+import contextlib
+import fcntl
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+
+from fedlane.flower.testbed.processes import lower_priority
+from support.waiting import wait_for
+
+BIN = Path(sys.executable).parent
+APPS = Path(__file__).parent / "apps"
+_PUSH = b"POST /v1/fleet/push-object"
+
+
+def free_port():
+    """Return a port that is free now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+@contextlib.contextmanager
+def one_at_a_time():
+    """Hold a lock among the workers of this test session; pytest-xdist's groups are not enough."""
+    session = os.environ.get("PYTEST_XDIST_TESTRUNUID")
+    if session is None:
+        yield
+        return
+    path = Path(tempfile.gettempdir()) / f"fedlane-tests-{session}.lock"
+    with path.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+class Federation:
+    """SuperLink and SuperNodes as processes; a context manager."""
+
+    def __init__(self, folder, nodes=0, *, simulation=False, environment=None):
+        """With ``simulation``, apps run in Flower's simulation engine instead of on SuperNodes."""
+        self.folder = Path(folder)
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self.home = self.folder / "flwr-home"
+        self.home.mkdir(exist_ok=True)
+        self.port = free_port()
+        self.environment = {
+            **{k: v for k, v in os.environ.items() if not k.startswith(("PYTEST", "COV"))},
+            "PATH": f"{BIN}:{os.environ['PATH']}",
+            "FLWR_HOME": str(self.home),
+            "FLWR_TELEMETRY_ENABLED": "0",
+            "FLWR_DISABLE_UPDATE_CHECK": "1",
+            "OMP_NUM_THREADS": "1",
+            "PYTHONUNBUFFERED": "1",
+            **(environment or {}),
+        }
+        (self.home / "config.toml").write_text(
+            f'[superlink]\ndefault = "lo"\n\n[superlink.lo]\naddress = "127.0.0.1:{self.port}"\ninsecure = true\n'
+        )
+        self.superlink = None
+        self.simulation = simulation
+        self.nodes = {}
+        self._count = nodes
+        self._turn = contextlib.ExitStack()
+
+    def __enter__(self):
+        self._turn.enter_context(one_at_a_time())
+        try:
+            self.start_superlink()
+            for number in range(self._count):
+                self.start_node(number)
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *_):
+        for process in [*self.nodes.values(), self.superlink]:
+            if process is not None:
+                stop(process)
+        self._turn.close()
+
+    def start_superlink(self):
+        """Start SuperLink, or restart it on its database; return once it listens."""
+        options = ["--insecure", "--host", "127.0.0.1", "--port", str(self.port)]
+        options += ["--database", str(self.folder / "state.db"), "--disable-runtime-dependency-installation"]
+        options += ["--simulation"] if self.simulation else []
+        self.superlink = self._start("superlink", BIN / "flower-superlink", *options)
+        wait_for(lambda: _listens(self.port), 30, lambda: self.log("superlink"))
+
+    def start_node(self, number, *, through=None, stock=False, preload=(), **config):
+        """Start a SuperNode with its number as `partition-id` in its node-config, and ``config`` with it.
+
+        Args:
+            number: The node's number.
+            through: Port of a relay to SuperLink.
+            stock: Whether to use Flower's command instead of FedLane's.
+            preload: Modules that FedLane's command imports in advance.
+            config: Further values of the node-config.
+        """
+        values = " ".join(f"{k}={json.dumps(v)}" for k, v in {"partition-id": number, **config}.items())
+        options = ["--insecure", "--superlink", f"127.0.0.1:{through or self.port}", "--host", "127.0.0.1"]
+        options += ["--port", str(free_port()), "--node-config", values]
+        options += [word for module in preload for word in ("--preload", module)]
+        self.nodes[number] = self._start(
+            f"node{number}", BIN / ("flower-supernode" if stock else "fedlane-supernode"), *options
+        )
+        lower_priority(self.nodes[number].pid)
+
+    def kill_node(self, number):
+        """Kill a SuperNode and everything it started."""
+        kill(self.nodes.pop(number))
+
+    def kill_superlink(self):
+        """Kill SuperLink and everything it started, including the ServerApp."""
+        kill(self.superlink)
+        self.superlink = None
+
+    def run(self, app, config=None, engine=None):
+        """Submit an app and return the run without waiting for it.
+
+        Args:
+            app: The app's folder, or its name under apps/.
+            config: The run-config.
+            engine: Settings of the simulation engine, such as {"num-supernodes": 100}.
+        """
+        folder = APPS / app if (APPS / str(app)).is_dir() else Path(app)
+        words = " ".join(f"{k}={json.dumps(v)}" for k, v in (config or {}).items())
+        options = ["--run-config", words] if words else []
+        words = " ".join(f"{k}={json.dumps(v)}" for k, v in (engine or {}).items())
+        options += ["--federation-config", words] if words else []
+        submitted = self.flwr("run", str(folder), "lo", *options, "--format", "json")
+        return SubmittedRun(self, str(submitted["run-id"]))
+
+    def flwr(self, *arguments):
+        """Run the flwr command and return its JSON output."""
+        done = subprocess.run(
+            [BIN / "flwr", *arguments],
+            env=self.environment,
+            cwd=self.folder,
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+        text = done.stdout[done.stdout.find("{") :]
+        assert text, f"flwr {' '.join(arguments)}: {done.stdout}{done.stderr}"
+        return json.loads(text)
+
+    def log(self, name):
+        """Return the log of a process."""
+        return (self.folder / f"{name}.log").read_text(errors="replace")
+
+    def _start(self, name, *command):
+        with (self.folder / f"{name}.log").open("ab") as log:
+            return subprocess.Popen(
+                [str(word) for word in command],
+                env=self.environment,
+                cwd=self.folder,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                stdin=subprocess.DEVNULL,
+                start_new_session=True,
+            )
+
+
+class Relay:
+    """A TCP relay to SuperLink that records when SuperLink has confirmed each object that a node uploads.
+
+    ``pushed`` is called when a node begins to upload an object, before SuperLink sees it.
+    """
+
+    def __init__(self, port, pushed=lambda: None):
+        self.target, self.pushed = port, pushed
+        self.stored_s = []
+        self._server = socket.create_server(("127.0.0.1", 0))
+        self.port = self._server.getsockname()[1]
+        threading.Thread(target=self._serve, daemon=True).start()
+
+    def _serve(self):
+        while True:
+            try:
+                near, _ = self._server.accept()
+                far = socket.create_connection(("127.0.0.1", self.target))
+            except OSError:
+                return
+            pushing = threading.Event()
+            threading.Thread(target=self._pump, args=(near, far, pushing, True), daemon=True).start()
+            threading.Thread(target=self._pump, args=(far, near, pushing, False), daemon=True).start()
+
+    def _pump(self, source, sink, pushing, up):
+        tail = b""
+        try:
+            while data := source.recv(65536):
+                if up:
+                    if _PUSH in tail + data:
+                        pushing.set()
+                        self.pushed()
+                    tail = (tail + data)[-len(_PUSH) :]
+                elif pushing.is_set():
+                    self.stored_s.append(time.monotonic())
+                    pushing.clear()
+                sink.sendall(data)
+        except OSError:
+            pass
+        finally:
+            source.close()
+            sink.close()
+
+    def close(self):
+        """Stop accepting connections."""
+        self._server.close()
+
+
+class SubmittedRun:
+    """A run that was submitted to SuperLink."""
+
+    def __init__(self, federation, run_id):
+        self.federation = federation
+        self.run_id = run_id
+
+    def status(self):
+        """Return the run's status, such as `finished:completed`."""
+        runs = self.federation.flwr("list", "lo", "--run-id", self.run_id, "--format", "json")["runs"]
+        return runs[0]["status"]
+
+    def wait(self, seconds):
+        """Wait for the run's end and return its last status."""
+        ended = re.compile(
+            f"Finished task [0-9]+ of run {self.run_id}"
+        )  # the flwr command would take a second of CPU time
+        wait_for(lambda: ended.search(self.log()), seconds, self.log)
+        return self.status()
+
+    def log(self):
+        """Return the output of SuperLink and the ServerApp."""
+        return self.federation.log("superlink")
+
+
+def stop(process):
+    """Terminate a process and its children, and kill them if they do not end."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGTERM)
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(3)
+    kill(process)
+
+
+def kill(process):
+    """Kill a process and its children."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait(10)
+
+
+def _listens(port):
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0

@@ -1,0 +1,80 @@
+"""The `fedlane` command: in this process, which is quick, or in a process of its own, as a user runs it."""
+
+import contextlib
+import io
+import os
+import subprocess
+import sys
+from pathlib import Path
+from unittest import mock
+
+COMMAND = str(Path(sys.executable).with_name("fedlane"))
+"""The installed command."""
+ENVIRONMENT = {"COLUMNS": "80"}
+KILLED = """
+import os, signal, sys
+from fedlane.cli import main
+from fedlane.simulation.run import Simulation
+
+step, last = Simulation.step, int(sys.argv.pop(1))
+
+def step_or_die(simulation):
+    if simulation.round == last:
+        os.kill(os.getpid(), signal.SIGKILL)
+    step(simulation)
+
+Simulation.step = step_or_die
+main()
+"""
+
+
+def fedlane(*arguments, cwd, code=None, **environment):
+    """Call the command's entry point in this process.
+
+    Args:
+        *arguments: The words after `fedlane`.
+        cwd: Working directory.
+        code: Exit code to insist on, if any.
+        **environment: Additional environment variables.
+
+    Returns:
+        A `subprocess.CompletedProcess` with the exit code and the text written to stdout and stderr.
+    """
+    from fedlane.cli import main
+
+    words, out, err = [str(word) for word in arguments], io.StringIO(), io.StringIO()
+    before = Path.cwd()
+    os.chdir(cwd)
+    try:
+        with (
+            mock.patch.dict(os.environ, {**ENVIRONMENT, **environment}),
+            mock.patch.object(sys, "argv", ["fedlane", *words]),
+            contextlib.redirect_stdout(out),
+            contextlib.redirect_stderr(err),
+        ):
+            main()
+    except SystemExit as end:
+        result = subprocess.CompletedProcess(["fedlane", *words], end.code, out.getvalue(), err.getvalue())
+    finally:
+        os.chdir(before)
+    assert code in (None, result.returncode), result.stderr
+    return result
+
+
+def fedlane_process(*arguments, cwd, code=None, **options):
+    """Run the command in a process of its own; the arguments and the result are those of `fedlane`.
+
+    ``options`` are those of `subprocess.run`; ``env`` is added to this process's environment.
+    """
+    environment = {**os.environ, **ENVIRONMENT, **options.pop("env", {})}
+    result = subprocess.run(
+        [COMMAND, *map(str, arguments)], cwd=cwd, capture_output=True, text=True, env=environment, **options
+    )
+    assert code in (None, result.returncode), result.stderr
+    return result
+
+
+def fedlane_killed(round, *arguments, cwd):
+    """Run the command in a process that kills itself (SIGKILL) before it plays ``round``."""
+    words = [sys.executable, "-c", KILLED, str(round), *map(str, arguments)]
+    return subprocess.run(words, cwd=cwd, capture_output=True, text=True)
