@@ -20,7 +20,7 @@ class ScheduleSettings:
             counts and noise that the clients release.
         min_clients: Number of clients to wait for before the first round.
         local_iterations: Training steps of an order; by default each client's own number.
-        evaluate_every: Evaluate the model after every so many rounds, and after the last.
+        evaluate_every: Number of rounds between evaluations; the model is also evaluated after the last round.
         seed: Seed of the policy's random numbers.
 
     Examples:
