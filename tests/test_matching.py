@@ -1,4 +1,4 @@
-"""Matchings against brute force, the paper's Theorem 2, and the contract's edge cases."""
+"""Matchings against brute force, the paper's Theorem 2, and edge cases of the interface."""
 
 import itertools
 import math
@@ -23,7 +23,7 @@ def matchings(clients, channels, size):
 
 
 def brute_force(e):
-    """(cardinality, bottleneck, +inf pairs, finite sum) of the best matching, by looking at all of them."""
+    """(cardinality, bottleneck, +inf pairs, finite sum) of the best of all matchings."""
     clients, channels = e.shape
     for size in range(min(clients, channels), 0, -1):
         best = None
@@ -39,7 +39,7 @@ def brute_force(e):
 
 
 def score(e, assignment):
-    """The same four numbers of a given assignment, after checking that it is a matching."""
+    """The same four numbers of an assignment, which must be a matching."""
     pairs = [(i, j) for i, j in enumerate(assignment) if j >= 0]
     assert len({j for _, j in pairs}) == len(pairs)
     values = [e[p] for p in pairs]
@@ -53,10 +53,10 @@ def score(e, assignment):
 
 
 def assert_optimal(e, relative=1e-12):
-    found, best = score(e, max_min_matching(e)), brute_force(e)
+    actual, best = score(e, max_min_matching(e)), brute_force(e)
     finite = np.abs(e[np.isfinite(e)]).max(initial=0.0)
-    assert found[:3] == best[:3]
-    assert abs(found[3] - best[3]) <= relative * max(finite, 1e-300)
+    assert actual[:3] == best[:3]
+    assert abs(actual[3] - best[3]) <= relative * max(finite, 1e-300)
 
 
 @pytest.mark.parametrize(("clients", "channels"), SIZES)
@@ -85,14 +85,14 @@ def test_brute_force_agrees_on_ties_infinities_and_forbidden_edges(clients, chan
         ),
     )
 )
-def test_any_values_at_all(e):
-    with_sum, best = score(e, max_min_matching(e)), brute_force(e)
-    assert with_sum[:3] == best[:3]
-    assert abs(with_sum[3] - best[3]) <= 1e-12 * max(np.abs(e[np.isfinite(e)]).max(initial=0.0), 1e-290)
+def test_brute_force_agrees_on_any_values(e):
+    actual, best = score(e, max_min_matching(e)), brute_force(e)
+    assert actual[:3] == best[:3]
+    assert abs(actual[3] - best[3]) <= 1e-12 * max(np.abs(e[np.isfinite(e)]).max(initial=0.0), 1e-290)
 
 
 def bottleneck_by_search(e):
-    """The bottleneck of a large matrix by bisection over its values and SciPy's matching, sharing no code with ours."""
+    """The bottleneck of a large matrix, by bisection over its values with SciPy's matching."""
     from scipy.sparse import csr_array
     from scipy.sparse.csgraph import maximum_bipartite_matching
 
@@ -111,7 +111,7 @@ def bottleneck_by_search(e):
 @pytest.mark.parametrize("shape", [(120, 60), (60, 120), (90, 90), (400, 30)])
 @pytest.mark.parametrize("kind", ["uniform", "client effect", "bad channel", "coarse"])
 def test_large_matrices_against_scipy(shape, kind):
-    """Sizes that are read in part only: bottleneck by bisection, sum by SciPy's assignment on the pruned graph."""
+    """Matrices that are only partly read: bottleneck by bisection, sum by SciPy's assignment on the pruned graph."""
     rng = np.random.default_rng([*shape, *kind.encode()])
     e = rng.random(shape)
     if kind == "client effect":
@@ -162,7 +162,7 @@ def test_batches_are_solved_one_by_one():
         np.testing.assert_array_equal(together[index], max_min_matching(e[index]))
 
 
-def test_empty_sides_match_nobody():
+def test_an_empty_side_matches_no_client():
     assert max_min_matching(np.zeros((3, 0))).tolist() == [-1, -1, -1]
     assert max_min_matching(np.zeros((0, 3))).shape == (0,)
     assert max_min_matching(np.zeros((0, 4, 2))).shape == (0, 4)
@@ -174,7 +174,7 @@ def test_nan_is_refused(solve):
         solve([[1.0, 2.0], [np.nan, 0.0]])
 
 
-def test_one_axis_is_refused():
+def test_an_array_with_one_axis_is_refused():
     with pytest.raises(ValueError, match="at least 2 axes"):
         max_min_matching([1.0, 2.0])
 
@@ -197,12 +197,12 @@ def test_greedy_serves_in_order_and_breaks_ties_to_the_lowest_channel():
     assert greedy_matching(e, [3, 2, 1, 0]).tolist() == [-1, 2, 1, 0]
 
 
-def test_greedy_leaves_out_whom_only_forbidden_channels_are_left_for():
+def test_greedy_gives_no_channel_where_only_forbidden_ones_are_left():
     e = [[1.0, -np.inf], [2.0, -np.inf]]
     assert greedy_matching(e, [1, 0]).tolist() == [-1, 0]
 
 
 @pytest.mark.parametrize("order", [[0, 0], [0, 2], [0], [[0, 1]]])
-def test_greedy_refuses_what_is_not_an_order(order):
+def test_greedy_refuses_an_invalid_order(order):
     with pytest.raises(ValueError, match="order must"):
         greedy_matching(np.ones((2, 2)), order)

@@ -1,49 +1,129 @@
-"""The architecture, enforced: planes import only the neutral modules, and the package is lazy."""
+"""The map of the package: which room may import which, without cycles, and what importing it must not load."""
 
 import ast
+import importlib.util
 import subprocess
 import sys
+from collections import defaultdict
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
 import fedlane
+from fedlane.moved import MOVED, RENAMED
+from support.parts import missing
 
 ROOT = Path(fedlane.__file__).parent
-NEUTRAL = {"cache", "files", "intervals", "matching", "records", "rng", "validate"}
-PLANES = ("network", "scheduling", "learning", "privacy", "theory")
+MODULES = {
+    ".".join(("fedlane", *path.relative_to(ROOT).with_suffix("").parts)).removesuffix(".__init__"): path
+    for path in sorted(ROOT.rglob("*.py"))
+}
+
+NEUTRAL = {"records", "rng", "validate", "cache", "files", "intervals", "matching"}
+PLANES = {"network", "scheduling", "learning", "privacy", "theory"}
+JOINED = NEUTRAL | PLANES | {"scenario", "simulation"}
+
+MAY_IMPORT = {
+    **dict.fromkeys(NEUTRAL, NEUTRAL),
+    **dict.fromkeys(PLANES, NEUTRAL),
+    "scenario": NEUTRAL,
+    "trackers": NEUTRAL,
+    "report": NEUTRAL,  # reads results, never simulates
+    "simulation": NEUTRAL | PLANES | {"scenario", "trackers"},
+    "gym": JOINED,
+    "experiments": JOINED | {"report"},
+    "flower": set(),
+    "flower.protocol": NEUTRAL,
+    "flower._adapted": NEUTRAL,
+    "flower.client": NEUTRAL | PLANES | {"flower.protocol"},
+    "flower.node": NEUTRAL | PLANES | {"flower.protocol", "flower._adapted", "flower.client"},
+    "flower.server": JOINED | {"flower.protocol", "flower._adapted"},
+    "flower.testbed": JOINED | {"flower.protocol", "flower._adapted", "flower.client", "flower.node", "flower.server"},
+    "cli": JOINED | {"trackers", "report", "gym", "experiments", "flower.client", "flower.testbed"},
+    "moved": set(),
+    "fedlane": {"moved"},
+}
+"""Room -> rooms that its modules may import, besides itself. Every import counts, also one inside a function."""
+MAY_ANNOTATE_WITH = {
+    "trackers": {"scenario", "simulation"},
+    "flower": {"flower.client", "flower.server"},  # its names are loaded when they are first used
+    "fedlane": {"matching", "scenario", "scheduling", "simulation"},  # likewise
+}
+"""Room -> further rooms that it may import under ``if TYPE_CHECKING``."""
 
 
-def imports_of(path):
-    """fedlane modules that a file imports at any level."""
-    for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "fedlane":
-            names = [a.name for a in node.names] if node.module == "fedlane" else [node.module.split(".")[1]]
-            yield from names
+class Import(NamedTuple):
+    """An import of one FedLane module by another."""
+
+    importer: str
+    imported: str
+    type_only: bool
+
+
+def room_of(module):
+    """The longest entry of the map that a module belongs to, for example flower.client or scheduling."""
+    parts = module.split(".")[1:]
+    rooms = (".".join(parts[:length]) for length in range(len(parts), 0, -1))
+    return next((room for room in rooms if room in MAY_IMPORT), "" if parts else "fedlane")
+
+
+def imports_of(module):
+    """All imports of FedLane modules in a module's file, at any depth."""
+    type_only = set()
+    for node in ast.walk(ast.parse(MODULES[module].read_text())):
+        if isinstance(node, ast.If) and ast.unparse(node.test).endswith("TYPE_CHECKING"):
+            type_only.update(id(inner) for statement in node.body for inner in ast.walk(statement))
         elif isinstance(node, ast.Import):
-            yield from (a.name.split(".")[1] for a in node.names if a.name.startswith("fedlane."))
+            names = [alias.name for alias in node.names if alias.name.split(".")[0] == "fedlane"]
+            yield from (Import(module, name, id(node) in type_only) for name in names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{module} has a relative import, which this test does not follow"
+            yield from (
+                Import(module, imported_from(node.module, alias.name), id(node) in type_only)
+                for alias in node.names
+                if node.module.split(".")[0] == "fedlane" and (node.module, alias.name) != ("fedlane", "__version__")
+            )
 
 
-@pytest.mark.parametrize("plane", [plane for plane in PLANES if (ROOT / plane).exists()])
-def test_a_plane_imports_only_neutral_modules_and_itself(plane):
-    for path in (ROOT / plane).rglob("*.py"):
-        strange = set(imports_of(path)) - NEUTRAL - {plane, "__version__"}
-        assert not strange, f"{path.relative_to(ROOT)} imports {sorted(strange)}"
+def imported_from(package, name):
+    """The module behind ``from package import name``; names of ``fedlane`` itself belong to their home."""
+    if package == "fedlane" and name in fedlane._HOME:
+        return fedlane._HOME[name]
+    return f"{package}.{name}" if f"{package}.{name}" in MODULES else package
 
 
-def test_neutral_modules_import_only_each_other():
-    for name in NEUTRAL:
-        for path in (ROOT / name).rglob("*.py") if (ROOT / name).is_dir() else [ROOT / f"{name}.py"]:
-            assert set(imports_of(path)) <= NEUTRAL
+def test_every_module_belongs_to_a_room_of_the_map():
+    assert not [module for module in MODULES if not room_of(module)]
 
 
-def test_the_report_plane_never_simulates():
-    for path in (ROOT / "report").rglob("*.py"):
-        assert not set(imports_of(path)) & {"simulation", "experiments", "network", "scheduling", "learning"}
+@pytest.mark.parametrize("room", sorted(MAY_IMPORT))
+def test_a_room_imports_only_the_rooms_that_the_map_allows(room):
+    wrong = []
+    for module in (module for module in MODULES if room_of(module) == room):
+        for importer, imported, type_only in imports_of(module):
+            allowed = MAY_IMPORT[room] | (MAY_ANNOTATE_WITH.get(room, set()) if type_only else set())
+            if room_of(imported) not in allowed | {room}:
+                wrong.append(f"{importer} imports {imported}")
+    assert not wrong, "\n".join(wrong)
+
+
+def test_no_import_closes_a_cycle():
+    """Imports inside functions count as well: they would only hide the cycle."""
+    graph = defaultdict(set)
+    for module in MODULES:
+        for importer, imported, type_only in imports_of(module):
+            if not type_only and importer != imported:
+                graph[importer].add(imported)
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as error:
+        pytest.fail(" -> ".join(reversed(error.args[1])))
 
 
 def test_no_pickle_anywhere():
-    for path in ROOT.rglob("*.py"):
+    for path in MODULES.values():
         text = path.read_text()
         assert "import pickle" not in text
         assert "allow_pickle=True" not in text
@@ -55,7 +135,7 @@ def test_importing_fedlane_loads_nothing_heavy():
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
 
 
-def test_the_learning_plane_needs_numpy_and_torch_alone():
+def test_the_learning_plane_needs_only_numpy_and_torch():
     code = (
         "import sys\n"
         "for m in 'numba scipy pyarrow pydantic matplotlib typer rich dp_accounting safetensors'.split():\n"
@@ -69,9 +149,48 @@ def test_the_learning_plane_needs_numpy_and_torch_alone():
     assert result.returncode == 0, result.stderr
 
 
-def test_every_public_name_is_there():
+def test_every_public_name_can_be_loaded():
     for name in fedlane.__all__:
         assert getattr(fedlane, name) is not None
     with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
         _ = fedlane.nonsense
     assert set(dir(fedlane)) == set(fedlane.__all__)
+
+
+@pytest.mark.parametrize("old", sorted(MOVED))
+def test_an_old_import_path_gives_the_new_module_s_names(old):
+    if "flower" in old and importlib.util.find_spec("flwr") is None:
+        missing("flwr is not installed (extra flower)")
+    old_module, new_module = importlib.import_module(old), importlib.import_module(MOVED[old])
+    new_names = [name for name in vars(new_module) if not name.startswith("__")]
+    assert all(getattr(old_module, name) is getattr(new_module, name) for name in new_names)
+    for old_name, new_name in RENAMED.get(old, {}).items():
+        assert getattr(old_module, old_name) is getattr(new_module, new_name)
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("fedlane.network.air:Air", "fedlane.network:Network"),
+        ("fedlane.network.delay:AirInterface", "fedlane.network:RadioNetwork"),
+        ("fedlane.learning.federation:Federation", "fedlane.learning.federation:FederationBatch"),
+        ("fedlane.learning.replay:Schedule", "fedlane.learning.schedule:Schedule"),
+        ("fedlane.learning.replay:learn", "fedlane.learning.schedule:learn"),
+        ("fedlane.theory.convergence:Setting", "fedlane.theory.convergence:BoundInputs"),
+        ("fedlane.privacy.paper:leak", "fedlane.privacy.paper:leakage_lower_bound"),
+    ],
+)
+def test_an_old_name_is_the_new_one(old, new):
+    def named(path):
+        module, name = path.split(":")
+        return getattr(importlib.import_module(module), name)
+
+    assert named(old) is named(new)
+
+
+def test_a_setup_s_network_has_its_old_name_too():
+    from fedlane.scenario import Scenario
+    from fedlane.simulation.setup import prepare
+
+    setup = prepare(Scenario.load("quickstart"), [0])
+    assert setup.air is setup.network

@@ -1,4 +1,4 @@
-"""Random streams: reproducible, their own for each seed, purpose, block and round."""
+"""Random streams: reproducible, and different for each seed, purpose, block and round."""
 
 import numpy as np
 import pytest
@@ -6,7 +6,7 @@ import pytest
 from fedlane.rng import RoundStreams, generator
 
 
-def test_a_block_stream_follows_from_seed_purpose_and_block():
+def test_a_block_stream_depends_on_seed_purpose_and_block():
     draw = generator(3, "network", 5).random(4)
     np.testing.assert_array_equal(draw, generator(3, "network", 5).random(4))
     for other in (generator(4, "network", 5), generator(3, "truth", 5), generator(3, "network", 6)):
@@ -23,7 +23,7 @@ def test_a_round_stream_does_not_depend_on_earlier_rounds_or_neighbours():
 
 
 def test_rounds_never_overlap():
-    """A round may draw 2^64 blocks before it reaches the next round's numbers; a million draws share none."""
+    """A round can draw 2^64 blocks before it reaches the numbers of the next; a million draws have none in common."""
     streams = RoundStreams([0], "policy")
     first, second = streams.at(0).uniform(10**6)[0].copy(), streams.at(1).uniform(10**6)[0]
     assert len(np.intersect1d(first, second)) <= 1

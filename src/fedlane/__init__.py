@@ -1,4 +1,4 @@
-"""FedLane: federated learning over wireless channels, fast and private."""
+"""FedLane: fast and private federated learning over wireless channels."""
 
 import importlib
 import sys
@@ -52,7 +52,7 @@ if TYPE_CHECKING:
 
 
 def __getattr__(name: str) -> Any:
-    """Load a name when it is first used: a bare machine may import parts without all dependencies."""
+    """Load a name on first use, so that parts of the package work without the dependencies of others."""
     if name not in _HOME:
         raise AttributeError(f"module 'fedlane' has no attribute '{name}'")
     return getattr(importlib.import_module(_HOME[name]), name)

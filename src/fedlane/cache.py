@@ -1,4 +1,4 @@
-"""The user's cache: downloads, and numbers that take seconds to compute."""
+"""The user's cache of downloads and of numbers that take seconds to compute."""
 
 import contextlib
 import hashlib
@@ -11,7 +11,7 @@ from fedlane.files import write_atomically
 
 
 def cache_folder() -> Path:
-    """Where FedLane keeps what it can get or compute again."""
+    """Return the folder for files that can be downloaded or computed again."""
     base = os.environ.get("XDG_CACHE_HOME")
     return (Path(base) if base else Path.home() / ".cache") / "fedlane"
 
@@ -22,10 +22,10 @@ def remembered(
     compute: Callable[[], list[float]],
     valid: Callable[[list[float]], bool],
 ) -> list[float]:
-    """``compute()``, or what it gave before for this key, from a file of the user's cache.
+    """Return ``compute()``, or its earlier result for the same key from the user's cache.
 
-    A file that is damaged, or whose numbers are not ``valid``, is computed again; a cache that cannot be written is
-    done without.
+    If the cached file is damaged or its numbers are not ``valid``, they are computed again. A cache that cannot be
+    written is ignored.
     """
     text = json.dumps(key, sort_keys=True)
     path = cache_folder() / purpose / f"{_digest(text)[:32]}.json"

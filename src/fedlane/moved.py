@@ -1,6 +1,6 @@
-"""Old import paths that the documentation named, kept for programs that use them.
+"""Old import paths that the documentation once named, kept for programs that use them.
 
-Importing an old path gives a module that re-exports the new one's names, under their old names where those changed.
+An old path imports a module with the names of the new module, and with the old names of what was renamed.
 """
 
 import importlib
@@ -22,19 +22,21 @@ MOVED = {
     "fedlane.network.air": "fedlane.network.interface",
     "fedlane.network.delay": "fedlane.network.radio",
 }
+"""Old module -> new module."""
 RENAMED = {
     "fedlane.network.air": {"Air": "Network"},
     "fedlane.network.delay": {"AirInterface": "RadioNetwork"},
 }
+"""Old module -> {old name: new name}."""
 
 
 class MovedModules(MetaPathFinder, Loader):
-    """Finds the old paths of `MOVED`."""
+    """Finder and loader of the old paths in `MOVED`."""
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """Return a spec for an old path, None for any other."""
+        """Return a spec for an old path, and None for any other."""
         return ModuleSpec(fullname, self) if fullname in MOVED else None
 
     def exec_module(self, module: ModuleType) -> None:

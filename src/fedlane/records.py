@@ -72,6 +72,7 @@ class Context:
         losses: Each client's last reported training loss (R, U), if the policy `requires` "losses".
         channel_state: This round's delay of every pair in seconds (R, U, N), if it `requires` "channel_state".
         distributions: The true delay distributions, if it `requires` "distributions".
+        problem: The problem in this round; every run sets it.
 
     Examples:
         >>> context = Context(round=0, available=np.ones((1, 10), bool))
@@ -82,6 +83,7 @@ class Context:
     losses: FloatArray | None = None
     channel_state: FloatArray | None = None
     distributions: DelayDistributions | None = None
+    problem: Problem | None = None
 
 
 @dataclass(frozen=True)
@@ -118,6 +120,7 @@ class Feedback:
         assignment: Each client's channel (R, U), -1 if unassigned.
         delays: Each client's delays, NaN if unassigned.
         punctual: Whether a client was assigned and met the deadline (R, U).
+        problem: The problem in this round; every run sets it.
 
     Examples:
         >>> parts = np.array([[1.0, np.nan]])
@@ -131,6 +134,7 @@ class Feedback:
     assignment: IntArray
     delays: Delays
     punctual: BoolArray
+    problem: Problem | None = None
 
 
 MEASURES = ("delay_s", "clock_s", "punctual", "accuracy", "loss", "max_queue", "epsilon")

@@ -1,8 +1,8 @@
-"""Random numbers that depend on a replica's own seed alone.
+"""Random numbers that depend only on a replica's seed.
 
-Two kinds. A *block* stream follows from (seed, purpose, block of rounds): the network draws many rounds at once.
-A *round* stream follows from (seed, purpose, round): a policy draws as it goes, and a run may resume at any round.
-Neither depends on what other replicas, purposes or rounds draw.
+There are two kinds of streams. A *block* stream depends on (seed, purpose, block of rounds): the network draws many
+rounds at once. A *round* stream depends on (seed, purpose, round): a policy draws in every round, and a run can resume
+at any round. Neither depends on the draws of other replicas, purposes or rounds.
 """
 
 import zlib
@@ -14,7 +14,7 @@ from fedlane.records import FloatArray, IntArray
 
 
 def generator(seed: int, purpose: str, block: int = 0) -> np.random.Generator:
-    """The generator of (seed, purpose, block)."""
+    """Return the generator of (seed, purpose, block)."""
     return np.random.Generator(np.random.PCG64(_entropy(seed, purpose, block)))
 
 
@@ -23,18 +23,18 @@ def _entropy(seed: int, purpose: str, block: int) -> np.random.SeedSequence:
 
 
 class RoundRng:
-    """One round's randomness: every replica draws from its own stream, whatever its neighbours are."""
+    """The random numbers of one round; every replica draws from its own stream."""
 
     def __init__(self, generators: Sequence[np.random.Generator]) -> None:
         self.generators = generators
         """One `numpy.random.Generator` per replica."""
 
     def uniform(self, *shape: int) -> FloatArray:
-        """Uniform numbers in [0, 1), (R, *shape)."""
+        """Return uniform numbers in [0, 1), (R, *shape)."""
         return np.stack([g.random(shape) for g in self.generators])
 
     def permutation(self, count: int) -> IntArray:
-        """A random order of ``range(count)`` for each replica, (R, count)."""
+        """Return a random order of ``range(count)`` for each replica, (R, count)."""
         return np.argsort(self.uniform(count), axis=1, kind="stable").astype(np.int64, copy=False)
 
 
@@ -47,7 +47,7 @@ class RoundStreams:
         self._generators = [np.random.Generator(bits) for bits in self._bits]
 
     def at(self, round: int) -> RoundRng:
-        """Position every stream at the start of a round: Philox is a function of key and counter."""
+        """Return a round's random numbers; Philox is a function of key and counter, so any round can be reached."""
         for bits, state in zip(self._bits, self._states, strict=True):
             state["state"]["counter"][:] = (0, 0, round, 0)
             bits.state = state
@@ -55,5 +55,5 @@ class RoundStreams:
 
 
 def key(seed: int, purpose: str) -> int:
-    """A signed 64-bit key of (seed, purpose), for counter-based draws on other devices."""
+    """Return a signed 64-bit key of (seed, purpose), for counter-based random numbers on any device."""
     return int(_entropy(seed, purpose, 0).generate_state(1, np.uint64).view(np.int64)[0])

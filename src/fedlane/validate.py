@@ -1,4 +1,4 @@
-"""Input errors that a person can act on: one line, naming the field, the value and the bound."""
+"""Checks of user input whose errors are one line that names the field, the value and the bound."""
 
 import difflib
 from collections.abc import Iterable
@@ -9,33 +9,35 @@ from fedlane.records import FloatArray
 
 
 class InputError(ValueError):
-    """Something a user gave is wrong. The message is one line; the command line prints it and exits with 2."""
+    """Invalid user input. The message is one line; the command line prints it and exits with status 2."""
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
-    """`` (did you mean 'x'?)`` for the known word closest to ``word``, or an empty string."""
+    """Return `` (did you mean 'x'?)`` for the known word closest to ``word``, or an empty string."""
     matches = difflib.get_close_matches(word, list(known), n=1, cutoff=0.5)
     return f" (did you mean '{matches[0]}'?)" if matches else ""
 
 
 def unknown(kind: str, word: str, known: Iterable[str]) -> InputError:
-    """The error for a name that is not among the known ones."""
+    """Return the error for an unknown name."""
     names = sorted(known)
     return InputError(f"unknown {kind} '{word}'{nearest(word, names) or ': known are ' + ', '.join(names)}")
 
 
 def at_least(field: str, value: float, bound: float) -> None:
+    """Raise InputError unless ``value`` is at least ``bound``."""
     if not value >= bound:
         raise InputError(f"{field} must be at least {bound:g}, got {value}")
 
 
 def positive(field: str, value: float) -> None:
+    """Raise InputError unless ``value`` is greater than 0."""
     if not value > 0:
         raise InputError(f"{field} must be greater than 0, got {value}")
 
 
 def matrix(field: str, value: object, dimensions: int) -> FloatArray:
-    """``value`` as a contiguous float array of at least ``dimensions`` axes without NaN."""
+    """Return ``value`` as a contiguous float array; raise InputError if it has fewer axes or contains NaN."""
     array = np.ascontiguousarray(value, dtype=np.float64)
     if array.ndim < dimensions:
         raise InputError(f"{field} must have at least {dimensions} axes, got shape {array.shape}")

@@ -100,25 +100,14 @@ class Server:
         """Start in a new folder, or continue from the state that the folder holds."""
         from flwr.serverapp.strategy import FedAdam
 
-        from fedlane.flower.server.aggregation import Aggregation, to_arrays
-        from fedlane.flower.server.guard import Guard
-        from fedlane.flower.server.roster import Roster
+        from fedlane.flower import GuardSettings
+        from fedlane.flower.server.aggregation import to_arrays
         from fedlane.flower.server.scheduler import Scheduler
         from fedlane.flower.server.state import ServerState
-        from fedlane.flower.server.state_files import StateStore
 
-        aggregation = Aggregation(FedAdam(fraction_evaluate=0.0))
         scheduler = Scheduler(make_policy("lane"), lanes=2, deadline_s=4.0, rounds=rounds, seed=3)
-        self.memory = ServerState(
-            StateStore(folder),
-            SETTINGS,
-            Roster(8),
-            Guard(None, aggregation.weight),
-            aggregation,
-            scheduler,
-            to_arrays(initial_model()),
-        )
-        self.memory.resume()
+        self.memory = ServerState(folder, FedAdam(fraction_evaluate=0.0), GuardSettings(capacity=8), SETTINGS)
+        self.memory.start(scheduler, to_arrays(initial_model()))
 
     @property
     def round(self) -> int:
@@ -169,7 +158,7 @@ class Server:
         memory.arrays = memory.arrays if made.arrays is None else made.arrays
         memory.elapsed_s += 1.5
         memory.save()
-        memory.record("lane", None, 0.25)
+        memory.write_run_folder(None, 0.25)
 
 
 def initial_model() -> dict[str, np.ndarray]:
@@ -183,13 +172,18 @@ def server_record(folder: Path) -> dict[str, Any]:
 
     saved = StateStore(folder).load()
     assert saved is not None
+    arrays = dict(saved.arrays)
+    arrays.pop("scheduler.trace.punctual", None)  # not stored when the digests were made
+    quota = (1.0 - make_policy("lane").quota_slack) * arrays["scheduler.quotas"]
+    for name, constant in (("quota", quota), ("deadline_s", np.array([SETTINGS["deadline_s"]]))):
+        arrays.setdefault(f"scheduler.state.{name}", constant)  # part of the policy's state at that time
     digest = hashlib.sha256(json.dumps(saved.values, sort_keys=True).encode())
-    for name in sorted(saved.arrays):
-        array = np.ascontiguousarray(saved.arrays[name])
+    for name in sorted(arrays):
+        array = np.ascontiguousarray(arrays[name])
         digest.update(f"{name} {array.dtype} {array.shape}".encode() + array.tobytes())
     return {
         "state": {arithmetic(): digest.hexdigest()},
-        "sums": {name: float(np.nansum(array)) for name, array in saved.arrays.items() if array.dtype.kind in "fiub"},
+        "sums": {name: float(np.nansum(array)) for name, array in arrays.items() if array.dtype.kind in "fiub"},
         "orders": {arithmetic(): hashlib.sha256((folder / "orders.jsonl").read_bytes()).hexdigest()},
     }
 

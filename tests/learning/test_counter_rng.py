@@ -1,4 +1,4 @@
-"""Counter-based draws: distinct samples, all equally likely; normal numbers; independence of neighbours."""
+"""Counter-based random numbers: distinct and equally likely samples, normal numbers, independent replicas."""
 
 import numpy as np
 import pytest
@@ -40,8 +40,8 @@ def test_every_sample_is_equally_likely():
     assert (share - p).abs().max() < 5 * np.sqrt(p * (1 - p) / 20_000)
 
 
-def test_fewer_than_the_most_are_as_good():
-    """10 out of 37 drawn in an array of 64 places: distinct, and each equally likely."""
+def test_samples_smaller_than_the_largest_are_equally_likely_too():
+    """10 out of 37 in an array of 64 places: distinct, and all equally likely."""
     drawn = positions(37, 10, 20_000, max_batch=64)
     assert drawn.shape == (20_000, 10)
     assert (drawn.sort(dim=1).values.diff(dim=1) > 0).all()
@@ -49,15 +49,15 @@ def test_fewer_than_the_most_are_as_good():
     assert (share - 10 / 37).abs().max() < 5 * np.sqrt(10 / 37 * 27 / 37 / 20_000)
 
 
-def test_draws_follow_from_key_and_counter_alone():
+def test_draws_depend_only_on_key_and_counter():
     def drawn(seeds, counter):
         count = torch.full((len(seeds),), 8)
         return sample_positions(keys(seeds, "b", CPU), torch.full((len(seeds),), counter), count * 12, count, 8)
 
-    one, many = drawn([7], 5), drawn([1, 7], 5)
-    assert torch.equal(one[0], many[1])
-    assert not torch.equal(many[0], many[1])
-    assert not torch.equal(one, drawn([7], 6))
+    single, pair = drawn([7], 5), drawn([1, 7], 5)
+    assert torch.equal(single[0], pair[1])
+    assert not torch.equal(pair[0], pair[1])
+    assert not torch.equal(single, drawn([7], 6))
 
 
 def test_bits_are_balanced_and_uncorrelated():
@@ -91,7 +91,7 @@ def test_normals_belong_to_their_replica_and_round(source):
 
 
 def test_poisson_positions_are_independent_coins():
-    """Inclusion of every record, the spread of batch sizes and of pairs are those of coins; 5 standard errors each."""
+    """Inclusion of records and of pairs, and the spread of batch sizes, are those of coins; 5 standard errors each."""
     trials, size, rate = 20_000, 40, 0.15
     full = torch.full((trials,), size)
     positions, mask = poisson_positions(
@@ -110,7 +110,7 @@ def test_poisson_positions_are_independent_coins():
     assert (pairs - rate**2).abs().max() < 6 * rate / trials**0.5
 
 
-def test_poisson_rate_one_takes_everything_and_small_rates_almost_nothing():
+def test_poisson_rate_one_draws_everything_and_a_tiny_rate_nothing():
     rate = torch.tensor([1.0, 1e-9], dtype=torch.float64)
     positions, mask = poisson_positions(torch.tensor([1, 2]), torch.tensor([5, 6]), torch.tensor([7, 7]), rate, 7)
     assert positions[0].tolist() == list(range(7))
@@ -122,4 +122,4 @@ def test_poisson_rate_one_takes_everything_and_small_rates_almost_nothing():
 def test_the_largest_poisson_batch_is_hardly_ever_exceeded(size, rate):
     batch = largest_poisson_batch(np.array([[size]]), np.array([[rate]]))
     assert binom.sf(batch, size, rate) <= 1e-12
-    assert batch == size or binom.sf(batch - 1 - batch // 8, size, rate) > 1e-12  # and is no wild guess
+    assert batch == size or binom.sf(batch - 1 - batch // 8, size, rate) > 1e-12  # and it is not far too large

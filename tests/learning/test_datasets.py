@@ -1,4 +1,4 @@
-"""Data sets: real files, damage, and downloads from a server that misbehaves."""
+"""Data sets: real files, damaged files, and downloads from a faulty server."""
 
 import gzip
 import hashlib
@@ -51,7 +51,7 @@ def tiny(home, **changes):
 
 
 class Server(http.server.BaseHTTPRequestHandler):
-    """Serves `files`; may cut connections, forget ranges or fail, as `behaviour` says. Notes every request."""
+    """Server of `files` that can cut connections, ignore ranges or fail (`behaviour`) and records every request."""
 
     files: dict
     behaviour: dict
@@ -59,8 +59,8 @@ class Server(http.server.BaseHTTPRequestHandler):
 
     def do_GET(self):
         name = self.path.rsplit("/", 1)[1]
-        asked = self.headers.get("Range")
-        type(self).requests.append((name, asked))
+        requested = self.headers.get("Range")
+        type(self).requests.append((name, requested))
         if name not in self.files:
             self.send_error(404)
             return
@@ -69,7 +69,7 @@ class Server(http.server.BaseHTTPRequestHandler):
             self.send_error(503)
             return
         data = self.files[name]
-        start = int(asked.split("=")[1].rstrip("-")) if asked and self.behaviour.get("ranges", True) else 0
+        start = int(requested.split("=")[1].rstrip("-")) if requested and self.behaviour.get("ranges", True) else 0
         if start >= len(data):
             self.send_error(416)
             return
@@ -142,7 +142,7 @@ def test_a_cut_connection_is_resumed(server, ranges):
     assert len(asked) == 3
 
 
-def test_a_later_try_goes_on_where_an_earlier_one_stopped(server):
+def test_a_later_attempt_resumes_an_earlier_one(server):
     archived(server)
     server.behaviour.update(cut=99)
     info = tiny(server.home + "all.tar.gz")
@@ -155,7 +155,7 @@ def test_a_later_try_goes_on_where_an_earlier_one_stopped(server):
     assert int(asked.split("=")[1].rstrip("-")) > len(server.files["all.tar.gz"]) // 2
 
 
-def test_a_wrong_checksum_names_nothing_and_starts_afresh(server):
+def test_after_a_wrong_checksum_the_download_starts_over(server):
     gzipped(server)
     server.files["two.gz"] = gzip.compress(b"wrong")
     info = tiny(server.home)
@@ -175,7 +175,7 @@ def test_garbage_is_not_unpacked(server):
     assert list((datasets.cache_folder() / "tiny").iterdir()) == []
 
 
-def test_passing_faults_are_tried_again_and_lasting_ones_are_not(server):
+def test_temporary_faults_are_retried_and_permanent_ones_are_not(server):
     gzipped(server)
     server.behaviour.update(fail=2)
     check(datasets._download(tiny(server.home)))
@@ -186,7 +186,7 @@ def test_passing_faults_are_tried_again_and_lasting_ones_are_not(server):
     assert len(server.requests) == before + 1
 
 
-def test_a_mirror_stands_in_for_the_home(server, monkeypatch):
+def test_a_mirror_replaces_the_official_site(server, monkeypatch):
     gzipped(server)
     monkeypatch.setenv("FEDLANE_MIRROR", server.home)
     check(datasets._download(tiny("http://127.0.0.1:9/")))
@@ -194,7 +194,7 @@ def test_a_mirror_stands_in_for_the_home(server, monkeypatch):
         datasets.fetch("file:///etc/passwd", datasets.cache_folder())
 
 
-def test_the_order_of_places_and_damage(tmp_path, monkeypatch):
+def test_folders_are_searched_in_order_and_damage_is_found(tmp_path, monkeypatch):
     info = tiny("")
     monkeypatch.setattr(datasets, "SYSTEM", tmp_path / "system")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
@@ -203,7 +203,7 @@ def test_the_order_of_places_and_damage(tmp_path, monkeypatch):
         folder = tmp_path / place
         folder.mkdir(parents=True)
         (folder / "one").write_bytes(CONTENT["one"])
-        assert locate(info) != folder  # one file is not all
+        assert locate(info) != folder  # one of the two files is not enough
         (folder / "two.gz").write_bytes(gzip.compress(CONTENT["two"]))
         assert locate(info) == folder
     assert datasets._verified(folder, info.files[1]) == CONTENT["two"]

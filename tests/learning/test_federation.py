@@ -1,4 +1,4 @@
-"""Federations: against the slow path, aggregation weights, independence of neighbours, noise."""
+"""Federations: against the slow reference, aggregation weights, independent replicas, noise."""
 
 import numpy as np
 import pytest
@@ -17,7 +17,7 @@ from support import slow
 CLIENTS = 6
 RATE = 0.1
 FLOAT_TOLERANCE = 2e-4
-"""How far a replica's weights may lie from the same replica's alone after 10 rounds: other shapes round otherwise."""
+"""Largest difference of a replica's weights, alone or among others, after 10 rounds: rounding depends on shapes."""
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +37,7 @@ def federation(
     sampling="fixed",
     step_noise=0.0,
 ):
-    """``noise`` is the deviation of an upload's noise, ``step_noise`` the multiplier of a step's."""
+    """A batch of federations; ``noise`` is the deviation of an upload's noise, ``step_noise`` a step's multiplier."""
     counts = np.stack(
         [label_counts(Partition("dominant", 0.8, imbalance), data.info.class_totals, CLIENTS, seed) for seed in seeds]
     )
@@ -78,8 +78,8 @@ def drawn(learner, round, replica, client):
     ("clip_norm", "batch", "sampling"),
     [(1.0, 8, "fixed"), (None, 8, "fixed"), (0.5, [3, 4, 5, 6, 7, 8], "fixed"), (1.0, [3, 4, 5, 6, 7, 8], "poisson")],
 )
-def test_two_rounds_are_the_slow_path_s_two_rounds(data, clip_norm, batch, sampling):
-    """Two replicas, a late client and an idle channel, unequal sizes and batches; one sample at a time beside it."""
+def test_two_rounds_agree_with_the_slow_reference(data, clip_norm, batch, sampling):
+    """Two replicas, late clients and an idle channel, unequal sizes and batches, against one sample at a time."""
     learner = federation(data, (3, 9), clip_norm, batch=batch, iterations=2, sampling=sampling)
     images, labels = images_of(data)
     expected = learner.weights.clone()
@@ -120,8 +120,8 @@ def test_batches_come_from_the_client_s_own_samples_and_have_its_size(data):
                 assert set(row.tolist()) <= set(owned[i].tolist())
 
 
-def test_a_client_with_less_than_a_batch_uses_all_it_has(data):
-    """Batches of 2,000 where clients hold 800 to 1,900: the whole of each, and a neighbour changes nothing."""
+def test_a_client_with_less_than_a_batch_uses_all_its_records(data):
+    """Batches of 2,000 where clients have 800 to 1,900 records: all of them, with or without another replica."""
     among, alone = (federation(data, seeds, batch=2000, imbalance=0.4) for seeds in ((0, 5), (5,)))
     owned = np.split(alone.data.order[0].numpy(), np.cumsum(alone.sizes[0])[:-1])
     for i in range(CLIENTS):
@@ -134,7 +134,7 @@ def test_a_client_with_less_than_a_batch_uses_all_it_has(data):
 
 
 def test_compiled_and_plain_draws_are_the_same_numbers(data, monkeypatch):
-    """With Numba or without, on a CPU or a GPU: the same samples."""
+    """Samples are the same with and without Numba."""
     learner = federation(data, (0, 5), batch=[3, 8, 8, 8, 8, 8])
     replica, client = torch.tensor([0, 0, 1, 1]), torch.tensor([0, 3, 5, 1])
     arguments = drawing(learner, 17, replica, client)
@@ -219,16 +219,16 @@ def test_a_replica_learns_the_same_alone_and_among_others(data):
 
 
 def test_the_same_seed_gives_the_same_bits(data):
-    one, two = (
+    first, second = (
         plays(federation(data, (4,), noise=1e-3), rows=slice(1)),
         plays(federation(data, (4,), noise=1e-3), rows=slice(1)),
     )
-    assert torch.equal(one.weights, two.weights)
-    assert one.evaluate().loss == two.evaluate().loss
+    assert torch.equal(first.weights, second.weights)
+    assert first.evaluate().loss == second.evaluate().loss
 
 
 def test_work_in_pieces_is_the_same_work(data, monkeypatch):
-    """Little memory: replicas and test samples go through in pieces."""
+    """With little memory, replicas and test samples are processed in pieces."""
     whole = plays(federation(data, range(8)))
     monkeypatch.setattr("fedlane.learning.federation.CPU_MEMORY_BYTES", 4e6)
     pieces = plays(federation(data, range(8)))
@@ -237,7 +237,7 @@ def test_work_in_pieces_is_the_same_work(data, monkeypatch):
     np.testing.assert_allclose(pieces.evaluate().accuracy, whole.evaluate().accuracy, atol=0.002)
 
 
-def test_evaluation_is_the_slow_path_s(data):
+def test_evaluation_agrees_with_the_slow_reference(data):
     learner = plays(federation(data, (0,)), rows=slice(1))
     evaluation = learner.evaluate()
     images = torch.from_numpy(np.array(data.test.images)).float() / 255
@@ -260,8 +260,8 @@ def test_the_noise_of_the_average_has_the_right_size(data):
     assert measured == pytest.approx(expected, rel=5 / np.sqrt(2 * 50_890))
 
 
-def test_the_noise_of_a_step_has_the_right_size_and_is_each_client_s_own(data):
-    """One step adds eta z C / b to every weight; two clients' noise averages, another round's is another's."""
+def test_the_noise_of_a_step_has_the_right_size_and_is_independent_between_clients(data):
+    """A step adds noise of deviation eta z C / b; that of two clients averages, and rounds are independent."""
     settings = {"batch": [8, 4, 8, 8, 8, 8], "iterations": 1, "clip_norm": 0.5, "sampling": "poisson"}
     quiet, noisy = federation(data, (0,), **settings), federation(data, (0,), **settings, step_noise=3.0)
 
@@ -281,8 +281,8 @@ def test_the_noise_of_a_step_has_the_right_size_and_is_each_client_s_own(data):
         assert abs(float(torch.corrcoef(torch.stack([noise([0], 0), other]))[0, 1])) < 5 / np.sqrt(50_890)
 
 
-def test_every_step_is_noised_from_numbers_of_its_own(data):
-    """Zero gradients: after tau steps the variance is tau times one step's."""
+def test_the_noise_of_the_steps_is_independent(data):
+    """With zero gradients, the variance after tau steps is tau times that of one step."""
     learner = federation(data, (0,), iterations=3, clip_norm=1e-12, sampling="poisson", step_noise=1e12)
     learner.weights[:] = 0.0
     learner.play(0, np.array([[4]]), np.array([[True]]))

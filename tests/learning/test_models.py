@@ -1,4 +1,4 @@
-"""Models against the slow path; clipping; anybody's module."""
+"""Models against the slow reference; clipping; users' modules."""
 
 import pytest
 import torch
@@ -32,7 +32,7 @@ def batch_of(shape, groups, samples, seed=0):
         ("cnn", None),
     ],
 )
-def test_a_step_is_the_slow_path_s_step(name, clip_norm):
+def test_a_step_agrees_with_the_slow_reference(name, clip_norm):
     model = make_model(name, SHAPES[name], 10)
     batch, labels = batch_of(SHAPES[name], 2, 4)
     weights = torch.stack([model.initial(seed) for seed in (3, 4)])
@@ -40,8 +40,8 @@ def test_a_step_is_the_slow_path_s_step(name, clip_norm):
     expected = weights.clone()
     for g in range(2):
         for s in range(4):
-            one = slow.gradient(model.layers, weights[g], batch.x[g, s], int(labels[g, s]))
-            expected[g] -= scale[g, s] * slow.clipped(one, clip_norm)
+            gradient = slow.gradient(model.layers, weights[g], batch.x[g, s], int(labels[g, s]))
+            expected[g] -= scale[g, s] * slow.clipped(gradient, clip_norm)
     moved = weights.clone()
     model.descend(moved, batch, clip_norm, scale)
     assert (expected - weights).abs().max() > 1e-3
@@ -49,8 +49,8 @@ def test_a_step_is_the_slow_path_s_step(name, clip_norm):
 
 
 @pytest.mark.parametrize("name", ["mlp", "cnn"])
-@pytest.mark.parametrize("known", [True, False])
-def test_no_sample_moves_the_model_by_more_than_the_clip_norm(name, known):
+@pytest.mark.parametrize("squares_given", [True, False])
+def test_no_sample_moves_the_model_by_more_than_the_clip_norm(name, squares_given):
     """One sample at a time, so that the step's norm is the sample's contribution; some are clipped, some are not."""
     model = make_model(name, SHAPES[name], 10)
     batch, labels = batch_of(SHAPES[name], 1, 12, seed=1)
@@ -58,7 +58,7 @@ def test_no_sample_moves_the_model_by_more_than_the_clip_norm(name, known):
     norms = [float(slow.gradient(model.layers, weights[0], batch.x[0, s], int(labels[0, s])).norm()) for s in range(12)]
     clip_norm = sorted(norms)[6]
     for s in range(12):
-        squares = batch.x[:, s : s + 1].flatten(2).square().sum(2) if known else None
+        squares = batch.x[:, s : s + 1].flatten(2).square().sum(2) if squares_given else None
         moved = weights.clone()
         model.descend(
             moved, Batch(batch.x[:, s : s + 1], batch.targets[:, s : s + 1], squares), clip_norm, torch.ones(1, 1)
@@ -90,8 +90,8 @@ def cancelling_weights(model, imbalance):
 
 
 @pytest.mark.parametrize("imbalance", [3e-5, 1e-4, 1.5e-4, 2e-4, 3e-4, 4e-4, 6e-4, 1e-3])
-def test_no_weights_of_a_server_switch_clipping_off(imbalance):
-    """With norms from Gram matrices, this record's contribution was up to 5,034 times the clip norm."""
+def test_no_weights_from_a_server_disable_clipping(imbalance):
+    """With norms from Gram matrices, this record contributed up to 5,034 times the clip norm."""
     model = make_model("cnn", SHAPES["cnn"], 10)
     weights = cancelling_weights(model, imbalance)[None]
     assert weights.abs().max() <= 1000.0
@@ -101,7 +101,7 @@ def test_no_weights_of_a_server_switch_clipping_off(imbalance):
     assert 0.5 < float(moved.double().norm()) <= 1.0 + 1e-5
 
 
-def test_logits_are_the_slow_path_s():
+def test_logits_agree_with_the_slow_reference():
     for name, shape in SHAPES.items():
         model = make_model(name, shape, 10)
         weights = torch.stack([model.initial(seed) for seed in (0, 1)])
@@ -199,13 +199,13 @@ class Broken(torch.nn.Module):
 
 
 def sequential():
-    """A function that makes a module is as good as a class."""
+    """A function that returns a module, instead of a class."""
     return torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(784, 10))
 
 
 @pytest.mark.parametrize("chunk", [2, 64])
 @pytest.mark.parametrize("clip_norm", [1.0, None])
-def test_a_module_of_one_s_own_moves_like_the_built_in_one(chunk, clip_norm):
+def test_a_user_s_module_moves_like_the_built_in_model(chunk, clip_norm):
     built_in, own = make_model("mlp", (1, 28, 28), 10), ModuleModel(Net, chunk)
     batch, _ = batch_of((1, 28, 28), 2, 5)
     weights = torch.stack([built_in.initial(seed) for seed in (0, 1)])
@@ -243,7 +243,7 @@ def test_a_module_by_import_path(monkeypatch):
 
 
 def saturated(model, scale_of_weights):
-    """Weights so large that the softmax is exactly one-hot, and images of which two are alike."""
+    """Weights so large that the softmax is exactly one-hot, and four images."""
     weights = model.initial(1)[None] * scale_of_weights
     images = torch.linspace(0.1, 1.0, 4 * 16).view(1, 4, 4, 4, 1)
     return weights, images
@@ -252,7 +252,7 @@ def saturated(model, scale_of_weights):
 @pytest.mark.parametrize("name", ["softmax", "mlp"])
 @pytest.mark.parametrize("compiled", [True, False])
 def test_a_masked_sample_without_a_gradient_changes_nothing(name, compiled, monkeypatch):
-    """Its gradient underflows to 0: 0 / 0 must not reach the others, whatever the mask hides."""
+    """Its gradient underflows to 0: the quotient 0 / 0 must not reach the other samples."""
     if not compiled:
         monkeypatch.setattr("fedlane.learning.layered_model.mlp_tail", None)
     model = make_model(name, (1, 4, 4), 10)
@@ -270,8 +270,8 @@ def test_a_masked_sample_without_a_gradient_changes_nothing(name, compiled, monk
 
 
 @pytest.mark.parametrize("compiled", [True, False])
-def test_a_sample_that_overflows_counts_for_nothing(compiled, monkeypatch):
-    """A server may choose weights that overflow on one record only: the upload must not tell that it was there."""
+def test_a_sample_that_overflows_contributes_nothing(compiled, monkeypatch):
+    """A server can choose weights that overflow on one record only: the upload must not reveal that record."""
     if not compiled:
         monkeypatch.setattr("fedlane.learning.layered_model.mlp_tail", None)
     model = make_model("mlp", (1, 4, 4), 10)

@@ -27,18 +27,18 @@ def test_every_sample_goes_to_one_client(kind, clients, degree, imbalance):
         assert 1.2 * mean < sizes.max() < 2.2 * mean
 
 
-def test_the_paper_s_degree():
+def test_dominant_shares_follow_the_paper_s_degree():
     counts = label_counts(Partition("dominant", 0.8, 0.0), TOTALS, 10, seed=0)
     np.testing.assert_array_equal(counts, 120 + 4800 * np.eye(10, dtype=int))
 
 
 def test_a_class_that_runs_short_is_shared():
-    """15 clients: classes 0-4 are wanted by two clients each, more than there is."""
+    """15 clients: classes 0-4 are dominant at two clients each, which is more than exists."""
     counts = label_counts(Partition("dominant", 0.8, 0.0), TOTALS, 15, seed=0)
     share = counts / counts.sum(axis=1, keepdims=True)
-    own = share[np.arange(15), np.arange(15) % 10]
-    assert own[[0, 1, 10, 11]].min() > 0.6
-    assert own[5:10].min() > 0.8
+    dominant = share[np.arange(15), np.arange(15) % 10]
+    assert dominant[[0, 1, 10, 11]].min() > 0.6
+    assert dominant[5:10].min() > 0.8
     np.testing.assert_allclose(counts[:5, :5].diagonal(), counts[10:, :5].diagonal(), atol=30)
 
 
@@ -56,19 +56,19 @@ def test_degree_orders_dirichlet_and_shards():
 
 @pytest.mark.parametrize("degree", [0.99, 0.9999, 0.999999])
 def test_dirichlet_near_one_gives_one_class_each(degree):
-    """A tiny concentration must not underflow to equal shares. Enough supply, so that nobody is filled up."""
+    """A tiny concentration must not underflow to equal shares. No class runs short, so that shares are unchanged."""
     counts = label_counts(Partition("dirichlet", degree, 0.0), np.full(10, 600), 4, seed=0)
     assert (counts.max(axis=1) / counts.sum(axis=1)).min() > 0.3
     shares = label_counts(Partition("dirichlet", degree, 0.0), np.full(10, 6000), 20, seed=1)
     assert np.sort(shares.max(axis=1) / shares.sum(axis=1))[10] > 0.6
 
 
-def test_shards_hold_the_stated_number_of_classes():
+def test_shards_have_the_stated_number_of_classes():
     counts = label_counts(Partition("shards", 0.8, 0.0), TOTALS, 10, seed=1)
-    assert np.sum(counts > 60, axis=1).max() <= 2  # two shards, but for a few that fill rounding
+    assert np.sum(counts > 60, axis=1).max() <= 2  # two shards, and a few samples that fill up rounding
 
 
-def test_counts_follow_from_the_seed():
+def test_counts_depend_on_the_seed():
     settings = Partition("dirichlet", 0.5, 0.3)
     np.testing.assert_array_equal(label_counts(settings, TOTALS, 12, 5), label_counts(settings, TOTALS, 12, 5))
     assert np.any(label_counts(settings, TOTALS, 12, 5) != label_counts(settings, TOTALS, 12, 6))

@@ -1,4 +1,4 @@
-"""A real client's randomness: the right distributions, from the operating system, and never twice the same."""
+"""Randomness of a real client: the right distributions, from the operating system, never repeated."""
 
 from dataclasses import replace
 
@@ -7,7 +7,7 @@ import pytest
 import torch
 from scipy.stats import kstest
 
-import fedlane.learning.system_random as entropy
+from fedlane.learning import system_random
 from fedlane.learning.local import ClientData, train_locally
 from fedlane.learning.models import Batch, make_model
 from fedlane.learning.system_random import check_global_model, system_coins, system_normals, system_rows
@@ -36,16 +36,16 @@ def test_normals_are_normal_and_independent():
 
 
 def test_everything_comes_from_the_operating_system(monkeypatch):
-    asked = []
+    requested = []
 
     def urandom(count):
-        asked.append(count)
+        requested.append(count)
         return bytes(count)  # zeros: the smallest uniform, and every coin true
 
-    monkeypatch.setattr(entropy.os, "urandom", urandom)
+    monkeypatch.setattr(system_random.os, "urandom", urandom)
     assert system_coins((3, 4), 0.5).all()
     assert len(set(system_normals(5).tolist())) == 1
-    assert asked == [8 * 12, 16 * 10]
+    assert requested == [8 * 12, 16 * 10]
 
 
 def spec(**changes):
@@ -88,8 +88,8 @@ def test_models_that_no_honest_server_sends_are_refused():
 
 @pytest.mark.parametrize("name", ["mlp", "softmax"])
 def test_large_weights_cannot_round_the_noise_away(name):
-    """A server that sends biases of 2^20, where float32 steps by 1/8, and a step that crosses half of that with the
-    14th of 14 equal records: rounded before it is noised, the record would show. z = 5, one step, q = 1."""
+    """A server sends biases of 2^20, where float32 has steps of 1/8, and the 14th of 14 equal records moves the sum
+    across half a step: if the sum were rounded before noise is added, the record would show. z = 5, one step, q = 1."""
     model = make_model(name, (1, 2, 2), 10)
     first = model.initial(0)[None]
     first[:, -10:] = 2.0**20
@@ -115,11 +115,11 @@ def equal_records_trained(model, first, size, learning_rate, noise):
     squares = (images.float() / 255).flatten(1).square().sum(1)
     order = torch.arange(size, dtype=torch.int32)[None]
     data = ClientData(images, targets, squares, order, torch.zeros(1, 1, dtype=torch.int64), torch.tensor([[size]]))
-    mine = MechanismSpec.simple(
+    mechanism = MechanismSpec.simple(
         np.array([[size]]), batch_size=13, local_iterations=1, clip_norm=1.0, step_noise=noise, sampling="poisson"
     )
     weights = first.clone()
     train_locally(
-        model, weights, data, system_rows(replace(mine, sample_rate=np.ones((1, 1))), size), learning_rate, 1.0
+        model, weights, data, system_rows(replace(mechanism, sample_rate=np.ones((1, 1))), size), learning_rate, 1.0
     )
     return weights

@@ -1,4 +1,4 @@
-"""Links of known rates against payload over rate, and the scenario's keys for them."""
+"""Links of given rates against payload over rate, and their keys in a scenario."""
 
 import numpy as np
 import pytest
@@ -10,7 +10,7 @@ from fedlane.simulation.setup import prepare
 from fedlane.validate import InputError
 
 RATES = np.array([[[1e6, 4e6], [2e6, 8e6]], [[1e6, 1e6], [1e6, 1e6]]])
-"""Two rounds in turn, two clients, two lanes."""
+"""(2, 2, 2): two alternating rounds, two clients, two channels."""
 
 
 def fixed(seeds=(0,), floor=(2.0, 2.0), deadline_s=20.0):
@@ -25,7 +25,7 @@ def test_a_delay_is_twice_payload_over_rate_and_the_floor():
     np.testing.assert_allclose(fixed().channel_state(0)[0], [[18.5, 6.5], [10.5, 4.5]])
 
 
-def test_the_floor_is_uniform_and_a_replicas_own():
+def test_the_floor_is_uniform_and_depends_on_the_replica_s_seed():
     links = fixed(seeds=(5, 6), floor=(1.0, 4.0))
     floors = np.stack([links.channel_state(t)[..., 0] for t in range(0, 2000, 2)]) - 0.5 - [16.0, 8.0]
     assert floors.min() >= 1.0 - 1e-9
@@ -36,7 +36,7 @@ def test_the_floor_is_uniform_and_a_replicas_own():
 
 
 def test_the_true_distribution_is_that_of_the_rounds():
-    """Lane 1 of client 0: 6.5 s in even rounds, 18.5 s in odd ones; a deadline of 10 s is met in half of them."""
+    """Client 0 on channel 1: 6.5 s in even rounds and 18.5 s in odd ones; half of them meet a deadline of 10 s."""
     links = fixed(deadline_s=10.0)
     np.testing.assert_allclose(links.success_probability(1000)[0], [[0.0, 0.5], [0.0, 0.5]])
     np.testing.assert_allclose(links.distributions(16).success[0], [[0.0, 0.5], [0.0, 0.5]])
@@ -69,6 +69,6 @@ def test_a_scenario_with_rates_is_simulated_on_them():
         ({"rates_mbps": None, "floor_s": 1.0}, "floor_s needs rates_mbps"),
     ],
 )
-def test_rates_that_make_no_sense_are_refused(changes, message):
+def test_invalid_rates_are_refused(changes, message):
     with pytest.raises(InputError, match=message):
         Scenario.from_values({"network": {**NETWORK, **changes}})

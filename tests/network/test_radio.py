@@ -1,4 +1,4 @@
-"""The radio and compute chain against hand-worked values and closed forms."""
+"""Radio links and computing against values worked out by hand and closed forms."""
 
 import numpy as np
 import pytest
@@ -40,7 +40,7 @@ def at_distance(km, radio):
     return RadioNetwork((0,), topology, radio, work, DEADLINE_S)
 
 
-def test_hand_worked_link():
+def test_a_link_worked_out_by_hand():
     """0.2744 km: PL 106.98 dB, SNR 23.02 dB, 7.653 b/s/Hz, 5 kbit in 0.04356 s."""
     gain = path_gain_db(np.array([0.2744]), RADIO)
     assert gain[0] == pytest.approx(-106.98, abs=0.005)
@@ -63,7 +63,7 @@ def test_power_and_bandwidth_act_on_their_own_direction():
     assert delays.download_s[0, 0] == pytest.approx(5000 / (15e3 * np.log2(1 + 10 ** (3.302))), rel=1e-3)
 
 
-def test_distance_has_a_floor():
+def test_distances_have_a_minimum():
     near = place((0,), 50, 50, 20.0).distance_km(10.0)
     assert near.min() == pytest.approx(0.010)
 
@@ -91,7 +91,7 @@ def test_parts_add_up_and_the_unassigned_have_none():
     assert np.nanmin(delays.total_s) > 0
 
 
-def test_channel_state_is_what_the_round_will_bring():
+def test_channel_state_equals_the_delays_of_the_round():
     network = interface(seeds=(3, 4), clients=4, channels=3)
     state = network.channel_state(70)
     assignment = np.array([[2, 0, -1, 1], [-1, 1, 2, 0]])
@@ -104,8 +104,8 @@ def test_delays_do_not_depend_on_neighbours_or_on_the_order_of_rounds():
     alone, among = interface(seeds=(7,)), interface(seeds=(2, 7, 9))
     among.delays(300, np.repeat(assignment, 3, 0))
     for t in (0, 63, 64, 1000, 64):
-        one, many = alone.delays(t, assignment), among.delays(t, np.repeat(assignment, 3, 0))
-        np.testing.assert_array_equal(one.total_s[0], many.total_s[1])
+        single, several = alone.delays(t, assignment), among.delays(t, np.repeat(assignment, 3, 0))
+        np.testing.assert_array_equal(single.total_s[0], several.total_s[1])
 
 
 def test_interference_scales_and_draws_have_their_distributions():
@@ -130,7 +130,7 @@ def test_rayleigh_fading_is_unit_mean_and_shared_by_both_directions():
         assert delays.upload_s[0, 0] == pytest.approx(delays.download_s[0, 0], rel=1e-12)
         power.append((2 ** (5000 / (15e3 * delays.upload_s[0, 0])) - 1) / snr)
     assert np.mean(power) == pytest.approx(1.0, abs=5 / np.sqrt(2000))
-    assert np.var(power) == pytest.approx(1.0, abs=5 * np.sqrt(8 / 2000))  # an exponential's, not 0
+    assert np.var(power) == pytest.approx(1.0, abs=5 * np.sqrt(8 / 2000))  # that of an exponential, not 0
 
 
 def test_true_distributions_match_independent_rounds():
@@ -146,6 +146,6 @@ def test_true_distributions_match_independent_rounds():
     assert np.abs((1 - truth.cdf[0].mean(-1)) - capped).max() < 5 * error
     grid = (np.arange(32) + 0.5) * DEADLINE_S / 32
     at_centre = (delay[..., None] <= grid).mean(0)
-    assert np.abs(at_centre - truth.cdf[0]).max() < 5 * error + 0.05  # a cell's mean against its centre
+    assert np.abs(at_centre - truth.cdf[0]).max() < 5 * error + 0.05  # 0.05: the cell's mean against its centre
     success = network.success_probability(4000)
     assert np.abs(success - truth.success).max() < 5 * np.hypot(truth.standard_error, 0.5 / np.sqrt(4000))

@@ -1,4 +1,4 @@
-"""Policies by name, and the checker that third parties call."""
+"""Policies by name, and the contract checker."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -18,7 +18,7 @@ def test_names_with_and_without_parameters():
     assert split_name("my.module:Mine:a=1") == ("my.module:Mine", {"a": "1"})
 
 
-def test_inline_beats_settings_beats_defaults():
+def test_inline_parameters_override_settings_which_override_defaults():
     settings = {"mamab-om": {"V": 7, "exploration": 1.0}}
     policy = make_policy("mamab-om:V=3", settings)
     assert resolved_parameters(policy) == {
@@ -67,7 +67,7 @@ def test_bad_names_get_one_clear_line(text, settings, message):
 
 @dataclass(frozen=True)
 class First(SinglePolicy):
-    """The first available clients on the first channels; keeps count of its rounds."""
+    """The first available clients on the first channels; counts its rounds."""
 
     name: ClassVar[str] = "first"
 
@@ -84,7 +84,7 @@ class First(SinglePolicy):
 
 
 def broken(**parts):
-    """`First` with some of its functions replaced, lifted to many replicas."""
+    """Return `First` with some functions replaced, lifted to many replicas."""
     return lift(type("Broken", (First,), parts)())
 
 
@@ -95,7 +95,7 @@ def test_a_single_policy_passes_lifted_and_by_registration():
 
 
 class Leaky(Policy):
-    """Looks at its neighbours: every replica follows the first replica's random numbers."""
+    """A policy whose replicas depend on each other: all use the mean of their random numbers."""
 
     name = "leaky"
 
@@ -163,7 +163,7 @@ def test_the_checker_notices(policy, message):
         check_policy(policy)
 
 
-def test_the_checker_wants_whole_numbers_and_the_right_shape():
+def test_the_checker_requires_integers_and_the_right_shape():
     class Wrong(Leaky):
         def select(self, state, context, rng):
             return np.full(context.available.shape, 0.5)

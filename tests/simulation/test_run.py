@@ -1,4 +1,4 @@
-"""Runs: replica independence, the round's accounting, budgets, results on disk."""
+"""Runs: independence of replicas, delays and queues, budgets, and results on disk."""
 
 import json
 import os
@@ -9,7 +9,8 @@ import pytest
 
 from fedlane import Run, Scenario, Simulation, simulate
 from fedlane.scheduling import SinglePolicy, policies
-from fedlane.simulation.results import COLUMNS, MEASURES, interval
+from fedlane.simulation.results import COLUMNS, MEASURES
+from fedlane.simulation.summary import interval
 from fedlane.validate import InputError
 
 POLICIES = [
@@ -38,7 +39,7 @@ def test_seed_7_alone_is_seed_7_among_200_to_the_bit(policy):
         np.testing.assert_array_equal(getattr(alone, name)[0], getattr(among, name)[7], err_msg=name)
 
 
-def test_those_are_all_policies():
+def test_all_built_in_policies_are_tested():
     assert {name.split(":")[0] for name in POLICIES} == {
         n for n, p in policies().items() if p.__module__.startswith("fedlane.")
     }
@@ -48,12 +49,12 @@ def test_those_are_all_policies():
 @pytest.mark.parametrize(
     "policy", ["lane", "mamab-om:T0=1", "mamab-gmba:T0=1", "random", "round-robin", "single-ucb", "genie"]
 )
-def test_every_shape_runs_and_saturates_the_smaller_side(policy, clients, channels):
+def test_any_number_of_clients_and_channels_uses_all_of_the_fewer(policy, clients, channels):
     run = traces(policy, [0, 1], 20, **{"network.clients": clients, "network.channels": channels})
     assert np.all(np.sum(run.trace.client >= 0, axis=2) == min(clients, channels))
 
 
-def test_the_round_s_delay_clock_and_punctuality():
+def test_delay_clock_and_punctuality_of_a_round():
     run = simulate("paper-fmnist", "random", rounds=50, seeds=[3, 5], learning=False)
     assignments, rounds = run.assignments.to_pydict(), run.rounds.to_pydict()
     delay = np.array(assignments["delay_s"])
@@ -87,7 +88,7 @@ def test_participation_queues_and_uploads_from_the_assignments():
     np.testing.assert_allclose(c["quota"], 0.35, atol=1e-4)
 
 
-def test_the_reported_queue_is_the_policy_s_own():
+def test_reported_queues_are_those_of_the_policy():
     run = traces("mamab-om", [0, 1], 50)
     np.testing.assert_allclose(run.trace.queue[:, -1], run._state["queue"], rtol=1e-6)
 
@@ -95,11 +96,11 @@ def test_the_reported_queue_is_the_policy_s_own():
 @pytest.mark.parametrize(
     "policy", ["lane", "mamab-om:T0=5", "mamab-gmba:T0=5", "random", "round-robin", "single-ucb", "genie"]
 )
-def test_exhausted_budgets_leave_the_schedule(policy):
+def test_clients_with_exhausted_budgets_are_not_assigned(policy):
     run = traces(policy, [0, 1], 60, **{"privacy.max_uploads": 12})
     uploads, _ = run.trace.counts()
     assert uploads.max() <= 12
-    if policy != "round-robin":  # whose idle channels waste rounds, never budgets
+    if policy != "round-robin":  # its idle channels waste rounds, not budgets
         assert np.all(uploads == 12)
     assert not run.trace.available[:, -1].any() or policy == "round-robin"
     assert run.trace.delay_s[:, -1].max() == 0 or policy == "round-robin"
@@ -115,12 +116,12 @@ def test_quotas_do_not_depend_on_the_policy_and_feasibility_is_reported():
     assert hopeless["infeasible_seeds"]["38"] == hopeless["feasible_scale"]["mean"] < 1
 
 
-def test_payload_from_the_model():
+def test_payload_is_the_size_of_the_model():
     small, large = (traces("random", [0], 1, **{"network.payload_bits": bits}) for bits in (50_890 * 32, "model"))
     np.testing.assert_array_equal(small.trace.upload_s, large.trace.upload_s)
 
 
-def test_no_feasibility_program_on_very_large_networks():
+def test_very_large_networks_are_not_checked_for_feasibility():
     run = traces("random", [0], 1, **{"network.clients": 300, "network.channels": 100})
     assert run.feasible_scale is None
     assert run.result().summary["feasible_scale"]["mean"] is None
@@ -138,7 +139,7 @@ class Wants(SinglePolicy):
 
 
 class Clairvoyant(SinglePolicy):
-    """Takes the client that is fastest right now on channel 0."""
+    """Assigns the client that is fastest in this round to channel 0."""
 
     name = "clairvoyant"
     requires = frozenset({"channel_state"})
@@ -157,7 +158,7 @@ def test_a_policy_that_needs_what_the_run_lacks_is_refused():
         Simulation(Scenario(), Wants(), [0])
 
 
-def test_channel_state_is_supplied_to_who_requires_it():
+def test_channel_state_is_supplied_to_a_policy_that_requires_it():
     best, random = (traces(p, [0, 1], 40) for p in (Clairvoyant(), "random"))
     chosen = np.nanmean(best.trace.total_s[:, :, 0])
     assert chosen < 0.4 * np.nanmean(random.trace.total_s[:, :, 0])
@@ -194,13 +195,13 @@ def copied(folder, target):
     return target
 
 
-def test_a_run_folder_holds_the_contract(saved):
+def test_a_run_folder_has_the_documented_files_and_columns(saved):
     run, folder = saved
     for name, columns in COLUMNS.items():
         written = pq.read_table(folder / f"{name}.parquet").column_names
-        more = ["epsilon_paper"] if name == "client_rounds" else []  # beyond the contract
-        assert [column for column in written if column not in more] == list(columns)
-        assert set(more) <= set(written)
+        extra = ["epsilon_paper"] if name == "client_rounds" else []
+        assert [column for column in written if column not in extra] == list(columns)
+        assert set(extra) <= set(written)
     status = json.loads((folder / "status.json").read_text())
     assert status == {"round": 12, "rounds": 12, "state": "finished"}
     summary = json.loads((folder / "summary.json").read_text())
@@ -225,14 +226,14 @@ def test_save_and_load_give_the_same_run(saved):
         assert again.tables[name].equals(run.tables[name])
 
 
-def test_a_saved_scenario_runs_to_the_same_results(saved):
+def test_a_saved_scenario_gives_the_same_results(saved):
     run, folder = saved
     again = simulate(Scenario.load(folder / "scenario.toml"), "mamab-om", seeds=[0, 1], learning=False)
     assert again.assignments.equals(run.assignments)
 
 
 @pytest.mark.parametrize("name", ["summary.json", "rounds.parquet", "scenario.toml", "status.json", "channels.parquet"])
-def test_a_folder_that_lacks_a_file_is_not_a_run(saved, tmp_path, name):
+def test_a_folder_without_one_of_the_files_is_refused(saved, tmp_path, name):
     folder = copied(saved[1], tmp_path / "b")
     (folder / name).unlink()
     with pytest.raises(InputError, match=f"is not a run folder: {name} is missing"):
@@ -282,7 +283,7 @@ def test_a_non_empty_folder_is_refused_and_left_alone(saved, tmp_path):
 
 
 def test_a_full_disk_leaves_nothing(saved, tmp_path, monkeypatch):
-    """The third file meets a full disk."""
+    """The disk is full when the third file is written."""
     import fedlane.simulation.results as results
 
     written = []

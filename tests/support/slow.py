@@ -1,4 +1,4 @@
-"""The obviously correct slow path: one client, one sample at a time, PyTorch's own layers and autograd."""
+"""The slow, obviously correct reference: one client, one sample at a time, PyTorch's layers and autograd."""
 
 import torch
 from torch.nn.functional import conv2d, cross_entropy, max_pool2d
@@ -7,7 +7,7 @@ from fedlane.learning.architectures import Dense
 
 
 def scores(layers, flat, image):
-    """Class scores of one image (height, width, planes) under flat weights."""
+    """Class scores of one image (height, width, planes) with flat weights."""
     h, at = image, 0
     for layer in layers:
         weights = flat[at : at + layer.size]
@@ -31,12 +31,12 @@ def gradient(layers, flat, image, label):
 
 
 def clipped(vector, clip_norm):
-    """The vector, shortened to the clip norm if it is longer."""
+    """The vector, scaled down to the clip norm if it is longer."""
     return vector if clip_norm is None else vector * min(1.0, clip_norm / max(float(vector.norm()), 1e-30))
 
 
 def train(layers, flat, images, labels, batches, learning_rate, clip_norm, divisor):
-    """tau steps of w -= eta / b * sum of clipped gradients; batches: tau lists of sample indices."""
+    """The weights after tau steps w -= eta / b * sum of clipped gradients, for tau lists of sample indices."""
     for batch in batches:
         step = sum(clipped(gradient(layers, flat, images[s], int(labels[s])), clip_norm) for s in batch)
         flat = flat - learning_rate / int(divisor) * step

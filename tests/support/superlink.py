@@ -1,12 +1,12 @@
-"""A real federation on this machine for tests: one SuperLink, K SuperNodes, their own folder, ports and environment.
+"""A real federation on this machine for tests: one SuperLink and its SuperNodes, with separate folder and ports.
 
     with Federation(tmp_path, nodes=2) as federation:
         run = federation.run(APP, {"rounds": 3})
         run.wait(60)
         print(run.log())
 
-Everything is plaintext on the loopback; nothing calls home; whatever was started is stopped at the end. Within one test
-session federations run one at a time: two on a small machine would only time each other.
+Traffic is plaintext on the loopback interface, telemetry is off, and every process is stopped at the end. Within one
+test session federations run one at a time, because two would disturb each other's timing on a small machine.
 """
 
 import contextlib
@@ -32,6 +32,7 @@ _PUSH = b"POST /v1/fleet/push-object"
 
 
 def free_port():
+    """Return a port that is free now."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return probe.getsockname()[1]
@@ -39,7 +40,7 @@ def free_port():
 
 @contextlib.contextmanager
 def one_at_a_time():
-    """Wait for one's turn among the workers of this test session (a lock: the scheduler's groups are not kept to)."""
+    """Hold a lock among the workers of this test session; pytest-xdist's groups are not enough."""
     session = os.environ.get("PYTEST_XDIST_TESTRUNUID")
     if session is None:
         yield
@@ -51,10 +52,10 @@ def one_at_a_time():
 
 
 class Federation:
-    """SuperLink and SuperNodes as processes; use it as a context."""
+    """SuperLink and SuperNodes as processes; a context manager."""
 
     def __init__(self, folder, nodes=0, *, simulation=False, environment=None):
-        """simulation: apps run in Flower's simulation engine instead of on SuperNodes."""
+        """With ``simulation``, apps run in Flower's simulation engine instead of on SuperNodes."""
         self.folder = Path(folder)
         self.folder.mkdir(parents=True, exist_ok=True)
         self.home = self.folder / "flwr-home"
@@ -97,7 +98,7 @@ class Federation:
         self._turn.close()
 
     def start_superlink(self):
-        """Start SuperLink, or start it again on its database; returns once it listens."""
+        """Start SuperLink, or restart it on its database; return once it listens."""
         options = ["--insecure", "--host", "127.0.0.1", "--port", str(self.port)]
         options += ["--database", str(self.folder / "state.db"), "--disable-runtime-dependency-installation"]
         options += ["--simulation"] if self.simulation else []
@@ -105,10 +106,14 @@ class Federation:
         wait_for(lambda: _listens(self.port), 30, lambda: self.log("superlink"))
 
     def start_node(self, number, *, through=None, stock=False, preload=(), **config):
-        """Start a SuperNode whose node-config carries its number as `partition-id` and whatever else is given.
+        """Start a SuperNode with its number as `partition-id` in its node-config, and ``config`` with it.
 
-        through: the port at which it reaches SuperLink, if there is something between; stock: Flower's own command;
-        preload: modules that ours imports once.
+        Args:
+            number: The node's number.
+            through: Port of a relay to SuperLink.
+            stock: Whether to use Flower's command instead of FedLane's.
+            preload: Modules that FedLane's command imports in advance.
+            config: Further values of the node-config.
         """
         values = " ".join(f"{k}={json.dumps(v)}" for k, v in {"partition-id": number, **config}.items())
         options = ["--insecure", "--superlink", f"127.0.0.1:{through or self.port}", "--host", "127.0.0.1"]
@@ -117,32 +122,36 @@ class Federation:
         self.nodes[number] = self._start(
             f"node{number}", BIN / ("flower-supernode" if stock else "fedlane-supernode"), *options
         )
-        lower_priority(self.nodes[number].pid)
+        if stock:  # SuperLink is timed while these nodes start processes; on a busy machine others would starve
+            lower_priority(self.nodes[number].pid)
 
     def kill_node(self, number):
-        """Kill a SuperNode and everything it started, without a word."""
+        """Kill a SuperNode and everything it started."""
         kill(self.nodes.pop(number))
 
     def kill_superlink(self):
-        """Kill SuperLink and everything it started, the ServerApp too."""
+        """Kill SuperLink and everything it started, including the ServerApp."""
         kill(self.superlink)
         self.superlink = None
 
     def run(self, app, config=None, engine=None):
-        """Submit an app (a folder, or the name of one under apps/); returns the run without waiting for it.
+        """Submit an app and return the run without waiting for it.
 
-        engine: settings of the simulation engine, such as {"num-supernodes": 100}.
+        Args:
+            app: The app's folder, or its name under apps/.
+            config: The run-config.
+            engine: Settings of the simulation engine, such as {"num-supernodes": 100}.
         """
         folder = APPS / app if (APPS / str(app)).is_dir() else Path(app)
         words = " ".join(f"{k}={json.dumps(v)}" for k, v in (config or {}).items())
         options = ["--run-config", words] if words else []
         words = " ".join(f"{k}={json.dumps(v)}" for k, v in (engine or {}).items())
         options += ["--federation-config", words] if words else []
-        said = self.flwr("run", str(folder), "lo", *options, "--format", "json")
-        return Submitted(self, str(said["run-id"]))
+        submitted = self.flwr("run", str(folder), "lo", *options, "--format", "json")
+        return SubmittedRun(self, str(submitted["run-id"]))
 
     def flwr(self, *arguments):
-        """Run the flwr command; its JSON answer."""
+        """Run the flwr command and return its JSON output."""
         done = subprocess.run(
             [BIN / "flwr", *arguments],
             env=self.environment,
@@ -156,6 +165,7 @@ class Federation:
         return json.loads(text)
 
     def log(self, name):
+        """Return the log of a process."""
         return (self.folder / f"{name}.log").read_text(errors="replace")
 
     def _start(self, name, *command):
@@ -172,9 +182,9 @@ class Federation:
 
 
 class Relay:
-    """A TCP relay to SuperLink that notes when SuperLink has answered for each object a node has uploaded.
+    """A TCP relay to SuperLink that records when SuperLink has confirmed each object that a node uploads.
 
-    ``pushed`` is called when a node begins to upload one, before SuperLink sees it.
+    ``pushed`` is called when a node begins to upload an object, before SuperLink sees it.
     """
 
     def __init__(self, port, pushed=lambda: None):
@@ -215,33 +225,37 @@ class Relay:
             sink.close()
 
     def close(self):
+        """Stop accepting connections."""
         self._server.close()
 
 
-class Submitted:
-    """A run that was submitted."""
+class SubmittedRun:
+    """A run that was submitted to SuperLink."""
 
     def __init__(self, federation, run_id):
         self.federation = federation
         self.run_id = run_id
 
     def status(self):
+        """Return the run's status, such as `finished:completed`."""
         runs = self.federation.flwr("list", "lo", "--run-id", self.run_id, "--format", "json")["runs"]
         return runs[0]["status"]
 
     def wait(self, seconds):
-        """Wait for the run's end; its last status, such as `finished:completed`."""
-        ended = re.compile(f"Finished task [0-9]+ of run {self.run_id}")  # asking with flwr costs a second of a core
+        """Wait for the run's end and return its last status."""
+        ended = re.compile(
+            f"Finished task [0-9]+ of run {self.run_id}"
+        )  # the flwr command would take a second of CPU time
         wait_for(lambda: ended.search(self.log()), seconds, self.log)
         return self.status()
 
     def log(self):
-        """What SuperLink and the ServerApp printed."""
+        """Return the output of SuperLink and the ServerApp."""
         return self.federation.log("superlink")
 
 
 def stop(process):
-    """End a process and its children: politely, then for sure."""
+    """Terminate a process and its children, and kill them if they do not end."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGTERM)
     with contextlib.suppress(subprocess.TimeoutExpired):
@@ -250,6 +264,7 @@ def stop(process):
 
 
 def kill(process):
+    """Kill a process and its children."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     process.wait(10)

@@ -22,7 +22,7 @@ def calibrated_row(
 ) -> dict[str, Any]:
     """Return the noise multiplier of one client, and the epsilon that it spends."""
     from fedlane.privacy import account, calibrate
-    from fedlane.privacy.accountant import resolution
+    from fedlane.privacy.composition import resolution
 
     rate, steps = min(1.0, batch / size), iterations * uploads
     noise = calibrate(epsilon, delta, sample_rate=rate, steps=steps, histogram_noise=histogram_noise)

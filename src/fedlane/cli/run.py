@@ -81,7 +81,7 @@ def run(
     checkpoint_every: CheckpointOption = 50,
     save_schedule: Annotated[
         Path | None,
-        typer.Option("--save-schedule", metavar="FILE", help="Also save the schedule, for learning elsewhere."),
+        typer.Option("--save-schedule", metavar="FILE", help="Also save the schedule, to train from it later."),
     ] = None,
     out: OutOption = None,
     resume: Annotated[
@@ -205,7 +205,7 @@ def _played(session: Session, plan: RunPlan, policies: Sequence[str], folder: Pa
 
 def with_target(result: "Run", target: float | None) -> dict[str, Any]:
     """A run's summary, with the time to reach the accuracy ``target`` if there is one."""
-    from fedlane.simulation.results import interval
+    from fedlane.simulation.summary import interval
 
     summary = dict(result.summary)
     if target is not None:

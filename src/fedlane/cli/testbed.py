@@ -41,7 +41,7 @@ def run_testbed(
         float | None, typer.Option("--deadline", metavar="S", help=f"Round deadline in s (default: {DEADLINE_S:g}).")
     ] = None,
     rates: Annotated[
-        str | None, typer.Option("--rates", metavar="LOW:HIGH", help=f"Log-uniform Mbit/s (default: {RATES}).")
+        str | None, typer.Option("--rates", metavar="LOW:HIGH", help=f"Log-uniform rates, Mbit/s (default: {RATES}).")
     ] = None,
     trace: Annotated[
         str | None,
@@ -166,7 +166,7 @@ def _run(
             results = _run_policies(testbed, named, calibrate, progress)
         except KeyboardInterrupt:
             raise InterruptedRunError(
-                f"interrupted: links and processes are removed; finished runs are in {folder}"
+                f"interrupted: links and processes were removed; finished runs are in {folder}"
             ) from None
     rows = [_row(result, testbed) for result in results]
     (folder / "testbed.json").write_text(json.dumps(rows, indent=1) + "\n")

@@ -137,7 +137,7 @@ def decision_s(clients: int, channels: int) -> float:
     times = []
     for round in range(21):
         state["queue"] = rng.exponential(5.0, (1, clients))
-        context = Context(round, np.ones((1, clients), np.bool_))
+        context = Context(round, np.ones((1, clients), np.bool_), problem=simulation.setup.problem)
         start = time.perf_counter()
         state["previous"] = simulation.policy.select(state, context, streams.at(round))
         times.append(time.perf_counter() - start)

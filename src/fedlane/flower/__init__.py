@@ -1,16 +1,18 @@
-"""The same policies and mechanisms in a real federation: Flower, over real links. Needs the extra `flower`."""
+"""FedLane's policies and privacy mechanisms in a real Flower federation. Needs the extra `flower`."""
 
 import importlib
 from typing import TYPE_CHECKING, Any
 
 _HOME = {
     "CommandSwitch": "client.switch",
+    "GuardSettings": "server.settings",
     "LaneClient": "client",
     "LaneMod": "client.mod",
     "LaneStrategy": "server.strategy",
     "LaneSwitch": "client.switch",
     "NoSwitch": "client.switch",
     "PolicyRoutingSwitch": "client.switch",
+    "ScheduleSettings": "server.settings",
     "Via": "client.switch",
     "evaluate_arrays": "client.weights",
     "first_arrays": "client.weights",
@@ -20,12 +22,14 @@ _HOME = {
 
 __all__ = [
     "CommandSwitch",
+    "GuardSettings",
     "LaneClient",
     "LaneMod",
     "LaneStrategy",
     "LaneSwitch",
     "NoSwitch",
     "PolicyRoutingSwitch",
+    "ScheduleSettings",
     "Via",
     "evaluate_arrays",
     "first_arrays",
@@ -39,11 +43,12 @@ if TYPE_CHECKING:
     from fedlane.flower.client.mod import LaneMod
     from fedlane.flower.client.switch import CommandSwitch, LaneSwitch, NoSwitch, PolicyRoutingSwitch, Via
     from fedlane.flower.client.weights import evaluate_arrays, first_arrays
+    from fedlane.flower.server.settings import GuardSettings, ScheduleSettings
     from fedlane.flower.server.strategy import LaneStrategy
 
 
 def __getattr__(name: str) -> Any:
-    """Load a name when it is first used: every message starts a process, and no side needs the other's imports."""
+    """Import a name when it is first used: every message starts a process, so unneeded imports cost time."""
     if name not in _HOME:
         raise AttributeError(f"module 'fedlane.flower' has no attribute '{name}'")
     return getattr(importlib.import_module(f"fedlane.flower.{_HOME[name]}"), name)

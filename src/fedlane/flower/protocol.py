@@ -1,8 +1,8 @@
-"""What the base station and a client say to each other, as records of Flower: one place for keys, types and checks.
+"""The messages between server and clients, as Flower records: their keys, types and checks.
 
-A round: the server sends a TRAIN message with the model and an `Order`; the client answers with its update and a
-`Report`. Before its first order a client is asked who it is (a QUERY message), and answers with an `Introduction`.
-Each travels as one ConfigRecord under the key `fedlane`; whatever does not fit is a `ProtocolError`, never a crash.
+In a round the server sends a TRAIN message with the model and an `Order`, and the client answers with its update and a
+`Report`. Before a client's first order the server sends a QUERY message with a `Hello`, and the client answers with an
+`Introduction`. Each is one ConfigRecord under the key `fedlane`. Anything malformed is a `ProtocolError`.
 """
 
 import math
@@ -15,49 +15,50 @@ from flwr.app import ConfigRecord, RecordDict
 from fedlane.validate import InputError
 
 KEY = "fedlane"
-"""Under which every record of ours lies in a message's content."""
+"""Key of our record in a message's content."""
 VERSION = 1
 TRAINED, REFUSED, FAILED = "trained", "refused", "failed"
 STATUSES = (TRAINED, REFUSED, FAILED)
-"""An update is enclosed; the budget or the ledger forbids one, for good; something went wrong this time."""
-MOST, LEAST = 1e12, 1e-12
-"""Beyond these no honest size, count or noise lies, and sums and quotients of them stay finite."""
+"""The update is enclosed; the budget or the ledger forbids any further update; training failed in this round."""
+LARGEST, SMALLEST = 1e12, 1e-12
+"""Bounds of every honest size, count and noise; sums and quotients of such numbers stay finite."""
 LONGEST_REASON = 2000
 
 
 class ProtocolError(InputError):
-    """A message that does not fit what was agreed."""
+    """A message does not follow the protocol."""
 
 
 @dataclass(frozen=True)
 class _WireRecord:
-    """Base of what is said: plain values, checked by type when they are read."""
+    """Base class of the records: plain values whose types are checked when they are read."""
 
     def record(self) -> ConfigRecord:
+        """Return the values as a Flower record."""
         values = {key: list(value) if isinstance(value, tuple) else value for key, value in asdict(self).items()}
         return ConfigRecord({"kind": type(self).__name__, "version": VERSION, **values})
 
     @classmethod
     def read(cls, content: RecordDict) -> Self:
-        """What a message says, if it says it completely; anything else is a `ProtocolError`."""
+        """Read the record from a message's content; a `ProtocolError` if it is missing, incomplete or out of bounds."""
         record = content.get(KEY)
         kind = cls.__name__
         if not isinstance(record, ConfigRecord) or record.get("kind") != kind:
             raise ProtocolError(f"the message carries no {kind}")
         if record.get("version") != VERSION:
-            raise ProtocolError(f"the message speaks version {record.get('version')!r}, this side {VERSION}")
+            raise ProtocolError(f"the message has protocol version {record.get('version')!r}, expected {VERSION}")
         values: dict[str, Any] = {}
         for field in fields(cls):
             value = record.get(field.name)
             if not _fits(value, field.type):
-                raise ProtocolError(f"{kind}.{field.name} is {value!r}")
+                raise ProtocolError(f"{kind}.{field.name} has the invalid value {value!r}")
             values[field.name] = tuple(value) if isinstance(value, list) else value
-        said = cls(**values)
-        said.check()
-        return said
+        result = cls(**values)
+        result.check()
+        return result
 
     def check(self) -> None:
-        """Refuse values that make no sense; bounds that any honest side keeps."""
+        """Raise `ProtocolError` if a value is out of bounds."""
 
 
 def _fits(value: object, kind: object) -> bool:
@@ -70,103 +71,107 @@ def _fits(value: object, kind: object) -> bool:
 
 @dataclass(frozen=True)
 class Hello(_WireRecord):
-    """Server to client: who are you, and what have you agreed to?"""
+    """Server to client: the request for an introduction."""
 
     federation: str
-    """The federation's name: what a client's ledger may tell servers apart by."""
+    """The federation's name, by which a client may tell servers apart."""
 
 
 @dataclass(frozen=True)
 class Introduction(_WireRecord):
-    """Client to server: what scheduling needs to know. Everything in it is public by the client's choice."""
+    """Client to server: what scheduling needs. The client chooses to make all of it public."""
 
     name: str
-    """The client's own name, for people and for its ledger. The node's authenticated id decides who it is."""
+    """The client's name, for people and for its ledger. The server identifies clients by the authenticated node id."""
     size: float
-    """Records, as released: the noisy histogram's sum where the budget pays for one."""
+    """Number of records as released: the sum of the noisy histogram if the budget covers one."""
     label_counts: tuple[float, ...]
-    """The released label histogram, noise included; empty where the client releases none."""
+    """The released label histogram with its noise; empty if the client releases none."""
     epsilon: float
-    """What the client agreed to over all its uploads; 0 for a client without a mechanism."""
+    """The epsilon agreed to over all uploads; 0 for a client without a mechanism."""
     delta: float
     max_uploads: int
     """0 for a client without a budget."""
     uploads: int
-    """Spent so far, by its ledger."""
+    """Number of uploads in its ledger."""
     batch_size: int
     local_iterations: int
     upload_noise: float
-    """The deviation of an upload's noise in units of eta C, which quotas weigh; 0 without a mechanism."""
+    """Standard deviation of an upload's noise in units of eta C, which enters the quotas; 0 without a mechanism."""
     epsilon_spent: float = 0.0
-    """Spent so far, by the client's own accounting: the label histogram alone before the first upload."""
+    """Epsilon spent so far by the client's own accounting; before the first upload, that of the label histogram."""
 
     @classmethod
     def without_budget(
         cls, name: str, size: float, label_counts: Iterable[float], batch_size: int, local_iterations: int
     ) -> "Introduction":
-        """Of a client without a mechanism: nothing agreed to, nothing spent, no noise."""
+        """Return the introduction of a client without a mechanism: no budget, nothing spent, no noise."""
         counts = tuple(float(count) for count in label_counts)
         return cls(name, float(size), counts, 0.0, 0.0, 0, 0, batch_size, local_iterations, 0.0)
 
     def check(self) -> None:
+        """Raise `ProtocolError` if a value is out of bounds."""
         if not self.name or len(self.name) > 200 or not self.name.isprintable():
             raise ProtocolError(f"a client's name must be 1 to 200 printable characters, got {self.name!r}")
-        if not LEAST <= self.size <= MOST or len(self.label_counts) > 100_000:
+        if not SMALLEST <= self.size <= LARGEST or len(self.label_counts) > 100_000:
             raise ProtocolError(f"client {self.name!r} introduces itself with values out of bounds")
-        if self.batch_size < 1 or self.local_iterations < 1 or 0 < self.upload_noise < LEAST:
+        if self.batch_size < 1 or self.local_iterations < 1 or 0 < self.upload_noise < SMALLEST:
             raise ProtocolError(f"client {self.name!r} introduces itself with values out of bounds")
         numbers = (self.epsilon, self.delta, self.max_uploads, self.uploads, self.upload_noise, self.epsilon_spent)
         if min(numbers) < 0:
             raise ProtocolError(f"client {self.name!r} introduces itself with negative values")
-        if max(*numbers, *map(abs, self.label_counts)) > MOST:
-            raise ProtocolError(f"client {self.name!r} introduces itself with values above {MOST:g}")
+        if max(*numbers, *map(abs, self.label_counts)) > LARGEST:
+            raise ProtocolError(f"client {self.name!r} introduces itself with values above {LARGEST:g}")
 
 
 @dataclass(frozen=True)
 class Order(_WireRecord):
-    """Server to client, with the model: train for this round, over this lane."""
+    """Server to client, with the model: the order to train in this round and upload over this lane."""
 
     federation: str
     client: str
-    """The name under which the server knows the node; a client of another name refuses."""
+    """The name in the server's roster; a client with another name refuses."""
     round: int
-    """Starts at 0."""
+    """Number of the round, from 0."""
     lane: int
     deadline_s: float
     iterations: int
-    """tau; a client whose terms say another number refuses."""
+    """Number of training steps, tau; a client whose terms have another number refuses."""
     server_count: int
-    """The most uploads that the client itself has ever reported: a ledger that holds fewer was put back."""
+    """Largest number of uploads that the client has reported; a ledger with fewer was restored from an older copy."""
 
     def check(self) -> None:
+        """Raise `ProtocolError` if a value is out of bounds."""
         if min(self.round, self.lane, self.server_count) < 0 or self.iterations < 1 or self.deadline_s <= 0:
-            raise ProtocolError("an order with values out of bounds")
+            raise ProtocolError("the order has values out of bounds")
 
 
 @dataclass(frozen=True)
 class Report(_WireRecord):
-    """Client to server, with the update if there is one."""
+    """Client to server: the outcome of an order, with the update if there is one."""
 
     client: str
     round: int
     lane: int
     status: str
     reason: str
-    """One line; empty where the client trained."""
+    """One line why there is no update; empty if the client trained."""
     compute_s: float
-    """From having the model to having the update, on the client's clock; switching lanes not included."""
+    """Seconds from receiving the model to having the update, on the client's clock, without switching lanes."""
     switch_s: float
+    """Seconds spent on switching lanes, on the client's clock."""
     uploads: int
-    """By the client's ledger, this one included; 0 without a budget."""
+    """Number of uploads in the client's ledger, including this one; 0 without a budget."""
     max_uploads: int
     epsilon: float
-    """Spent so far, by the client's own accounting; 0 without a mechanism."""
+    """Epsilon spent so far by the client's own accounting; 0 without a mechanism."""
     delta: float
 
     def check(self) -> None:
+        """Raise `ProtocolError` if a value is out of bounds."""
         if self.status not in STATUSES:
             raise ProtocolError(f"a report's status must be one of {', '.join(STATUSES)}, got {self.status!r}")
         if min(self.round, self.lane, self.compute_s, self.switch_s, self.uploads, self.max_uploads) < 0:
-            raise ProtocolError("a report with negative values")
-        if len(self.reason) > LONGEST_REASON:  # it may be kept, in every checkpoint
+            raise ProtocolError("the report has negative values")
+        if len(self.reason) > LONGEST_REASON:  # every checkpoint may store it
             raise ProtocolError(f"a report's reason must have at most {LONGEST_REASON} characters")

@@ -109,7 +109,7 @@ class Episode:
         assignment = matched(scores, self.available)
         delays = self.network.delays(self.round, assignment)
         punctual = delays.total_s <= self.problem.deadline_s  # NaN, an unassigned client, is not punctual
-        feedback = Feedback(self.round, assignment, delays, punctual)
+        feedback = Feedback(self.round, assignment, delays, punctual, self.problem)
         delay_s = round_delay_s(feedback, self.problem.deadline_s)
         shortfall = (self.memory["queue"] * (self.memory["quota"] - punctual)).sum(axis=1)
         reward = -delay_s / self.problem.deadline_s - shortfall / (self.terms.V * self.problem.channels)

@@ -49,7 +49,7 @@ class DatasetInfo:
         files: The files; none for the embedded subset.
         home: Address of the download: a folder of .gz files, or a .tar.gz archive.
 
-    Example:
+    Examples:
         >>> from fedlane.learning.datasets import dataset_info
         >>> dataset_info("cifar10").input_shape
         (3, 32, 32)
@@ -94,7 +94,7 @@ class Dataset:
         train: Training samples.
         test: Test samples.
 
-    Example:
+    Examples:
         >>> from fedlane.learning.datasets import load_dataset
         >>> load_dataset("fashion-mnist-mini").train.images.shape
         (8000, 28, 28, 1)

@@ -69,12 +69,9 @@ class LayeredModel(Model):
             for layer, results in zip(self.layers[1:], passes[1:], strict=True):
                 square += layers.squared_norms(layer, results)
             finite = torch.isfinite(square)
-            if weights.device.type == "cpu" and bool((~finite & (scale > 0)).any()):
-                # A sample that overflowed must not reach the others: the step is repeated without it.
-                kept = finite.view(*finite.shape, *(1,) * (batch.x.ndim - 2))
-                rest = Batch(batch.x.where(kept, torch.zeros(())), batch.targets)
-                self.descend(weights, rest, clip_norm, scale * finite, into)
-                return
+            if weights.device.type != "cpu" or not bool(finite.all()):  # a GPU would have to wait for the answer
+                for results in passes:
+                    layers.drop_samples(results, ~finite)
             factor = torch.where(finite, scale * (clip_norm / square.sqrt_().clamp_(min=clip_norm)), 0.0)
         for layer, target, results in zip(self.layers, targets, passes, strict=True):
             layers.descend(layer, target, results, factor)
@@ -98,11 +95,8 @@ class LayeredModel(Model):
         )
         x = batch.x.flatten(2)
         hidden = torch.bmm(x, first.transpose(1, 2))
-        tensors = (
-            *(hidden, bias, second, out_bias, bias_into, second_into, out_into),
-            *(batch.targets, squares, scale),
-        )
-        arrays = [tensor.numpy() for tensor in tensors]
+        layer_tensors = hidden, bias, second, out_bias, bias_into, second_into, out_into
+        arrays = [tensor.numpy() for tensor in (*layer_tensors, batch.targets, squares, scale)]
         mlp_tail(*arrays, float("inf") if clip_norm is None else clip_norm)  # type: ignore[call-arg, arg-type]
         first_into.baddbmm_(hidden.transpose(1, 2), x, alpha=-1.0)
 

@@ -22,7 +22,7 @@ class RoundGraph:
         self._round = torch.zeros((), dtype=torch.int64, device=device)
         self._client = torch.zeros(replicas * channels, dtype=torch.int64, device=device)
         self._share = torch.zeros(replicas, 1, channels, device=device)
-        self._present = torch.zeros(replicas, 1, dtype=torch.bool, device=device)
+        self._any_punctual = torch.zeros(replicas, 1, dtype=torch.bool, device=device)
         self._deviation = torch.zeros(replicas, 1, device=device)
         self._replica = torch.arange(replicas, device=device).repeat_interleave(channels)
         self._noisy = bool(federation.mechanism.upload_noise.any())
@@ -30,23 +30,24 @@ class RoundGraph:
         side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(side):  # an uncaptured first pass lets libraries initialise
-            self._work()
+            self._play_captured()
         torch.cuda.current_stream().wait_stream(side)
         self._graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(self._graph):
-            self._work()
+            self._play_captured()
         federation.weights.copy_(initial)
 
-    def _work(self) -> None:
+    def _play_captured(self) -> None:
+        """Play the round that is in the input tensors; this is what the graph captures."""
         federation = self.federation
         weights = federation.weights
         models = federation.trained(self._round, self._replica, self._client)
         models = models.view(len(weights), self.channels, -1)
-        models = torch.where(self._share.transpose(1, 2) > 0, models, 0.0)  # a late model may be NaN, so no product
+        models = torch.where(self._share.transpose(1, 2) > 0, models, 0.0)  # 0 times a late model's NaN would be NaN
         average = torch.bmm(self._share, models)[:, 0]
         if self._noisy:
             average += normals(federation.noise_key, self._round, federation.model.size).mul_(self._deviation)
-        weights.copy_(torch.where(self._present, average, weights))
+        weights.copy_(torch.where(self._any_punctual, average, weights))
 
     def play(self, round: int, client: IntArray, punctual: BoolArray, uploads: Uploads) -> None:
         """Fill in the round's inputs and replay the graph."""
@@ -55,6 +56,6 @@ class RoundGraph:
         self._round.fill_(round)
         self._client.copy_(torch.from_numpy(np.maximum(client, 0).astype(np.int64).ravel()))
         self._share.copy_(torch.from_numpy(share[:, None]))
-        self._present.copy_(torch.from_numpy(punctual.any(axis=1, keepdims=True)))
+        self._any_punctual.copy_(torch.from_numpy(punctual.any(axis=1, keepdims=True)))
         self._deviation.copy_(torch.from_numpy(self.federation.noise_of_average(uploads)[:, None]))
         self._graph.replay()

@@ -78,7 +78,7 @@ class Schedule:
         punctual: (R, T, N) whether that client met the deadline.
         delay_s: (R, T) duration of each round in seconds.
 
-    Example:
+    Examples:
         >>> from fedlane import Scenario, Simulation
         >>> simulation = Simulation(Scenario.load("quickstart").with_values({"rounds": 5}), "lane", seeds=[0])
         >>> while not simulation.finished:

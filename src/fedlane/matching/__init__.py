@@ -1,8 +1,8 @@
-"""Client-channel matchings: exact max-min (the paper's OM), greedy in a given order, and exact max-sum.
+"""Matchings of clients and channels: exact max-min (the paper's OM), greedy in a given order, and exact max-sum.
 
-All take ``(..., U, N)`` values of client i on channel j and return ``(..., U)`` integers: each client's channel,
--1 where it has none. The smaller side is saturated as far as allowed edges permit. +inf is better than any finite
-value, -inf is a forbidden edge, NaN is an error.
+The values of client i on channel j are an array ``(..., U, N)``. The result is an integer array ``(..., U)`` with each
+client's channel, -1 where it has none. As many pairs are matched as the allowed edges permit. +inf is better than any
+finite value, -inf is a forbidden edge, and NaN is an error.
 """
 
 import numpy as np
@@ -14,23 +14,66 @@ from fedlane.validate import InputError, matrix
 
 
 def max_min_matching(estimates: ArrayLike) -> IntArray:
-    """The matching with the largest smallest value and, among those, the largest sum (paper, Section V-A, reading 8).
+    """Return the matching with the largest smallest value and, among those, the largest sum.
 
-    In order: as many matched pairs as allowed edges permit; the largest bottleneck (exact: only comparisons); as
-    many +inf pairs as that allows; the largest finite sum (to rounding, about k ulp of the spread of k matched values).
+    This is the paper's OM (Section V-A; reading 8 in docs/reading-the-paper.md). The criteria, in this order: as many
+    pairs as the allowed edges permit; the largest bottleneck, which is exact because values are only compared; as many
+    +inf pairs as that bottleneck permits; the largest finite sum, up to rounding of about k ulp of the spread of the k
+    matched values.
+
+    Args:
+        estimates: (..., U, N) value of each client on each channel; -inf forbids a pair.
+
+    Returns:
+        (..., U) channel of each client, -1 for none.
+
+    Raises:
+        InputError: If there is a NaN, or there are fewer than two axes.
+
+    Examples:
+        >>> max_min_matching([[10.0, 4.0], [5.0, 0.0]])
+        array([1, 0])
     """
     return _solve(estimates, max_min=True)
 
 
 def max_sum_matching(weights: ArrayLike) -> IntArray:
-    """The matching of largest cardinality, then most +inf pairs, then largest finite sum."""
+    """Return the matching with the most pairs, then the most +inf pairs, then the largest finite sum.
+
+    Args:
+        weights: (..., U, N) value of each client on each channel; -inf forbids a pair.
+
+    Returns:
+        (..., U) channel of each client, -1 for none.
+
+    Raises:
+        InputError: If there is a NaN, or there are fewer than two axes.
+
+    Examples:
+        >>> max_sum_matching([[10.0, 4.0], [5.0, 0.0]])
+        array([0, 1])
+    """
     return _solve(weights, max_min=False)
 
 
 def greedy_matching(estimates: ArrayLike, order: ArrayLike) -> IntArray:
-    """Serve the first min(U, N) clients of ``order`` (..., U), each with its best free channel (paper, Algorithm 2).
+    """Give each of the first min(U, N) clients of an order its best free channel (paper, Algorithm 2).
 
     Ties go to the lowest channel. A client whose free channels are all forbidden gets none.
+
+    Args:
+        estimates: (..., U, N) value of each client on each channel; -inf forbids a pair.
+        order: (..., U) clients in the order in which they choose.
+
+    Returns:
+        (..., U) channel of each client, -1 for none.
+
+    Raises:
+        InputError: If there is a NaN, or ``order`` is not an order of all clients.
+
+    Examples:
+        >>> greedy_matching([[10.0, 4.0], [5.0, 0.0]], order=[1, 0])
+        array([1, 0])
     """
     values = matrix("estimates", estimates, 2)
     clients, channels = values.shape[-2:]
@@ -38,15 +81,15 @@ def greedy_matching(estimates: ArrayLike, order: ArrayLike) -> IntArray:
     if orders.shape != values.shape[:-1]:
         raise InputError(f"order must have shape {values.shape[:-1]}, got {orders.shape}")
     if not np.array_equal(np.sort(orders, axis=-1), np.broadcast_to(np.arange(clients), orders.shape)):
-        raise InputError(f"order must hold every client from 0 to {clients - 1} once")
+        raise InputError(f"order must contain every client from 0 to {clients - 1} once")
     flat: IntArray = kernels.greedy_batch(values.reshape(-1, clients, channels), orders.reshape(-1, clients))
     return flat.reshape(orders.shape)
 
 
 def random_matching(available: BoolArray, client_keys: FloatArray, channel_keys: FloatArray) -> IntArray:
-    """A uniformly random saturating matching of the available clients, from uniform keys.
+    """Return a uniformly random matching of as many available clients as possible, (R, U).
 
-    available (R, U), client_keys (R, U), channel_keys (R, N) -> (R, U).
+    ``available`` is (R, U); ``client_keys`` (R, U) and ``channel_keys`` (R, N) are independent uniform numbers.
     """
     order = np.argsort(np.where(available, client_keys, np.inf), axis=1, kind="stable")
     channel = np.argsort(channel_keys, axis=1, kind="stable")
@@ -54,7 +97,7 @@ def random_matching(available: BoolArray, client_keys: FloatArray, channel_keys:
 
 
 def serve_in_order(order: IntArray, channel: IntArray, available: BoolArray) -> IntArray:
-    """Give the k-th client of each order the k-th channel of each list, unless it is unavailable; (R, U)."""
+    """Return the matching (R, U) of the k-th client of each order with the k-th channel of each list, if available."""
     count = min(order.shape[1], channel.shape[1])
     assignment = np.full(order.shape, -1, np.int64)
     np.put_along_axis(assignment, order[:, :count], channel[:, :count], axis=1)

@@ -9,7 +9,7 @@ from fedlane.records import FloatArray, IntArray
 
 
 class Edges(NamedTuple):
-    """Edge lists: row r owns ``[start[r], stop[r])`` of `column` and `value`, best value first."""
+    """Edge lists: those of row r are ``[start[r], stop[r])`` in `column` and `value`, best value first."""
 
     start: IntArray
     stop: IntArray
@@ -19,9 +19,9 @@ class Edges(NamedTuple):
 
 @njit(cache=True)
 def assign(edges: Edges, columns: int, deficient: bool) -> IntArray:
-    """Max-sum matching of all rows along ``edges`` by successive shortest paths; returns each row's column.
+    """Return each row's column in the max-sum matching of all rows along ``edges``, by successive shortest paths.
 
-    When ``deficient``, column ``columns + r`` means that row r stays unmatched, at a price above any sum.
+    If ``deficient``, column ``columns + r`` means that row r stays unmatched, at a cost above any sum.
     """
     k = len(edges.start)
     cost, penalty = _costs(edges)
@@ -95,7 +95,7 @@ def assign(edges: Edges, columns: int, deficient: bool) -> IntArray:
 
 @njit(cache=True)
 def _costs(edges: Edges) -> tuple[FloatArray, float]:
-    """Non-negative costs whose minimum is the wanted maximum: most +inf edges first, then the finite sum."""
+    """Return non-negative costs whose minimum is the maximum of the values: most +inf edges, then the finite sum."""
     k = len(edges.start)
     low, high, infinite = np.inf, -np.inf, False
     for r in range(k):

@@ -1,23 +1,24 @@
-"""Compiled kernels behind :mod:`fedlane.matching`: the exact solvers, one matrix at a time.
+"""Compiled kernels of `fedlane.matching`: the exact solvers, one matrix at a time.
 
-The smaller side of the bipartite graph is called *rows*, the larger *columns*. Only each row's k best
-columns can matter, k the number of rows: a matching that uses a worse one can swap it for a free better
-one. So a problem is held as k short edge lists, best first, and a threshold is a prefix of each list.
+The smaller side of the bipartite graph is called *rows*, the larger *columns*. With k rows, only the k best columns of
+each row matter: a matching that uses a worse one can exchange it for a free better one. So a problem is stored as k
+short edge lists, best edge first, and a threshold selects a prefix of each list.
 """
 
 import numpy as np
 from numba import njit
 
 from fedlane.matching.assignment import Edges, assign
+from fedlane.matching.sorting import largest, sort_best
 from fedlane.records import FloatArray, IntArray
 
-_SAMPLE = 16384  # entries looked at to guess how far down the values a large matrix must be read
-_SMALL = 4096  # matrices up to this size are read whole
+_SAMPLE = 16384  # entries sampled from a large matrix to estimate which values matter
+_SMALL = 4096  # matrices up to this size are read completely
 
 
 @njit(cache=True)
 def solve_batch(weights: FloatArray, max_min: bool) -> IntArray:
-    """Match every matrix of ``weights`` (B, U, N); returns each client's channel (B, U), -1 for none."""
+    """Match every matrix of ``weights`` (B, U, N); return each client's channel (B, U), -1 for none."""
     batch, clients, _ = weights.shape
     result = np.full((batch, clients), -1, np.int64)
     for b in range(batch):
@@ -27,7 +28,7 @@ def solve_batch(weights: FloatArray, max_min: bool) -> IntArray:
 
 @njit(cache=True)
 def greedy_batch(weights: FloatArray, order: IntArray) -> IntArray:
-    """Serve the first min(U, N) clients of ``order`` (B, U) with their best free channel."""
+    """Give each of the first min(U, N) clients of ``order`` (B, U) its best free channel."""
     batch, clients, channels = weights.shape
     result = np.full((batch, clients), -1, np.int64)
     for b in range(batch):
@@ -46,6 +47,7 @@ def greedy_batch(weights: FloatArray, order: IntArray) -> IntArray:
 
 @njit(cache=True)
 def solve(w: FloatArray, max_min: bool, result: IntArray) -> None:
+    """Match one matrix (U, N) and write each client's channel into ``result`` (U,), which holds -1 before."""
     best_of_client, best_of_channel = _best(w)
     row_is_channel = np.sum(best_of_channel > -np.inf) <= np.sum(best_of_client > -np.inf)
     best_of_row = best_of_channel if row_is_channel else best_of_client
@@ -58,8 +60,8 @@ def solve(w: FloatArray, max_min: bool, result: IntArray) -> None:
     row_of = np.full(columns, -1, np.int64)
     floor, share, bottleneck = -np.inf, 1.0, -np.inf
     if max_min:
-        # No saturating matching can beat its worst row's best, nor the k-th best column.
-        bottleneck = min(best_of_row[rows].min(), _largest(best_of_column, k))
+        # Upper bounds of the bottleneck: the worst row's best value, and the k-th best column's.
+        bottleneck = min(best_of_row[rows].min(), largest(best_of_column, k))
         if w.size > _SMALL:
             sample = _sample(w)
             share = max(2 * np.mean(sample >= bottleneck), 1.5 * (np.log(k) + 4) * k / w.size)
@@ -87,9 +89,9 @@ def solve(w: FloatArray, max_min: bool, result: IntArray) -> None:
             result[rows[r]] = c
 
 
-@njit(cache=True, fastmath={"nnan", "nsz"})  # NaN is refused before, so that maxima may use vector instructions
+@njit(cache=True, fastmath={"nnan", "nsz"})  # there is no NaN, so that maxima can use vector instructions
 def _best(w: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """The largest entry of each client and of each channel."""
+    """Return the largest entry of each client and of each channel."""
     clients, channels = w.shape
     of_client = np.full(clients, -np.inf)
     of_channel = np.full(channels, -np.inf)
@@ -105,7 +107,7 @@ def _best(w: FloatArray) -> tuple[FloatArray, FloatArray]:
 
 @njit(cache=True)
 def _sample(w: FloatArray) -> FloatArray:
-    """Entries spread evenly over the matrix."""
+    """Return entries spread evenly over the matrix."""
     channels = w.shape[1]
     step = max(61, w.size // _SAMPLE) | 1
     sample = np.empty(w.size // step)
@@ -116,15 +118,15 @@ def _sample(w: FloatArray) -> FloatArray:
 
 @njit(cache=True)
 def _floor(sample: FloatArray, share: float) -> float:
-    """About the value that ``share`` of the entries exceed; -inf when that is a large part of them."""
-    return -np.inf if share > 0.25 else _largest(sample, 1 + int(len(sample) * share))
+    """Return about the value that a ``share`` of the entries exceeds; -inf if the share is large."""
+    return -np.inf if share > 0.25 else largest(sample, 1 + int(len(sample) * share))
 
 
 @njit(cache=True)
 def _collect(w: FloatArray, rows: IntArray, row_is_channel: bool, best: FloatArray, floor: float) -> Edges:
-    """Each row's edges of at least ``floor`` (never -inf), at most its k best, best first.
+    """Return each row's edges of at least ``floor`` (never -inf), at most its k best, best first.
 
-    ``best`` (U,) is each client's largest entry: clients below the floor are passed over.
+    ``best`` (U,) is each client's largest entry: clients below the floor are skipped.
     """
     k = len(rows)
     clients, channels = w.shape
@@ -133,36 +135,33 @@ def _collect(w: FloatArray, rows: IntArray, row_is_channel: bool, best: FloatArr
         row_at[rows[r]] = r
     lowest = max(floor, -np.finfo(np.float64).max)
     capacity = w.size if floor == -np.inf else 4096
-    found_row, found_column, found_value = (
-        np.empty(capacity, np.int32),
-        np.empty(capacity, np.int32),
-        np.empty(capacity),
-    )
-    found = 0
+    edge_row, edge_column = np.empty(capacity, np.int32), np.empty(capacity, np.int32)
+    edge_value = np.empty(capacity)
+    count = 0
     start = np.zeros(k + 1, np.int64)
     for i in range(clients):
         if best[i] < lowest:
             continue
-        if found + channels > capacity:
+        if count + channels > capacity:
             capacity = 2 * capacity + channels
-            found_row, found_column = _grown(found_row, capacity), _grown(found_column, capacity)
-            found_value = _grown(found_value, capacity)
+            edge_row, edge_column = _grown(edge_row, capacity), _grown(edge_column, capacity)
+            edge_value = _grown(edge_value, capacity)
         for j in range(channels):
             if w[i, j] >= lowest:
                 r = row_at[j if row_is_channel else i]
                 start[r + 1] += 1
-                found_row[found], found_column[found], found_value[found] = r, i if row_is_channel else j, w[i, j]
-                found += 1
+                edge_row[count], edge_column[count], edge_value[count] = r, i if row_is_channel else j, w[i, j]
+                count += 1
     for r in range(k):
         start[r + 1] += start[r]
     stop = start[:-1].copy()
-    column, value = np.empty(found, np.int64), np.empty(found)
-    for f in range(found):
-        e = stop[found_row[f]]
-        column[e], value[e] = found_column[f], found_value[f]
-        stop[found_row[f]] += 1
+    column, value = np.empty(count, np.int64), np.empty(count)
+    for f in range(count):
+        e = stop[edge_row[f]]
+        column[e], value[e] = edge_column[f], edge_value[f]
+        stop[edge_row[f]] += 1
     for r in range(k):
-        stop[r] = start[r] + _sort_best(column[start[r] : stop[r]], value[start[r] : stop[r]], k)
+        stop[r] = start[r] + sort_best(column[start[r] : stop[r]], value[start[r] : stop[r]], k)
     return Edges(start[:-1], stop, column, value)
 
 
@@ -174,70 +173,12 @@ def _grown(array: FloatArray, capacity: int) -> FloatArray:
 
 
 @njit(cache=True)
-def _sort_best(column: IntArray, value: FloatArray, k: int) -> int:
-    """Bring the k largest values to the front, largest first, with their columns; returns how many there are.
-
-    A quicksort that does not follow the parts behind position k.
-    """
-    pending = np.empty((64, 2), np.int64)
-    pending[0] = 0, len(value) - 1
-    depth = 1
-    while depth > 0:
-        depth -= 1
-        low, high = pending[depth]
-        while high - low > 16:
-            pivot = _median(value[low], value[(low + high) // 2], value[high])
-            i, j = low, high
-            while i <= j:
-                while value[i] > pivot:
-                    i += 1
-                while value[j] < pivot:
-                    j -= 1
-                if i <= j:
-                    value[i], value[j] = value[j], value[i]
-                    column[i], column[j] = column[j], column[i]
-                    i += 1
-                    j -= 1
-            if i < k and j - low > high - i:  # the longer part waits, so that the stack stays short
-                pending[depth] = low, j
-                depth += 1
-                low = i
-            elif i < k:
-                pending[depth] = i, high
-                depth += 1
-                high = j
-            else:
-                high = j
-        for e in range(low + 1, high + 1):
-            c, v = column[e], value[e]
-            f = e
-            while f > low and value[f - 1] < v:
-                column[f], value[f] = column[f - 1], value[f - 1]
-                f -= 1
-            column[f], value[f] = c, v
-    return min(len(value), k)
-
-
-@njit(cache=True)
-def _median(a: float, b: float, c: float) -> float:
-    return max(min(a, b), min(max(a, b), c))
-
-
-@njit(cache=True)
-def _largest(values: FloatArray, rank: int) -> float:
-    """The ``rank``-th largest value, rank from 1."""
-    copy = values.copy()
-    _sort_best(np.empty(len(copy), np.int64), copy, rank)
-    return copy[rank - 1]
-
-
-@njit(cache=True)
 def _saturate(edges: Edges, row_of: IntArray, root: int, threshold: float) -> tuple[int, float]:
     """Match rows ``root``, root + 1, ... along edges of at least ``threshold``, lowering it only when forced.
 
-    A row that cannot be reached has a set of rows with too few columns above the threshold; the best edge out of
-    that set is then an upper bound on the bottleneck, so the final threshold is the bottleneck itself.
-    Returns the first row that no edge list can serve (or the number of rows), and the threshold.
+    If a row cannot be matched, the rows reached from it have too few columns above the threshold. The best edge that
+    leaves this set is an upper bound of the bottleneck, so that the final threshold is the bottleneck itself.
+    Return the first row that no edge list can match (or the number of rows), and the threshold.
     """
     k = len(edges.start)
     seen = np.full(len(row_of), -1, np.int64)
@@ -251,18 +192,18 @@ def _saturate(edges: Edges, row_of: IntArray, root: int, threshold: float) -> tu
     while root < k:
         tree[0] = root
         cursor[0] = edges.start[root]
-        size, head, found = 1, 0, -1
-        while found < 0:
-            while head < size and found < 0:
+        size, head, free = 1, 0, -1
+        while free < 0:
+            while head < size and free < 0:
                 r = tree[head]
                 e = cursor[head]
-                while e < edges.stop[r] and edges.value[e] >= threshold and found < 0:
+                while e < edges.stop[r] and edges.value[e] >= threshold and free < 0:
                     c = edges.column[e]
                     if seen[c] != root:
                         seen[c] = root
                         came_from[c] = r
                         if row_of[c] < 0:
-                            found = c
+                            free = c
                         else:
                             tree[size] = row_of[c]
                             cursor[size] = edges.start[row_of[c]]
@@ -270,7 +211,7 @@ def _saturate(edges: Edges, row_of: IntArray, root: int, threshold: float) -> tu
                     e += 1
                 cursor[head] = e
                 head += 1
-            if found < 0:
+            if free < 0:
                 best = -np.inf
                 for position in range(size):
                     r = tree[position]
@@ -282,29 +223,29 @@ def _saturate(edges: Edges, row_of: IntArray, root: int, threshold: float) -> tu
                     return root, threshold
                 threshold = min(threshold, best)
                 head = 0
-        while found >= 0:
-            r = came_from[found]
-            row_of[found] = r
-            found, column_of[r] = column_of[r], found
+        while free >= 0:
+            r = came_from[free]
+            row_of[free] = r
+            free, column_of[r] = column_of[r], free
         root += 1
     return root, threshold
 
 
 @njit(cache=True)
 def _largest_threshold(edges: Edges, columns: int) -> float:
-    """The bottleneck when forbidden edges keep some rows unmatched: bisection over the edge values."""
+    """Return the bottleneck if forbidden edges leave rows unmatched, by bisection over the edge values."""
     values = np.empty(np.sum(edges.stop - edges.start))
     filled = 0
     for r in range(len(edges.start)):
         for e in range(edges.start[r], edges.stop[r]):
             values[filled] = edges.value[e]
             filled += 1
-    _sort_best(np.empty(filled, np.int64), values, filled)
-    most = _cardinality(edges, columns, -np.inf)
+    sort_best(np.empty(filled, np.int64), values, filled)
+    cardinality = _cardinality(edges, columns, -np.inf)
     first, last = 0, filled - 1  # largest value first
     while first < last:
         middle = (first + last) // 2
-        if _cardinality(edges, columns, values[middle]) == most:
+        if _cardinality(edges, columns, values[middle]) == cardinality:
             last = middle
         else:
             first = middle + 1
@@ -313,7 +254,7 @@ def _largest_threshold(edges: Edges, columns: int) -> float:
 
 @njit(cache=True)
 def _cardinality(edges: Edges, columns: int, threshold: float) -> int:
-    """The size of a maximum matching along edges of at least ``threshold``."""
+    """Return the size of a maximum matching along edges of at least ``threshold``."""
     row_of = np.full(columns, -1, np.int64)
     stop = edges.stop.copy()
     for r in range(len(stop)):

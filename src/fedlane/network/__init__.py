@@ -1,4 +1,4 @@
-"""The network plane: who can reach whom, and how long it takes."""
+"""The network plane: the delay of every client on every channel."""
 
 from fedlane.network.channel import Radio, path_gain_db, rate_bps
 from fedlane.network.compute import Compute

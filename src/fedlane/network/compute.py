@@ -1,4 +1,4 @@
-"""How long local training takes (paper, Section II-B; reading 5)."""
+"""The duration of local training (paper, Section II-B; reading 5 in docs/reading-the-paper.md)."""
 
 from dataclasses import dataclass
 
@@ -9,14 +9,24 @@ from fedlane.records import FloatArray
 
 @dataclass(frozen=True)
 class Compute:
-    """Each client's work per round and the range its CPU frequency is drawn from."""
+    """Each client's work in a round, and the range of its processor frequency.
+
+    Attributes:
+        cycles: (R, U) processor cycles in a round, tau |D_i| Phi_i.
+        frequency_low_hz: (U,) lowest frequency in Hz.
+        frequency_high_hz: (U,) highest frequency in Hz.
+
+    Examples:
+        >>> import numpy as np
+        >>> sizes = np.array([[6000.0, 3000.0]])
+        >>> compute = Compute.of(sizes, np.array([3.0, 2.0]), 5, (10e3, 10e3), (30e3, 100e3))
+        >>> compute.time_s(np.zeros((1, 2)))  # both at their lowest frequency
+        array([[4.5, 1. ]])
+    """
 
     cycles: FloatArray
-    """(R, U): tau |D_i| Phi_i."""
     frequency_low_hz: FloatArray
-    """(U,)"""
     frequency_high_hz: FloatArray
-    """(U,)"""
 
     @classmethod
     def of(
@@ -27,7 +37,19 @@ class Compute:
         frequency_low_hz: tuple[float, float],
         frequency_high_hz: tuple[float, float],
     ) -> "Compute":
-        """From data sizes (R, U), Phi_i (U,), tau and both ends of the frequency, each (offset, slope) in i from 1."""
+        """Return the work of clients with given data sizes.
+
+        Args:
+            sizes: (R, U) training samples of each client, |D_i|.
+            cycles_per_sample: (U,) processor cycles per sample, Phi_i.
+            local_iterations: tau.
+            frequency_low_hz: (offset, slope) in Hz: client i, counted from 1, has offset + slope i as its lowest
+                frequency.
+            frequency_high_hz: (offset, slope) of the highest frequency in Hz.
+
+        Returns:
+            The work of all clients.
+        """
         number = np.arange(1, sizes.shape[-1] + 1)
         return cls(
             cycles=local_iterations * sizes * cycles_per_sample,
@@ -37,12 +59,27 @@ class Compute:
 
     @classmethod
     def fixed(cls, seconds: FloatArray) -> "Compute":
-        """The same time every round, from measured seconds (R, U)."""
-        one = np.ones(seconds.shape[-1])
-        return cls(cycles=seconds, frequency_low_hz=one, frequency_high_hz=one)
+        """Return work that takes the same time in every round.
+
+        Args:
+            seconds: (R, U) measured duration in seconds.
+
+        Returns:
+            The work of all clients.
+        """
+        unit_hz = np.ones(seconds.shape[-1])
+        return cls(cycles=seconds, frequency_low_hz=unit_hz, frequency_high_hz=unit_hz)
 
     def time_s(self, uniform: FloatArray, replica: int | None = None) -> FloatArray:
-        """tau |D_i| Phi_i / f_i, f_i uniform over its range; from uniform numbers (R, U), or (..., U) of a replica."""
+        """Return the duration tau |D_i| Phi_i / f_i, with f_i uniform over its range.
+
+        Args:
+            uniform: Uniform numbers in [0, 1), (R, U), or (..., U) for one replica.
+            replica: That replica; None for all.
+
+        Returns:
+            Seconds, in the shape of ``uniform``.
+        """
         spread = self.frequency_high_hz - self.frequency_low_hz
         cycles = self.cycles if replica is None else self.cycles[replica]
         return cycles / (self.frequency_low_hz + spread * uniform)

@@ -1,4 +1,4 @@
-"""Links of known rates, as a testbed has them: payload over rate, a floor that the software adds, and computing."""
+"""Links of given rates, as in a testbed: the payload over the rate, a floor that the software adds, and computing."""
 
 from collections.abc import Iterator, Sequence
 
@@ -11,7 +11,27 @@ from fedlane.rng import generator
 
 
 class FixedLinks(Network):
-    """Every pair's rate is given; what varies is the floor, uniform over its range, and the time to compute."""
+    """A network with given rates. Only the floor, uniform over its range, and the computing time are random.
+
+    Args:
+        seeds: R seeds, one per replica.
+        rates_bps: (K, U, N) rates in bits per second, the same up and down; round t uses row t mod K.
+        payload_bits: Size of a transmitted model in bits.
+        floor_s: Range of the time that the software adds to a client's round, in seconds.
+        compute: Duration of local training.
+        deadline_s: The deadline of a round in seconds.
+
+    Attributes:
+        one_way_s: (K, U, N) payload over rate in seconds.
+
+    Examples:
+        >>> import numpy as np
+        >>> rates_bps = np.array([[[1e6, 4e6], [2e6, 8e6]]])  # two clients on two channels, the same in every round
+        >>> compute = Compute.fixed(np.full((1, 2), 0.5))
+        >>> links = FixedLinks([0], rates_bps, 8e6, (2.0, 2.0), compute, deadline_s=20.0)
+        >>> links.delays(0, np.array([[1, 0]])).total_s
+        array([[ 6.5, 10.5]])
+    """
 
     def __init__(
         self,
@@ -22,27 +42,36 @@ class FixedLinks(Network):
         compute: Compute,
         deadline_s: float,
     ) -> None:
-        """``rates_bps`` (K, U, N), up and down alike: round t has the rates of row t mod K."""
         super().__init__(seeds, rates_bps.shape[1], rates_bps.shape[2], deadline_s)
         self.compute = compute
         self.floor_s = floor_s
         self.one_way_s: FloatArray = payload_bits / rates_bps
-        """(K, U, N): payload over rate, in either direction."""
 
     def delays(self, round: int, assignment: IntArray) -> Delays:
-        """The floor counts half as download and half as upload: what a server measures cannot tell them apart."""
+        """Return the delays of a round.
+
+        Half of the floor counts as download and half as upload, because a server cannot measure them separately.
+
+        Args:
+            round: The round's number, from 0.
+            assignment: (R, U) channel of each client, -1 for none.
+
+        Returns:
+            The three parts of each client's delay, (R, U), NaN where it has no channel.
+        """
         one_way_s = self.one_way_s[round % len(self.one_way_s)]
-        moving_s = np.take_along_axis(one_way_s[None], np.maximum(assignment, 0)[..., None], axis=2)[..., 0]
-        floor_s, compute_s = self._weather(round)
-        way_s = moving_s + floor_s / 2.0
-        return Delays(*(np.where(assignment >= 0, part, np.nan) for part in (way_s, compute_s, way_s)))
+        transfer_s = np.take_along_axis(one_way_s[None], np.maximum(assignment, 0)[..., None], axis=2)[..., 0]
+        floor_s, compute_s = self._random_parts(round)
+        part_s = transfer_s + floor_s / 2.0
+        return Delays(*(np.where(assignment >= 0, part, np.nan) for part in (part_s, compute_s, part_s)))
 
     def channel_state(self, round: int) -> FloatArray:
-        floor_s, compute_s = self._weather(round)
+        """Return the total delay of every pair in a round, (R, U, N) in seconds."""
+        floor_s, compute_s = self._random_parts(round)
         return 2.0 * self.one_way_s[round % len(self.one_way_s)] + (floor_s + compute_s)[..., None]
 
-    def _weather(self, round: int) -> tuple[FloatArray, FloatArray]:
-        """A round's floors and computing times, each (R, U)."""
+    def _random_parts(self, round: int) -> tuple[FloatArray, FloatArray]:
+        """Return a round's floors and computing times, each (R, U)."""
         uniform = np.stack([generator(seed, "links", round).random((2, self.clients)) for seed in self.seeds], axis=1)
         return self._floor(uniform[0]), self.compute.time_s(uniform[1])
 

@@ -1,4 +1,4 @@
-"""What every network is to a run, whatever lies under it: delays round by round, and their true distributions."""
+"""The interface of every network: delays of each round, and their true distributions."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
@@ -8,10 +8,27 @@ import numpy as np
 from fedlane.records import DelayDistributions, Delays, FloatArray, IntArray
 
 _SAMPLE_BUDGET = 4e7
+"""Delays drawn per replica to estimate the distributions of all pairs."""
 
 
 class Network(ABC):
-    """Every replica's network."""
+    """The networks of all replicas.
+
+    `RadioNetwork` and `FixedLinks` implement it; `fedlane.simulation.setup.prepare` builds one from a scenario.
+
+    Args:
+        seeds: R seeds, one per replica.
+        clients: Number of clients, U.
+        channels: Number of channels, N.
+        deadline_s: The deadline of a round in seconds.
+
+    Examples:
+        >>> from fedlane import Scenario
+        >>> from fedlane.simulation.setup import prepare
+        >>> network = prepare(Scenario.load("quickstart"), seeds=[0, 1]).network
+        >>> network.channel_state(round=0).shape == (2, network.clients, network.channels)
+        True
+    """
 
     def __init__(self, seeds: Sequence[int], clients: int, channels: int, deadline_s: float) -> None:
         self.seeds = tuple(seeds)
@@ -20,18 +37,40 @@ class Network(ABC):
 
     @abstractmethod
     def delays(self, round: int, assignment: IntArray) -> Delays:
-        """Round ``round``'s delays of each client on its channel; ``assignment`` (R, U)."""
+        """Return the delays of a round.
+
+        Args:
+            round: The round's number, from 0.
+            assignment: (R, U) channel of each client, -1 for none.
+
+        Returns:
+            The three parts of each client's delay, (R, U), NaN where it has no channel.
+        """
 
     @abstractmethod
     def channel_state(self, round: int) -> FloatArray:
-        """Round ``round``'s total delay of every pair, (R, U, N), for policies that are allowed to see it."""
+        """Return the total delay of every pair in a round, for policies that may see it.
+
+        Args:
+            round: The round's number, from 0.
+
+        Returns:
+            (R, U, N) delays in seconds.
+        """
 
     @abstractmethod
     def _sampled(self, replica: int, purpose: str, samples: int) -> Iterator[FloatArray]:
-        """``samples`` independent rounds of one replica's delays, in pieces (B, U, N)."""
+        """Yield one replica's total delays in ``samples`` independent rounds, in pieces (B, U, N)."""
 
     def distributions(self, cells: int) -> DelayDistributions:
-        """The true distribution of every pair, sampled: 10,000 draws a pair, fewer on very large networks."""
+        """Estimate the distribution of every pair's delay, from 10,000 draws per pair or fewer on very large networks.
+
+        Args:
+            cells: Number of cells G into which the time up to the deadline is divided.
+
+        Returns:
+            The distribution functions (R, U, N, G), and the probabilities of meeting the deadline (R, U, N).
+        """
         pairs = self.clients * self.channels
         samples = int(np.clip(_SAMPLE_BUDGET // pairs, 400, 10_000))
         shape = (len(self.seeds), self.clients, self.channels)
@@ -51,7 +90,14 @@ class Network(ABC):
         return DelayDistributions(cdf=cdf, success=success, standard_error=0.5 / samples**0.5)
 
     def success_probability(self, samples: int) -> FloatArray:
-        """P(delay <= deadline) of every pair, (R, U, N), to a standard error of at most 0.5 / sqrt(samples)."""
+        """Estimate the probability that a pair meets the deadline.
+
+        Args:
+            samples: Number of draws; the standard error is at most 0.5 / sqrt(samples).
+
+        Returns:
+            (R, U, N) probabilities.
+        """
         success = np.zeros((len(self.seeds), self.clients, self.channels))
         for r in range(len(self.seeds)):
             for delay_s in self._sampled(r, "success", samples):

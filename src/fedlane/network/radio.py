@@ -1,7 +1,7 @@
-"""The air interface as rounds go by: download, compute and upload time of every pair (paper, Section II-D).
+"""Radio links: download, compute and upload time of every pair in every round (paper, Section II-D).
 
-Rounds are drawn in blocks. A block's numbers follow from (seed, purpose, block) alone and its length from the
-numbers of clients and channels alone, so a replica's weather never depends on what runs beside it.
+Rounds are drawn in blocks. A block's numbers depend only on the seed, the purpose and the block, and its length only on
+the numbers of clients and channels. So a replica's random draws depend on its own seed only.
 """
 
 from collections.abc import Iterator, Sequence
@@ -22,19 +22,44 @@ _BLOCK_ROUNDS = 64
 
 @dataclass(frozen=True)
 class _Draws:
-    """The raw randomness of B rounds of every replica."""
+    """The random numbers of B rounds of every replica."""
 
     down: FloatArray
     """(R, B, U, N): |N(0, 1)|, the downlink interference over its scale."""
     up: FloatArray
+    """(R, B, U, N): likewise of the uplink."""
     fading: FloatArray | None
-    """(R, B, U, N): unit-mean exponential power, the same up and down."""
+    """(R, B, U, N): exponential power with mean 1, the same up and down; None without fading."""
     frequency: FloatArray
-    """(R, B, U): uniform numbers."""
+    """(R, B, U): uniform numbers that select the processor frequency."""
 
 
 class RadioNetwork(Network):
-    """Every replica's network: static gains and scales, and the delays of each round."""
+    """A network of radio links: gains and interference scales are fixed, interference and fading vary by round.
+
+    Args:
+        seeds: R seeds, one per replica.
+        topology: Positions of clients and channels.
+        radio: Constants of the radio links.
+        compute: Duration of local training.
+        deadline_s: The deadline of a round in seconds.
+
+    Attributes:
+        snr_up: (R, U, N) average signal-to-noise ratio of every uplink.
+        scale_down: (R, U, N) interference scale of every downlink, relative to the noise power.
+        scale_up: (R, U, N) interference scale of every uplink, relative to the noise power.
+        block_rounds: Number of rounds that are drawn together.
+
+    Examples:
+        >>> import numpy as np
+        >>> from fedlane.network import Compute, Radio, place
+        >>> radio = Radio(15e3, 15e3, 23.0, 23.0, -107.0, 128.1, 37.6, 10.0, False, (-5.0, 10.0), 5000.0)
+        >>> compute = Compute.fixed(np.full((1, 3), 0.5))
+        >>> network = RadioNetwork([7], place([7], 3, 2, 2000.0), radio, compute, deadline_s=5.0)
+        >>> delays = network.delays(0, np.array([[1, -1, 0]]))  # client 1 has no channel
+        >>> np.isnan(delays.total_s)
+        array([[False,  True, False]])
+    """
 
     def __init__(
         self, seeds: Sequence[int], topology: Topology, radio: Radio, compute: Compute, deadline_s: float
@@ -51,7 +76,7 @@ class RadioNetwork(Network):
         self._draws: _Draws | None = None
 
     def delays(self, round: int, assignment: IntArray) -> Delays:
-        """Round ``round``'s delays of each client on its channel; ``assignment`` (R, U)."""
+        """Return the delays of a round, see `Network.delays`."""
         draws, k = self._block_of(round)
         assigned = assignment >= 0
         channel = np.maximum(assignment, 0)[..., None]
@@ -69,25 +94,25 @@ class RadioNetwork(Network):
         return Delays(*(np.where(assigned, part, np.nan) for part in (download_s, compute_s, upload_s)))
 
     def channel_state(self, round: int) -> FloatArray:
-        """Round ``round``'s total delay of every pair, (R, U, N), for policies that are allowed to see it."""
+        """Return the total delay of every pair in a round, see `Network.channel_state`."""
         draws, k = self._block_of(round)
-        one = _Draws(
+        draws_of_round = _Draws(
             draws.down[:, k : k + 1],
             draws.up[:, k : k + 1],
             None if draws.fading is None else draws.fading[:, k : k + 1],
             draws.frequency[:, k : k + 1],
         )
-        return np.stack([self._all_delays(one, r)[0] for r in range(len(self.seeds))])
+        return np.stack([self._all_delays(draws_of_round, r)[0] for r in range(len(self.seeds))])
 
     def _sampled(self, replica: int, purpose: str, samples: int) -> Iterator[FloatArray]:
-        """``samples`` independent rounds of one replica's delays, in pieces (B, U, N)."""
+        """Yield one replica's total delays in ``samples`` independent rounds, in pieces (B, U, N)."""
         rng = generator(self.seeds[replica], purpose)
         piece = max(1, 2**18 // (self.clients * self.channels))
         for start in range(0, samples, piece):
             yield self._all_delays(self._draw([rng], min(piece, samples - start)), replica, 0)
 
     def _all_delays(self, draws: _Draws, replica: int, row: int | None = None) -> FloatArray:
-        """Total delays (B, U, N) of one replica; ``row`` is its place in ``draws``."""
+        """Return one replica's total delays (B, U, N); ``row`` is its position in ``draws``."""
         row = replica if row is None else row
         snr_up = self.snr_up[replica] * (1.0 if draws.fading is None else draws.fading[row])
         download_s, upload_s = self._transmission_s(
@@ -97,18 +122,18 @@ class RadioNetwork(Network):
         return download_s + compute_s[..., None] + upload_s
 
     def _transmission_s(self, snr_up: FloatArray, down: FloatArray, up: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """Equation (5): payload over rate, down and up, from the uplink's snr and both interferences."""
+        """Return the payload over the rate, down and up, equation (5)."""
         radio = self.radio
         download_s = radio.payload_bits / rate_bps(radio.bandwidth_down_hz, snr_up * self._down_over_up, down)
         upload_s = radio.payload_bits / rate_bps(radio.bandwidth_up_hz, snr_up, up)
         return download_s, upload_s
 
     def _block_of(self, round: int) -> tuple[_Draws, int]:
-        block, within = divmod(round, self.block_rounds)
+        block, position = divmod(round, self.block_rounds)
         if self._draws is None or block != self._block:
             self._draws = self._draw([generator(seed, "network", block) for seed in self.seeds], self.block_rounds)
             self._block = block
-        return self._draws, within
+        return self._draws, position
 
     def _draw(self, generators: Sequence[np.random.Generator], rounds: int) -> _Draws:
         shape = (len(generators), rounds, self.clients, self.channels)

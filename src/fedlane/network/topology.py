@@ -1,4 +1,4 @@
-"""Where clients and access points lie (paper, Section VI; reading 1)."""
+"""Positions of clients and access points (paper, Section VI; reading 1 in docs/reading-the-paper.md)."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,15 +11,31 @@ from fedlane.rng import generator
 
 @dataclass(frozen=True)
 class Topology:
-    """Positions in the square; a channel is an access point with a place of its own."""
+    """Positions in the area. Each channel is served by one access point at a fixed position.
+
+    Attributes:
+        client_xy_m: (R, U, 2) positions of the clients in metres.
+        channel_xy_m: (R, N, 2) positions of the channels' access points in metres.
+
+    Examples:
+        >>> import numpy as np
+        >>> topology = Topology(np.zeros((1, 1, 2)), np.array([[[300.0, 400.0]]]))
+        >>> topology.distance_km(min_distance_m=10.0)
+        array([[[0.5]]])
+    """
 
     client_xy_m: FloatArray
-    """(R, U, 2)"""
     channel_xy_m: FloatArray
-    """(R, N, 2)"""
 
     def distance_km(self, min_distance_m: float) -> FloatArray:
-        """Client-channel distances (R, U, N), never below ``min_distance_m``."""
+        """Return the distance of every client from every channel.
+
+        Args:
+            min_distance_m: Smallest distance in metres; shorter ones are raised to it.
+
+        Returns:
+            (R, U, N) distances in km.
+        """
         dx = self.client_xy_m[:, :, None, 0] - self.channel_xy_m[:, None, :, 0]
         dy = self.client_xy_m[:, :, None, 1] - self.channel_xy_m[:, None, :, 1]
         distance_m = np.hypot(dx, dy, out=dx)
@@ -27,6 +43,16 @@ class Topology:
 
 
 def place(seeds: Sequence[int], clients: int, channels: int, area_m: float) -> Topology:
-    """Clients and channels uniformly in a square of side ``area_m``."""
+    """Place clients and channels uniformly in a square.
+
+    Args:
+        seeds: R seeds, one per replica.
+        clients: Number of clients, U.
+        channels: Number of channels, N.
+        area_m: Side of the square in metres.
+
+    Returns:
+        Their positions.
+    """
     points = np.stack([generator(seed, "positions").uniform(0.0, area_m, (clients + channels, 2)) for seed in seeds])
     return Topology(client_xy_m=points[:, :clients], channel_xy_m=points[:, clients:])

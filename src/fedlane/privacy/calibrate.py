@@ -11,7 +11,7 @@ import numpy as np
 from scipy.optimize import brentq
 
 from fedlane.cache import remembered
-from fedlane.privacy.accountant import SMALLEST_NOISE, account, check_steps, resolution
+from fedlane.privacy.composition import SMALLEST_NOISE, account, check_steps, resolution
 from fedlane.privacy.gaussian import gaussian_epsilon
 from fedlane.records import FloatArray, IntArray
 from fedlane.validate import InputError

@@ -7,15 +7,18 @@ Numbered readings are explained in docs/reading-the-paper.md.
 import math
 from abc import ABC, abstractmethod
 from dataclasses import replace
-from typing import ClassVar, TypeVar
+from typing import TYPE_CHECKING, ClassVar, TypeVar
 
 import numpy as np
 
-from fedlane.privacy.accountant import Terms, account, composed_epsilons, resolution
 from fedlane.privacy.calibrate import calibrate_clients
+from fedlane.privacy.composition import account, composed_epsilons, resolution
 from fedlane.privacy.paper import PaperLeakage, composed_gaussian, paper_noise
 from fedlane.records import FloatArray, IntArray, MechanismSpec
 from fedlane.validate import InputError
+
+if TYPE_CHECKING:
+    from fedlane.privacy.accountant import Terms
 
 FEW_KINDS = 4
 """A replica with more kinds of clients has its sample rates rounded to a grid, so that few kinds are computed."""
@@ -60,19 +63,19 @@ class Mechanism(ABC):
         """Return the spec whose terms are accounted for: ``spec``, or one with fewer kinds of clients."""
         return spec
 
-    def epsilon_after(self, terms: Terms, uploads: int) -> float:
+    def epsilon_after(self, terms: "Terms", uploads: int) -> float:
         """Return epsilon after ``uploads`` uploads (see `Spent.epsilon`); infinite without a guarantee."""
         return math.inf if uploads else 0.0
 
-    def epsilon_per_upload(self, terms: Terms) -> float:
+    def epsilon_per_upload(self, terms: "Terms") -> float:
         """Return the epsilon of a single upload, without the histogram release."""
         return self.epsilon_after(terms, 1)
 
-    def epsilon_composed(self, terms: Terms, uploads: int) -> float:
+    def epsilon_composed(self, terms: "Terms", uploads: int) -> float:
         """Return the epsilon of Gaussian rounds, tightly composed (see `Spent.epsilon_composed`)."""
         return 0.0
 
-    def epsilons(self, terms: Terms, counts: IntArray) -> FloatArray:
+    def epsilons(self, terms: "Terms", counts: IntArray) -> FloatArray:
         """Return epsilon at increasing upload counts."""
         return np.array([self.epsilon_after(terms, int(count)) for count in counts])
 
@@ -127,23 +130,23 @@ class PaperMechanism(Mechanism):
                 rate[r] = GRID ** np.floor(np.log(rate[r]) / np.log(GRID) + 1e-9)
         return replace(spec, upload_noise=noise, sample_rate=np.minimum(rate, spec.sample_rate))
 
-    def epsilon_after(self, terms: Terms, uploads: int) -> float:
+    def epsilon_after(self, terms: "Terms", uploads: int) -> float:
         """Return a lower bound on what leaks."""
         return self._leakage(terms).epsilon(terms.delta, uploads)
 
-    def epsilon_per_upload(self, terms: Terms) -> float:
+    def epsilon_per_upload(self, terms: "Terms") -> float:
         """Return the claimed epsilon."""
         return terms.epsilon
 
-    def epsilon_composed(self, terms: Terms, uploads: int) -> float:
+    def epsilon_composed(self, terms: "Terms", uploads: int) -> float:
         """Return the epsilon of uploads that are each exactly (epsilon, delta)-DP Gaussian rounds."""
         return composed_gaussian(terms.epsilon, terms.delta, uploads) if uploads else 0.0
 
-    def epsilons(self, terms: Terms, counts: IntArray) -> FloatArray:
+    def epsilons(self, terms: "Terms", counts: IntArray) -> FloatArray:
         """Return lower bounds on what leaks."""
         return self._leakage(terms).epsilons(terms.delta, counts)
 
-    def _leakage(self, terms: Terms) -> PaperLeakage:
+    def _leakage(self, terms: "Terms") -> PaperLeakage:
         return PaperLeakage(terms.upload_noise, terms.sample_rate, terms.local_iterations)
 
 
@@ -167,21 +170,21 @@ class RigorousMechanism(Mechanism):
         noise: FloatArray = spec.step_noise * np.sqrt(spec.local_iterations) / spec.batch_size
         return noise
 
-    def epsilon_after(self, terms: Terms, uploads: int) -> float:
+    def epsilon_after(self, terms: "Terms", uploads: int) -> float:
         """Return a tight upper bound on what is spent."""
         return self._account(terms, uploads, terms.histogram_noise)
 
-    def epsilon_per_upload(self, terms: Terms) -> float:
+    def epsilon_per_upload(self, terms: "Terms") -> float:
         """Return a tight upper bound."""
         return self._account(terms, 1, 0.0)
 
-    def epsilons(self, terms: Terms, counts: IntArray) -> FloatArray:
+    def epsilons(self, terms: "Terms", counts: IntArray) -> FloatArray:
         """Return upper bounds on what is spent."""
         if terms.step_noise <= 0:
             return np.where(counts > 0, np.inf, 0.0)
         return super().epsilons(terms, counts) if terms.sample_rate >= 1 else composed_epsilons(terms, counts)
 
-    def _account(self, terms: Terms, uploads: int, histogram_noise: float) -> float:
+    def _account(self, terms: "Terms", uploads: int, histogram_noise: float) -> float:
         return account(
             terms.step_noise,
             terms.sample_rate,

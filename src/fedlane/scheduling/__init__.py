@@ -1,4 +1,4 @@
-"""The scheduling plane: who uses which channel this round."""
+"""The scheduling plane: which client uses which channel in a round."""
 
 from fedlane.matching import greedy_matching, max_min_matching, max_sum_matching
 from fedlane.scheduling.checks import PolicyError, check_policy

@@ -1,10 +1,10 @@
-"""The contract that every policy keeps, as one call: ``check_policy(MyPolicy())``.
+"""The contract of every policy, checked by one call: ``check_policy(MyPolicy())``.
 
 A policy that passes runs in the simulator, in a comparison and in a real federation.
 """
 
 import io
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 
@@ -16,40 +16,58 @@ _SIZES = ((5, 2), (3, 3), (2, 5), (1, 1), (4, 1), (1, 3))
 _SEEDS = (0, 7, 11)
 _ROUNDS = 25
 _CELLS = 32
+_CLIENTS_BEFORE, _CLIENTS_AFTER, _RESIZED_ROUND = 4, 7, 8
+"""With 2 channels, an axis of a state array that grows from 4 to 7 is an axis of clients."""
 
 
 class PolicyError(AssertionError):
-    """A policy breaks the contract; the message says which rule, where."""
+    """A policy breaks its contract; the message names the rule and where it was broken."""
 
 
 def check_policy(policy: Policy | SinglePolicy) -> None:
-    """Play small made-up networks and raise `PolicyError` on the first broken rule.
+    """Run a policy on small artificial networks and raise on the first broken rule.
 
-    Checked, on U > N, U = N, U < N, one client and one channel, with clients that become unavailable, all at the end:
-    the assignment is a matching of available clients; the state is arrays with a replica axis that survive a save; the
-    same seed gives the same rounds; a replica alone gives what it gives among others; `select` changes neither the
-    state nor what it is shown.
+    The networks have more clients than channels, as many, and fewer, one client, or one channel; clients become
+    unavailable, at the end all of them. The rules:
+
+    - The assignment is a matching of available clients.
+    - The state consists of arrays with a replica axis that can be saved and loaded.
+    - The same seed gives the same rounds.
+    - A replica gives the same rounds alone as among others.
+    - `select` changes neither the state nor the context.
+    - `resize` keeps what was learned about the remaining clients; new clients start as in `init`.
+
+    Args:
+        policy: The policy; a `SinglePolicy` is lifted first.
+
+    Raises:
+        PolicyError: A rule is broken.
+
+    Examples:
+        >>> from fedlane import check_policy, make_policy
+        >>> check_policy(make_policy("random"))
     """
     if isinstance(policy, SinglePolicy):
         policy = lift(policy)
-    strange = policy.requires - REQUIREMENTS
-    if strange:
-        raise PolicyError(f"requires {sorted(strange)}: known are {sorted(REQUIREMENTS)}")
+    undefined = policy.requires - REQUIREMENTS
+    if undefined:
+        raise PolicyError(f"requires {sorted(undefined)}, but only {sorted(REQUIREMENTS)} can be required")
     if not 0 <= policy.quota_slack < 1:
         raise PolicyError(f"quota_slack must be at least 0 and less than 1, got {policy.quota_slack}")
     for clients, channels in _SIZES:
-        together = list(_play(policy, clients, channels, _SEEDS))
-        if any(
-            not np.array_equal(a, b) for a, b in zip(together, _play(policy, clients, channels, _SEEDS), strict=True)
-        ):
-            raise PolicyError(f"{clients} clients, {channels} channels: the same seeds gave different rounds")
+        where = f"{clients} clients, {channels} channels"
+        together = _rounds(policy, clients, channels, _SEEDS)
+        again = _rounds(policy, clients, channels, _SEEDS)
+        if any(not np.array_equal(*pair) for pair in zip(together, again, strict=True)):
+            raise PolicyError(f"{where}: the same seeds gave different rounds")
         for r, seed in enumerate(_SEEDS):
-            for round, alone in enumerate(_play(policy, clients, channels, (seed,))):
+            for round, alone in enumerate(_rounds(policy, clients, channels, (seed,))):
                 if not np.array_equal(alone[0], together[round][r]):
                     raise PolicyError(
-                        f"{clients} clients, {channels} channels, round {round}: seed {seed} alone got "
-                        f"{alone[0].tolist()}, among others {together[round][r].tolist()}"
+                        f"{where}, round {round}: seed {seed} alone got {alone[0].tolist()}, "
+                        f"among others {together[round][r].tolist()}"
                     )
+    _check_resize(policy)
 
 
 def check_assignment(assignment: IntArray, available: BoolArray, channels: int, where: str) -> None:
@@ -73,16 +91,62 @@ def check_assignment(assignment: IntArray, available: BoolArray, channels: int, 
         raise PolicyError(f"{where}: channel {channel} was given to {used.max()} clients in replica {r}")
 
 
-def _play(policy: Policy, clients: int, channels: int, seeds: Sequence[int]) -> Iterator[IntArray]:
-    """The rounds of ``policy`` on a small made-up network, every rule of the contract checked on the way."""
-    deadline_s = 4.0
-    network = [_network(seed, clients, channels) for seed in seeds]
-    quotas = np.full((len(seeds), clients), min(1.0, 0.8 * channels / clients))
-    problem = Problem(clients, channels, _ROUNDS, deadline_s, quotas)
-    state = policy.init(problem)
+def _check_resize(policy: Policy) -> None:
+    """Add clients in the middle of a run, check the state before and after, and finish the run."""
+    old, new = _problem(_CLIENTS_BEFORE, 2, _SEEDS), _problem(_CLIENTS_AFTER, 2, _SEEDS)
+    where = f"resize from {old.clients} to {new.clients} clients"
+    first, fresh = policy.init(old), policy.init(new)
+    missing = sorted((policy.per_client or frozenset()) - set(fresh))
+    if missing:
+        raise PolicyError(f"per_client names {missing}, which are not in the state")
+    state = list(_play(policy, old, _SEEDS, policy.init(old), range(_RESIZED_ROUND)))[-1][1]
+    learned, same = _reloaded(state), policy.resize(_reloaded(state), old, old)
+    if set(same) != set(learned) or any(not np.array_equal(same[key], learned[key]) for key in learned):
+        raise PolicyError("resize changes the state although the problem stays the same")
+    resized = policy.resize(_reloaded(state), old, new)
+    if set(resized) != set(fresh):
+        raise PolicyError(f"{where}: the state must have the arrays {sorted(fresh)}, got {sorted(resized)}")
+    for key, array in fresh.items():
+        _check_resized(f"{where}: state['{key}']", first[key], array, learned[key], resized[key])
+    for _ in _play(policy, new, _SEEDS, resized, range(_RESIZED_ROUND, _ROUNDS)):
+        pass
+
+
+def _check_resized(where: str, first: np.ndarray, fresh: np.ndarray, learned: np.ndarray, resized: np.ndarray) -> None:
+    """Check one array: initial values under the old and the new problem, before and after `resize`."""
+    pairs = enumerate(zip(first.shape, fresh.shape, strict=True))
+    axes = [axis for axis, sizes in pairs if axis > 0 and sizes == (_CLIENTS_BEFORE, _CLIENTS_AFTER)]
+    if not axes:
+        return
+    if any(resized.shape[axis] != _CLIENTS_AFTER for axis in axes):
+        raise PolicyError(f"{where} must have {_CLIENTS_AFTER} clients, got shape {resized.shape}")
+    remaining = np.ix_(*(range(_CLIENTS_BEFORE if axis in axes else size) for axis, size in enumerate(fresh.shape)))
+    from_problem = not np.array_equal(first, fresh[remaining])
+    if not np.array_equal(resized[remaining], fresh[remaining] if from_problem else learned):
+        raise PolicyError(f"{where} lost what was learned about the remaining clients")
+    newcomers = range(_CLIENTS_BEFORE, _CLIENTS_AFTER)
+    if any(not np.array_equal(resized.take(newcomers, axis), fresh.take(newcomers, axis)) for axis in axes):
+        raise PolicyError(f"{where} of the new clients must be as in init")
+
+
+def _problem(clients: int, channels: int, seeds: Sequence[int]) -> Problem:
+    return Problem(clients, channels, _ROUNDS, 4.0, np.full((len(seeds), clients), min(1.0, 0.8 * channels / clients)))
+
+
+def _rounds(policy: Policy, clients: int, channels: int, seeds: Sequence[int]) -> list[IntArray]:
+    """Return the assignments of a whole run."""
+    problem = _problem(clients, channels, seeds)
+    return [assignment for assignment, _ in _play(policy, problem, seeds, policy.init(problem), range(_ROUNDS))]
+
+
+def _play(
+    policy: Policy, problem: Problem, seeds: Sequence[int], state: State, rounds: Iterable[int]
+) -> Iterator[tuple[IntArray, State]]:
+    """Yield each round's assignment and the state after it, on a small artificial network; check every round."""
+    network = [_network(seed, problem) for seed in seeds]
     streams = RoundStreams(seeds, "policy")
-    for round in range(_ROUNDS):
-        where = f"{clients} clients, {channels} channels, round {round}"
+    for round in rounds:
+        where = f"{problem.clients} clients, {problem.channels} channels, round {round}"
         _check_state(state, len(seeds), where)
         delay_s = np.stack(
             [
@@ -90,52 +154,52 @@ def _play(policy: Policy, clients: int, channels: int, seeds: Sequence[int]) -> 
                 for seed, scale in zip(seeds, network, strict=True)
             ]
         )
-        available = np.stack([_available(seed, clients, round) for seed in seeds])
-        context = _context(policy, round, available, delay_s, np.stack(network), deadline_s)
+        available = np.stack([_available(seed, problem.clients, round) for seed in seeds])
+        context = _context(policy, problem, round, available, delay_s, np.stack(network))
         before, shown = _bytes(state), available.copy()
         assignment = policy.select(state, context, streams.at(round))
-        check_assignment(assignment, shown, channels, where)
+        check_assignment(assignment, shown, problem.channels, where)
         if _bytes(state) != before or not np.array_equal(available, shown):
-            raise PolicyError(f"{where}: select changed the state or the context it was given")
-        feedback = _feedback(round, assignment, delay_s, deadline_s)
-        yield assignment.copy()
-        state = _reloaded(policy.update(state, feedback))
+            raise PolicyError(f"{where}: select changed the state or the context")
+        chosen = assignment.copy()
+        state = _reloaded(policy.update(state, _feedback(problem, round, assignment, delay_s)))
+        yield chosen, state
 
 
-def _network(seed: int, clients: int, channels: int) -> np.ndarray:
-    return generator(seed, "check").uniform(0.5, 4.0, (clients, channels))
+def _network(seed: int, problem: Problem) -> np.ndarray:
+    return generator(seed, "check").uniform(0.5, 4.0, (problem.clients, problem.channels))
 
 
 def _available(seed: int, clients: int, round: int) -> BoolArray:
-    """Everybody at first, then some, in the end nobody."""
+    """Return the available clients: at first all, then some, at the end none."""
     if round >= _ROUNDS - 2:
         return np.zeros(clients, np.bool_)
     return generator(seed, "available", round).random(clients) < (1.0 if round < 10 else 0.5)
 
 
 def _context(
-    policy: Policy, round: int, available: BoolArray, delay_s: np.ndarray, scale: np.ndarray, deadline_s: float
+    policy: Policy, problem: Problem, round: int, available: BoolArray, delay_s: np.ndarray, scale: np.ndarray
 ) -> Context:
-    """Everything that the policy requires, and nothing else."""
+    """Return a context with what the policy requires and no more."""
     needs = policy.requires
-    cells = (np.arange(_CELLS) + 0.5) * deadline_s / _CELLS
+    cells = (np.arange(_CELLS) + 0.5) * problem.deadline_s / _CELLS
     cdf = 1.0 - np.exp(-cells / scale[..., None])
-    truth = DelayDistributions(cdf, 1.0 - np.exp(-deadline_s / scale), 0.0)
+    truth = DelayDistributions(cdf, 1.0 - np.exp(-problem.deadline_s / scale), 0.0)
     return Context(
         round=round,
         available=available,
         losses=1.0 + delay_s.mean(axis=2) if "losses" in needs else None,
         channel_state=delay_s if "channel_state" in needs else None,
         distributions=truth if "distributions" in needs else None,
+        problem=problem,
     )
 
 
-def _feedback(round: int, assignment: IntArray, delay_s: np.ndarray, deadline_s: float) -> Feedback:
+def _feedback(problem: Problem, round: int, assignment: IntArray, delay_s: np.ndarray) -> Feedback:
     total = np.take_along_axis(delay_s, np.maximum(assignment, 0)[..., None], axis=2)[..., 0]
     third = np.where(assignment >= 0, total, np.nan) / 3
-    return Feedback(
-        round, assignment, Delays(third, third.copy(), third.copy()), (assignment >= 0) & (total <= deadline_s)
-    )
+    punctual = (assignment >= 0) & (total <= problem.deadline_s)
+    return Feedback(round, assignment, Delays(third, third.copy(), third.copy()), punctual, problem)
 
 
 def _check_state(state: State, replicas: int, where: str) -> None:
@@ -153,7 +217,7 @@ def _bytes(state: State) -> dict[str, bytes]:
 
 
 def _reloaded(state: State) -> State:
-    """The state after a save and a load: whatever does not survive that is not state."""
+    """Save and load the state, so that nothing outside its arrays survives."""
     buffer = io.BytesIO()
     np.savez(buffer, allow_pickle=False, **state)
     buffer.seek(0)

@@ -1,15 +1,17 @@
-"""What the base station has learned of each pair: counts, sample means, and the perturbed estimate (equation (11)).
+"""What the base station has learned about each client-channel pair: counts, sample means and their optimism bonus.
 
-Statistics are arrays of a policy's state: ``count``, ``reward`` (sums) and ``success`` (sums), each (R, U, N).
+Statistics are arrays of a policy's state: ``count``, ``reward`` (a sum) and ``success`` (a sum), each (R, U, N).
 """
 
 import numpy as np
 
 from fedlane.records import Feedback, FloatArray, IntArray, Problem, State
 
+STATISTICS = frozenset({"count", "reward", "success"})
+
 
 def empty_statistics(problem: Problem) -> dict[str, np.ndarray]:
-    """No pair tried yet."""
+    """Return the statistics before the first round."""
     shape = (problem.replicas, problem.clients, problem.channels)
     return {
         "count": np.zeros(shape, np.int32),
@@ -18,13 +20,16 @@ def empty_statistics(problem: Problem) -> dict[str, np.ndarray]:
     }
 
 
-def rewards(feedback: Feedback, deadline_s: FloatArray) -> FloatArray:
-    """r = max{1 - d / d_max, 0} of every client, (R, U); NaN where unassigned. deadline_s (R,)."""
-    return np.maximum(1.0 - feedback.delays.total_s / deadline_s[:, None], 0.0)
+def rewards(feedback: Feedback, deadline_s: FloatArray | float) -> FloatArray:
+    """Return every client's reward r = max{1 - d / d_max, 0}, (R, U); NaN where unassigned.
+
+    ``deadline_s`` is a number or (R,).
+    """
+    return np.maximum(1.0 - feedback.delays.total_s / np.asarray(deadline_s)[..., None], 0.0)
 
 
-def record(state: State, feedback: Feedback, deadline_s: FloatArray) -> tuple[IntArray, IntArray, IntArray]:
-    """Add a round to the statistics, in place; returns the assigned (replica, client, channel)."""
+def record(state: State, feedback: Feedback, deadline_s: FloatArray | float) -> tuple[IntArray, IntArray, IntArray]:
+    """Add a round to the statistics, in place; return the assigned (replica, client, channel)."""
     replica, client = np.nonzero(feedback.assignment >= 0)
     pair = replica, client, feedback.assignment[replica, client]
     state["count"][pair] += 1
@@ -34,10 +39,10 @@ def record(state: State, feedback: Feedback, deadline_s: FloatArray) -> tuple[In
 
 
 def bonus(count: IntArray, exploration: float) -> FloatArray:
-    """The optimism of equation (11) over V: x sqrt((U + 2) ln n_i / n_ij), n_i = sum_j n_ij; +inf where n_ij = 0.
+    """Return the optimism of equation (11) over V: x sqrt((U + 2) ln n_i / n_ij), n_i = sum_j n_ij; +inf at n_ij = 0.
 
-    log(n) uses max(n, 1) (reading 10); x = 1 is the paper's, but exceeds the reward's whole range for hundreds of
-    rounds (reading 11).
+    The logarithm is of max(n_i, 1) (reading 10). The paper has x = 1, with which the bonus exceeds the whole range of
+    the reward for hundreds of rounds (reading 11 in docs/reading-the-paper.md).
     """
     clients = count.shape[1]
     of_client = np.log(np.maximum(count.sum(axis=2), 1)) * (clients + 2)
@@ -50,6 +55,6 @@ def bonus(count: IntArray, exploration: float) -> FloatArray:
 
 
 def mean(total: FloatArray | IntArray, count: IntArray) -> FloatArray:
-    """Sample mean of each pair; 0 where it was never tried."""
+    """Return the sample mean of each pair; 0 where the pair was never tried."""
     result: FloatArray = total / np.maximum(count, 1)
     return result

@@ -1,4 +1,4 @@
-"""`genie`: `lane`'s rule with the true delay distributions. A yardstick: what there is to gain by knowing."""
+"""`genie`: the rule of `lane` with the true delay distributions. It shows how much there is to gain by learning."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -9,26 +9,26 @@ from fedlane.records import Context, Feedback, IntArray, Problem, State
 from fedlane.rng import RoundRng
 from fedlane.scheduling.lane import Lane
 from fedlane.scheduling.lane_kernels import search_batch
+from fedlane.scheduling.policy import problem_of
 from fedlane.scheduling.queues import updated_queues
 
 
 @dataclass(frozen=True)
 class Genie(Lane):
-    """`lane` that need not learn; ``exploration`` is accepted and has no effect."""
+    """`lane` without the need to learn; ``exploration`` is accepted and has no effect."""
 
     name: ClassVar[str] = "genie"
     summary: ClassVar[str] = "lane's rule with the true delay distributions (a yardstick)"
     requires: ClassVar[frozenset[str]] = frozenset({"distributions"})
+    per_client: ClassVar[frozenset[str]] = frozenset({"queue", "previous"})
 
     def init(self, problem: Problem) -> State:
-        replicas, clients = problem.quotas.shape
-        return {
-            "queue": np.zeros((replicas, clients)),
-            "quota": self.quotas(problem),
-            "previous": np.full((replicas, clients), -1, np.int64),
-        }
+        """Return empty queues and no previous matching."""
+        shape = problem.quotas.shape
+        return {"queue": np.zeros(shape), "previous": np.full(shape, -1, np.int64)}
 
     def select(self, state: State, context: Context, rng: RoundRng) -> IntArray:
+        """Search for the matching with the largest objective under the true distributions."""
         truth = context.distributions
         assert truth is not None, "a run supplies what a policy requires"
         replicas, clients, channels, cells = truth.cdf.shape
@@ -47,5 +47,6 @@ class Genie(Lane):
         return assignment
 
     def update(self, state: State, feedback: Feedback) -> State:
-        queue = updated_queues(state["queue"], state["quota"], feedback.punctual)
-        return {**state, "queue": queue, "previous": feedback.assignment}
+        """Update the queues."""
+        queue = updated_queues(state["queue"], self.quotas(problem_of(feedback)), feedback.punctual)
+        return {"queue": queue, "previous": feedback.assignment}

@@ -1,12 +1,12 @@
-"""`lane`, FedLane's own policy: a round costs its slowest member, so weigh matchings by the whole round's delay.
+"""`lane`, FedLane's own policy. A round lasts as long as its slowest client, so it weighs whole matchings.
 
-Each round it picks the matching that maximises
+In each round it selects the matching that maximises
 
     sum_i Q_i p_ij  -  V N E[max of the assigned delays] / d_max,
 
-the drift-plus-penalty rule with the paper's queues weighted by the chance p_ij that the assignment serves them
-(reading 12). Each pair's delay distribution is learned from its own history, minus an optimism bonus; a pair never
-tried is tried first. It packs slow clients together.
+the drift-plus-penalty rule with the paper's queues weighted by the probability p_ij that the assignment serves them
+(reading 12 in docs/reading-the-paper.md). Each pair's delay distribution is learned from its past delays, minus an
+optimism bonus; a pair that was never tried is tried first. The rule groups slow clients into the same rounds.
 """
 
 from dataclasses import dataclass
@@ -16,21 +16,22 @@ import numpy as np
 
 from fedlane.records import Context, Feedback, FloatArray, IntArray, Problem, State
 from fedlane.rng import RoundRng
-from fedlane.scheduling.estimates import bonus, empty_statistics, mean, record
+from fedlane.scheduling.estimates import STATISTICS, bonus, empty_statistics, mean, record
 from fedlane.scheduling.lane_kernels import search_batch
-from fedlane.scheduling.policy import Policy, check_trade_off
+from fedlane.scheduling.policy import Policy, check_trade_off, problem_of
 from fedlane.scheduling.queues import updated_queues
 
 CELLS = 32
-"""Cells over [0, d_max] in which a delay distribution is kept."""
+"""Number of equal cells of [0, d_max] that represent a delay distribution."""
 
 
 @dataclass(frozen=True)
 class Lane(Policy):
-    """Drift plus penalty on the expected slowest delay, with learned distributions."""
+    """Drift plus penalty on the expected delay of the slowest client, with learned distributions."""
 
     name: ClassVar[str] = "lane"
     summary: ClassVar[str] = "FedLane's own: queues against the expected slowest delay of the round (default)"
+    per_client: ClassVar[frozenset[str]] = STATISTICS | {"queue", "previous", "slot"}
 
     V: float = 5.0
     exploration: float = 0.03
@@ -40,20 +41,20 @@ class Lane(Policy):
         check_trade_off(self.V, self.exploration, self.quota_slack)
 
     def init(self, problem: Problem) -> State:
+        """Return empty statistics, queues and delay histories."""
         replicas, clients = problem.quotas.shape
         return {
             **empty_statistics(problem),
             "queue": np.zeros((replicas, clients)),
-            "quota": self.quotas(problem),
-            "deadline_s": np.full(replicas, problem.deadline_s),
             "previous": np.full((replicas, clients), -1, np.int64),
-            # Histories only of pairs that were tried: pair -> slot -> row of cells.
+            # Only pairs that were tried have a history: slot maps the pair to its row of cells.
             "slot": np.full((replicas, clients, problem.channels), -1, np.int32),
             "slots": np.zeros(replicas, np.int64),
             "history": np.zeros((replicas, min(64, clients * problem.channels), CELLS), np.float32),
         }
 
     def select(self, state: State, context: Context, rng: RoundRng) -> IntArray:
+        """Search for the matching with the largest objective; pairs never tried come first."""
         count = state["count"]
         optimism = bonus(count, self.exploration)
         chance = np.minimum(mean(state["success"], count) + optimism, 1.0)
@@ -75,26 +76,28 @@ class Lane(Policy):
         return assignment
 
     def update(self, state: State, feedback: Feedback) -> State:
-        pair = record(state, feedback, state["deadline_s"])
+        """Add the measured delays to the statistics and histories, and update the queues."""
+        problem = problem_of(feedback)
+        pair = record(state, feedback, problem.deadline_s)
         state = _with_slots(state, pair)
         replica, client, _ = pair
-        delay = (feedback.delays.total_s / state["deadline_s"][:, None])[replica, client]
+        delay = feedback.delays.total_s[replica, client] / problem.deadline_s
         rows = replica, state["slot"][pair]
         state["history"][rows] += cell_cdf(delay)
         return {
             **state,
-            "queue": updated_queues(state["queue"], state["quota"], feedback.punctual),
+            "queue": updated_queues(state["queue"], self.quotas(problem), feedback.punctual),
             "previous": feedback.assignment,
         }
 
 
 def cell_cdf(delay: FloatArray) -> FloatArray:
-    """The step function 1{delay <= x} averaged over each cell, (..., CELLS); delay in units of the deadline."""
+    """Return the mean of the step function 1{delay <= x} over each cell, (..., CELLS); delay in units of d_max."""
     return np.clip(np.arange(1, CELLS + 1) - delay[..., None] * CELLS, 0.0, 1.0)
 
 
 def _with_slots(state: State, pair: tuple[IntArray, IntArray, IntArray]) -> State:
-    """Give every pair just tried for the first time a row of its own; the table doubles when it is full."""
+    """Give every pair that was tried for the first time a row of the history, which doubles when it is full."""
     fresh = state["slot"][pair] < 0
     replica, client, channel = (index[fresh] for index in pair)
     if len(replica) == 0:

@@ -1,10 +1,10 @@
-"""The compiled heart of `lane`: local search for the matching that maximises
+"""The compiled search of `lane`: a local search for the matching that maximises
 
     sum_i Q_i p_ij  -  V N E[max of the assigned delays] / d_max.
 
-A delay distribution is a row of G cells over [0, d_max]: the mean CDF of each cell. The maximum of independent delays
-has the product of their CDFs, so E[max] / d_max = 1 - mean_g prod F(g), and putting client i on channel j is worth
-Q_i p_ij + (V N / G) sum_g P(g) F_ij(g), P the product of the others: a dot product.
+A delay distribution is a row of G cells over [0, d_max], each the mean of the CDF over the cell. The CDF of the maximum
+of independent delays is the product of their CDFs, so E[max] / d_max = 1 - mean_g prod F(g). Putting client i on
+channel j is worth Q_i p_ij + (V N / G) sum_g P(g) F_ij(g), where P is the product over the other channels.
 """
 
 import numpy as np
@@ -13,23 +13,23 @@ from numba import njit
 from fedlane.matching.bottleneck import solve
 from fedlane.records import BoolArray, FloatArray, IntArray
 
-_NONE = 1e-3  # a CDF value below this counts as 0, so that products can be divided again
+_ZERO = 1e-3  # a smaller CDF value counts as 0, so that products can be divided again
 _SWEEPS = 30
 
 
 @njit(cache=True)
 def search_batch(
-    weight: FloatArray,  # (R, U, N): Q_i p_ij, with a large addition where the pair must come first
+    weight: FloatArray,  # (R, U, N): Q_i p_ij, plus a large number where the pair must come first
     reward: FloatArray,  # (R, U, N): an upper bound on the mean of F_ij
-    shift: FloatArray,  # (R, U, N): optimism, in cells; +inf for a pair never tried
-    count: IntArray,  # (R, U, N): samples behind the pair's row
-    slot: IntArray,  # (R, U, N): the pair's row in `rows`
-    rows: FloatArray,  # (R, S, G): sums of cell CDFs over samples
+    shift: FloatArray,  # (R, U, N): optimism bonus in cells; +inf for a pair that was never tried
+    count: IntArray,  # (R, U, N): number of samples in the pair's row
+    slot: IntArray,  # (R, U, N): index of the pair's row in `rows`
+    rows: FloatArray,  # (R, S, G): cell CDFs summed over samples
     available: BoolArray,  # (R, U)
-    previous: IntArray,  # (R, U): last round's matching, a second start
+    previous: IntArray,  # (R, U): the previous round's matching, a second starting point
     trade_off: float,
 ) -> IntArray:
-    """The best matching found for each replica, (R, U)."""
+    """Return the best matching of the search for each replica, (R, U)."""
     replicas, clients, _ = weight.shape
     result = np.full((replicas, clients), -1, np.int64)
     for r in range(replicas):
@@ -76,7 +76,7 @@ def _by_channel(assignment: IntArray, channels: int) -> IntArray:
 
 @njit(cache=True)
 def _climb(client_at, weight, reward, shift, count, slot, rows, available, price):  # type: ignore[no-untyped-def]
-    """Improve ``client_at`` (N,) in place by replacements and swaps until none helps; returns the objective."""
+    """Improve ``client_at`` (N,) in place by replacements and swaps until none helps; return the objective."""
     channels, cells = weight.shape[1], rows.shape[1]
     per_cell = price / cells
     cdf = np.ones((channels, cells))
@@ -115,10 +115,10 @@ def _climb(client_at, weight, reward, shift, count, slot, rows, available, price
                     gain += weight[b, j] - weight[b, k]
                     _row(b, j, shift, count, slot, rows, first)
                 for g in range(cells):
-                    here, there = cdf[j, g], cdf[k, g]
-                    if zeros[g] - (here == 0.0) - (there == 0.0) == 0:
-                        rest = product[g] / (here if here > 0.0 else 1.0) / (there if there > 0.0 else 1.0)
-                        gain += per_cell * rest * (first[g] * second[g] - here * there)
+                    at_j, at_k = cdf[j, g], cdf[k, g]
+                    if zeros[g] - (at_j == 0.0) - (at_k == 0.0) == 0:
+                        rest = product[g] / (at_j if at_j > 0.0 else 1.0) / (at_k if at_k > 0.0 else 1.0)
+                        gain += per_cell * rest * (first[g] * second[g] - at_j * at_k)
                 if gain > 1e-9 * (1.0 + price):
                     client_at[j], client_at[k] = b, a
                     cdf[j], cdf[k] = first, second
@@ -137,7 +137,7 @@ def _climb(client_at, weight, reward, shift, count, slot, rows, available, price
 
 @njit(cache=True)
 def _best_client(current, j, idle, others, weight, reward, shift, count, slot, rows, per_cell):  # type: ignore[no-untyped-def]
-    """The client, the current one or an idle one, that is worth most on channel j beside the others."""
+    """Return the client that is worth most on channel j given the other channels: the current one or an idle one."""
     cells = len(others)
     ceiling = per_cell * others.sum()
     best = current
@@ -151,9 +151,9 @@ def _best_client(current, j, idle, others, weight, reward, shift, count, slot, r
     return best
 
 
-@njit(cache=True, fastmath={"reassoc", "contract"})  # a sum in any order, so that it may use vector instructions
+@njit(cache=True, fastmath={"reassoc", "contract"})  # the sum may be reordered, for vector instructions
 def _overlap(i, j, others, shift, count, slot, rows):  # type: ignore[no-untyped-def]
-    """sum_g P(g) F_ij(g)."""
+    """Return sum_g P(g) F_ij(g)."""
     cells = len(others)
     total = 0.0
     whole = cells if shift[i, j] >= cells else int(shift[i, j])
@@ -170,7 +170,10 @@ def _overlap(i, j, others, shift, count, slot, rows):  # type: ignore[no-untyped
 
 @njit(cache=True)
 def _row(i, j, shift, count, slot, rows, out):  # type: ignore[no-untyped-def]
-    """F_ij as cells: the pair's empirical CDF moved down by its optimism; a late upload counts as at the deadline."""
+    """Write the cells of F_ij: the empirical CDF shifted to shorter delays by the optimism bonus.
+
+    A late upload counts as one at the deadline.
+    """
     cells = len(out)
     whole = cells if shift[i, j] >= cells else int(shift[i, j])
     out[cells - whole :] = 1.0
@@ -179,13 +182,13 @@ def _row(i, j, shift, count, slot, rows, out):  # type: ignore[no-untyped-def]
         for g in range(cells - whole):
             after = row[g + whole + 1] * scale if g + whole + 1 < cells else 1.0
             out[g] = (1.0 - part) * row[g + whole] * scale + part * after
-            if out[g] < _NONE:
+            if out[g] < _ZERO:
                 out[g] = 0.0
 
 
 @njit(cache=True)
 def _multiply(cdf, product, zeros):  # type: ignore[no-untyped-def]
-    """Per cell: the product of the non-zero CDFs, and how many are zero."""
+    """Write the product of the non-zero CDFs and the number of zero CDFs of each cell."""
     product[:] = 1.0
     zeros[:] = 0
     for j in range(len(cdf)):
@@ -198,7 +201,7 @@ def _multiply(cdf, product, zeros):  # type: ignore[no-untyped-def]
 
 @njit(cache=True)
 def _without(product, zeros, row, out):  # type: ignore[no-untyped-def]
-    """Per cell: the product of all CDFs but ``row``."""
+    """Write the product of all CDFs except ``row`` for each cell."""
     for g in range(len(out)):
         if row[g] == 0.0:
             out[g] = product[g] if zeros[g] == 1 else 0.0

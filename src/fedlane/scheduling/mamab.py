@@ -1,4 +1,7 @@
-"""The paper's policies: Algorithm 1 with optimal matching (OM) or greedy matching with a better alternative (GMBA)."""
+"""The paper's policies: Algorithm 1 with optimal matching (OM) or with greedy matching (GMBA, Algorithm 2).
+
+Readings are those of docs/reading-the-paper.md.
+"""
 
 from abc import abstractmethod
 from dataclasses import dataclass
@@ -9,8 +12,8 @@ import numpy as np
 from fedlane.matching import greedy_matching, max_min_matching, random_matching
 from fedlane.records import BoolArray, Context, Feedback, FloatArray, IntArray, Problem, State
 from fedlane.rng import RoundRng
-from fedlane.scheduling.estimates import bonus, empty_statistics, mean, record
-from fedlane.scheduling.policy import Policy, check_trade_off
+from fedlane.scheduling.estimates import STATISTICS, bonus, empty_statistics, mean, record
+from fedlane.scheduling.policy import Policy, check_trade_off, problem_of
 from fedlane.scheduling.queues import updated_queues
 from fedlane.validate import InputError, positive
 
@@ -18,6 +21,8 @@ from fedlane.validate import InputError, positive
 @dataclass(frozen=True)
 class _Mamab(Policy):
     """Algorithm 1: a random matching with probability exp(-t / T0), else a matching on the perturbed estimate."""
+
+    per_client: ClassVar[frozenset[str]] = STATISTICS | {"queue", "previous"}
 
     V: float = 100.0
     exploration: float = 0.1
@@ -32,21 +37,21 @@ class _Mamab(Policy):
             raise InputError(f"queue_weight must be 'additive' or 'success', got '{self.queue_weight}'")
 
     def init(self, problem: Problem) -> State:
-        replicas, clients = problem.quotas.shape
+        """Return empty statistics and queues, and no previous matching."""
+        shape = problem.quotas.shape
         return {
             **empty_statistics(problem),
-            "queue": np.zeros((replicas, clients)),
-            "quota": self.quotas(problem),
-            "deadline_s": np.full(replicas, problem.deadline_s),
-            "previous": np.full((replicas, clients), -1, np.int64),
+            "queue": np.zeros(shape),
+            "previous": np.full(shape, -1, np.int64),
         }
 
     def select(self, state: State, context: Context, rng: RoundRng) -> IntArray:
+        """Return a random matching or one on the estimate, as the round's random number decides."""
         clients, channels = state["count"].shape[1:]
         keys = rng.uniform(1 + 2 * clients + channels)
         kappa, client_keys, order_keys, channel_keys = np.split(keys, np.cumsum([1, clients, clients]), axis=1)
         assignment = random_matching(context.available, client_keys, channel_keys)
-        # The matching drawn at the end of round t - 1 serves round t; the first round is random for sure (reading 13).
+        # The matching drawn at the end of round t - 1 serves round t; the first round is always random (reading 13).
         explore = 1.0 if context.round == 0 else np.exp(-(context.round - 1) / self.T0)
         exploit = kappa[:, 0] < 1.0 - explore
         if exploit.any():
@@ -58,10 +63,10 @@ class _Mamab(Policy):
         return assignment
 
     def estimate(self, state: State) -> FloatArray:
-        """Equation (11): e_ij = Q_i + V (mean reward + bonus); +inf for a pair never tried.
+        """Return e_ij = Q_i + V (mean reward + bonus), equation (11), (R, U, N); +inf for a pair that was never tried.
 
-        ``success`` weighs the queue by the chance that the assignment serves it, Q_i p_ij + V (...), with the
-        optimistic p_ij and index clipped at 1, which neither can exceed (reading 12).
+        With ``queue_weight="success"`` the queue is weighted by the probability that the assignment serves it,
+        Q_i p_ij + V (...); p_ij is optimistic, and both p_ij and the index are clipped at 1 (reading 12).
         """
         count = state["count"]
         optimism = bonus(count, self.exploration)
@@ -77,11 +82,13 @@ class _Mamab(Policy):
 
     @abstractmethod
     def match(self, estimate: FloatArray, keys: FloatArray, available: BoolArray, previous: IntArray) -> IntArray:
-        """A matching on the estimate (R, U, N); ``keys`` (R, U) are uniform numbers, ``previous`` is a(t - 1)."""
+        """Return a matching on the estimate (R, U, N); ``keys`` (R, U) are uniform, ``previous`` (R, U) is a(t - 1)."""
 
     def update(self, state: State, feedback: Feedback) -> State:
-        record(state, feedback, state["deadline_s"])
-        queue = updated_queues(state["queue"], state["quota"], feedback.punctual)
+        """Add the measured delays to the statistics, and update the queues."""
+        problem = problem_of(feedback)
+        record(state, feedback, problem.deadline_s)
+        queue = updated_queues(state["queue"], self.quotas(problem), feedback.punctual)
         return {**state, "queue": queue, "previous": feedback.assignment}
 
 
@@ -93,17 +100,19 @@ class MamabOm(_Mamab):
     summary: ClassVar[str] = "the paper's bandit with optimal max-min matching"
 
     def match(self, estimate: FloatArray, keys: FloatArray, available: BoolArray, previous: IntArray) -> IntArray:
+        """Return the max-min matching."""
         return max_min_matching(estimate)
 
 
 @dataclass(frozen=True)
 class MamabGmba(_Mamab):
-    """GMBA (Algorithm 2): greedy in a random order, kept only if it beats last round's matching."""
+    """GMBA (Algorithm 2): a greedy matching in random order, used only if it beats last round's matching."""
 
     name: ClassVar[str] = "mamab-gmba"
     summary: ClassVar[str] = "the paper's bandit with greedy matching or last round's, whichever is better"
 
     def match(self, estimate: FloatArray, keys: FloatArray, available: BoolArray, previous: IntArray) -> IntArray:
+        """Return a greedy matching in random order, or the previous one unless the greedy one is strictly better."""
         order = np.argsort(np.where(available, keys, np.inf), axis=1, kind="stable")
         greedy = greedy_matching(estimate, order)
         same_size = np.sum(previous >= 0, axis=1) == np.sum(greedy >= 0, axis=1)
@@ -113,7 +122,7 @@ class MamabGmba(_Mamab):
 
 
 def _smallest(estimate: FloatArray, assignment: IntArray) -> FloatArray:
-    """The smallest estimate over the assigned pairs of each replica, (R,)."""
+    """Return the smallest estimate among the assigned pairs of each replica, (R,)."""
     values = np.take_along_axis(estimate, np.maximum(assignment, 0)[..., None], axis=2)[..., 0]
     result: FloatArray = np.where(assignment >= 0, values, np.inf).min(axis=1)
     return result

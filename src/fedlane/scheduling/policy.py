@@ -1,11 +1,13 @@
-"""What a policy is: three functions with explicit state, over many replicas at once.
+"""Policies: three functions with explicit state that advance many replicas together.
 
     state = policy.init(problem)
     for each round:
         assignment = policy.select(state, context, rng)      # (R, U): each client's channel, -1 for none
-        state = policy.update(state, feedback)               # what the base station saw
+        state = policy.update(state, feedback)               # what the base station observed
 
-`update` may reuse the arrays of the state it is given: callers keep only what it returns.
+`update` may reuse the arrays of the state it receives, so callers keep only the state that it returns. What does not
+change while rounds are played (quotas, deadline, number of channels) is not state: it is in `context.problem` and
+`feedback.problem`.
 """
 
 from abc import ABC, abstractmethod
@@ -15,52 +17,116 @@ from typing import ClassVar
 
 import numpy as np
 
-from fedlane.records import (
-    BoolArray,
-    Context,
-    DelayDistributions,
-    Delays,
-    Feedback,
-    FloatArray,
-    IntArray,
-    Problem,
-    State,
-)
+from fedlane.records import Context, DelayDistributions, Delays, Feedback, FloatArray, IntArray, Problem, State
 from fedlane.rng import RoundRng
+from fedlane.scheduling.resizing import resized
 from fedlane.validate import InputError, at_least
 
 REQUIREMENTS = frozenset({"losses", "channel_state", "distributions"})
-"""What a policy may declare in `requires`; a run that cannot supply it refuses to start."""
+"""Everything that a policy may declare in `requires`. A run that cannot supply it refuses to start."""
 
 
 class Policy(ABC):
-    """Base of all policies. A policy's parameters are its dataclass fields."""
+    """Base class of all policies. The fields of a policy's dataclass are its parameters.
+
+    Attributes:
+        name: The name by which `make_policy` and the command line find the policy.
+        summary: One line for `fedlane list policies`.
+        requires: What `select` needs in its context beyond the round and the available clients: any of
+            `"losses"`, `"channel_state"` and `"distributions"`.
+        quota_slack: The fraction by which this policy lowers every quota.
+        per_client: Names of the state arrays whose second axis is the clients, or None. `resize` uses it.
+
+    Examples:
+        >>> import numpy as np
+        >>> from fedlane import Policy, simulate
+        >>> class InOrder(Policy):
+        ...     name = "in-order"
+        ...     per_client = frozenset()
+        ...
+        ...     def init(self, problem):
+        ...         return {}
+        ...
+        ...     def select(self, state, context, rng):
+        ...         rank = np.cumsum(context.available, axis=1) - 1
+        ...         return np.where(context.available & (rank < context.problem.channels), rank, -1)
+        >>> run = simulate("quickstart", InOrder(), rounds=5, learning=False)
+        >>> run.summary["policy"]
+        'in-order'
+    """
 
     name: ClassVar[str]
     summary: ClassVar[str] = ""
     requires: ClassVar[frozenset[str]] = frozenset()
+    per_client: ClassVar[frozenset[str] | None] = None
     quota_slack: float = 0.0
-    """The share by which this policy lowers every quota: it serves (1 - slack) beta."""
 
     @abstractmethod
     def init(self, problem: Problem) -> State:
-        """The state before the first round."""
+        """Return the state before the first round.
+
+        Args:
+            problem: The problem to be played, with quotas (R, U).
+
+        Returns:
+            Named arrays, each with a leading axis of R replicas.
+        """
 
     @abstractmethod
     def select(self, state: State, context: Context, rng: RoundRng) -> IntArray:
-        """This round's channel of each client, (R, U); -1 for none, never for an unavailable client."""
+        """Choose this round's clients and their channels, without changing the state or the context.
+
+        Args:
+            state: The state after the previous round.
+            context: The round, the available clients (R, U), the problem, and what the policy requires.
+            rng: The round's random numbers, one stream per replica.
+
+        Returns:
+            (R, U): each client's channel; -1 for none, and always for an unavailable client.
+        """
 
     def update(self, state: State, feedback: Feedback) -> State:
-        """The state after the round. A policy that learns nothing keeps it."""
+        """Return the state after the round; by default, the same state.
+
+        Args:
+            state: The state that `select` received; its arrays may be changed in place.
+            feedback: The round's assignment, measured delays and punctual clients, each (R, U).
+        """
         return state
 
+    def resize(self, state: State, old: Problem, new: Problem) -> State:
+        """Return the state for a problem with other quotas, more clients, or fewer.
+
+        Clients keep their index: new ones are appended, and a smaller problem drops the last ones. Remaining clients
+        keep what was learned about them; new clients start as in ``init(new)``. Arrays that `per_client` does not name
+        are kept. A policy that declares no `per_client` is resized by a comparison of ``init(old)`` and ``init(new)``:
+        an array whose initial values differ is taken from ``init(new)``, and any other keeps its entries at their
+        index. Override this method where neither is right.
+
+        Args:
+            state: The state under `old`; it is not used afterwards.
+            old: The problem so far.
+            new: The problem from now on, with as many channels and replicas as before.
+
+        Raises:
+            InputError: The numbers of channels differ.
+        """
+        return resized(self.init, state, old, new, self.per_client, axis=1)
+
     def quotas(self, problem: Problem) -> FloatArray:
-        """(R, U): the quotas this policy serves, slack included."""
+        """Return the quotas that this policy serves, (R, U): ``(1 - quota_slack) * problem.quotas``."""
         return (1.0 - self.quota_slack) * problem.quotas
 
 
+def problem_of(record: Context | Feedback) -> Problem:
+    """Return the problem of a context or a feedback; an `InputError` where the caller set none."""
+    if record.problem is None:
+        raise InputError(f"this policy needs the field 'problem' of {type(record).__name__}")
+    return record.problem
+
+
 def check_trade_off(V: float, exploration: float, quota_slack: float) -> None:
-    """Refuse parameters of a queue-based policy that make no sense."""
+    """Raise `InputError` unless the parameters of a queue-based policy are within their bounds."""
     at_least("V", V, 0)
     at_least("exploration", exploration, 0)
     if not 0 <= quota_slack < 1:
@@ -68,42 +134,71 @@ def check_trade_off(V: float, exploration: float, quota_slack: float) -> None:
 
 
 class SinglePolicy(ABC):
-    """A policy written for one replica: the same three functions without the replica axis. Lift it with `lift`.
+    """Base class of policies written for one replica: the functions of `Policy` without the replica axis.
 
-    `select` sees (U,) arrays and a `numpy.random.Generator`; `losses` (U,), `channel_state` (U, N), `distributions`
-    keep a leading axis of 1.
+    Every function that takes a policy accepts one; `lift` makes it a `Policy`. Attributes are those of `Policy`, except
+    that in `per_client` arrays the clients are the first axis. Of the context's optional fields, `losses` is (U,),
+    `channel_state` is (U, N), and `distributions` keeps a leading axis of 1. The quotas of `problem` are (U,).
+
+    Examples:
+        >>> import numpy as np
+        >>> from fedlane import SinglePolicy, check_policy, greedy_matching
+        >>> class LongestWait(SinglePolicy):
+        ...     name = "longest-wait"
+        ...     per_client = frozenset({"waited"})
+        ...
+        ...     def init(self, problem):
+        ...         return {"waited": np.zeros(problem.clients)}
+        ...
+        ...     def select(self, state, context, rng):
+        ...         value = np.zeros((len(context.available), context.problem.channels))
+        ...         value[~context.available] = -np.inf
+        ...         return greedy_matching(value, np.argsort(-np.where(context.available, state["waited"], -1.0)))
+        ...
+        ...     def update(self, state, feedback):
+        ...         return {"waited": np.where(feedback.punctual, 0.0, state["waited"] + 1)}
+        >>> check_policy(LongestWait())
     """
 
     name: ClassVar[str]
     summary: ClassVar[str] = ""
     requires: ClassVar[frozenset[str]] = frozenset()
+    per_client: ClassVar[frozenset[str] | None] = None
     quota_slack: float = 0.0
 
     @abstractmethod
-    def init(self, problem: Problem) -> State: ...
+    def init(self, problem: Problem) -> State:
+        """Return the state before the first round: named arrays without a replica axis."""
 
     @abstractmethod
-    def select(self, state: State, context: Context, rng: np.random.Generator) -> IntArray: ...
+    def select(self, state: State, context: Context, rng: np.random.Generator) -> IntArray:
+        """Return this round's channel of each client, (U,); -1 for none, and always for an unavailable client."""
 
     def update(self, state: State, feedback: Feedback) -> State:
+        """Return the state after the round; by default, the same state."""
         return state
+
+    def resize(self, state: State, old: Problem, new: Problem) -> State:
+        """Return the state for a problem with other quotas, more clients, or fewer, as `Policy.resize` does."""
+        return resized(self.init, state, old, new, self.per_client, axis=0)
 
 
 @dataclass(frozen=True)
 class Lifted(Policy):
-    """A `SinglePolicy` for many replicas: each replica keeps its own state and its own stream."""
+    """A `SinglePolicy` for many replicas: each replica has its own state and its own random stream."""
 
     single: SinglePolicy
 
     def __post_init__(self) -> None:
-        for attribute in ("name", "summary", "requires", "quota_slack"):
+        for attribute in ("name", "summary", "requires", "per_client", "quota_slack"):
             object.__setattr__(self, attribute, getattr(self.single, attribute))
 
     def init(self, problem: Problem) -> State:
-        ones = [self.single.init(replace(problem, quotas=quotas)) for quotas in problem.quotas]
-        return _stack(ones)
+        """Stack the initial states of the replicas."""
+        return _stack([self.single.init(_problem(problem, r)) for r in range(problem.replicas)])
 
     def select(self, state: State, context: Context, rng: RoundRng) -> IntArray:
+        """Let every replica choose for itself."""
         chosen = [
             self.single.select(_replica(state, r), _context(context, r), generator)
             for r, generator in enumerate(rng.generators)
@@ -111,12 +206,18 @@ class Lifted(Policy):
         return np.stack(chosen).astype(np.int64, copy=False)
 
     def update(self, state: State, feedback: Feedback) -> State:
+        """Update every replica with its own feedback."""
         replicas = range(len(feedback.assignment))
         return _stack([self.single.update(_replica(state, r), _feedback(feedback, r)) for r in replicas])
 
+    def resize(self, state: State, old: Problem, new: Problem) -> State:
+        """Resize every replica's state."""
+        replicas = range(new.replicas)
+        return _stack([self.single.resize(_replica(state, r), _problem(old, r), _problem(new, r)) for r in replicas])
+
 
 def lift(single: SinglePolicy) -> Policy:
-    """Make a policy written for one replica run on many."""
+    """Return a policy that runs ``single`` on many replicas."""
     return Lifted(single)
 
 
@@ -128,23 +229,21 @@ def _replica(state: Mapping[str, np.ndarray], r: int) -> State:
     return {key: array[r] for key, array in state.items()}
 
 
-def _context(context: Context, r: int) -> Context:
-    def one(array: FloatArray | None) -> FloatArray | None:
-        return None if array is None else array[r]
+def _problem(problem: Problem, r: int) -> Problem:
+    return replace(problem, quotas=problem.quotas[r])
 
+
+def _context(context: Context, r: int) -> Context:
     truth = context.distributions
     return Context(
         round=context.round,
-        available=_bool_row(context.available, r),
-        losses=one(context.losses),
-        channel_state=one(context.channel_state),
+        available=np.asarray(context.available[r]),
+        losses=None if context.losses is None else context.losses[r],
+        channel_state=None if context.channel_state is None else context.channel_state[r],
         distributions=truth
         and DelayDistributions(truth.cdf[r : r + 1], truth.success[r : r + 1], truth.standard_error),
+        problem=context.problem and _problem(context.problem, r),
     )
-
-
-def _bool_row(array: BoolArray, r: int) -> BoolArray:
-    return np.asarray(array[r])
 
 
 def _feedback(feedback: Feedback, r: int) -> Feedback:
@@ -153,5 +252,6 @@ def _feedback(feedback: Feedback, r: int) -> Feedback:
         round=feedback.round,
         assignment=np.asarray(feedback.assignment[r]),
         delays=Delays(delays.download_s[r], delays.compute_s[r], delays.upload_s[r]),
-        punctual=_bool_row(feedback.punctual, r),
+        punctual=np.asarray(feedback.punctual[r]),
+        problem=feedback.problem and _problem(feedback.problem, r),
     )

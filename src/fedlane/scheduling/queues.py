@@ -1,4 +1,4 @@
-"""Virtual queues: how far behind its quota each client is (paper, Section IV-B)."""
+"""Virtual queues: how far each client is behind its quota (Section IV-B of the paper)."""
 
 import numpy as np
 
@@ -6,5 +6,8 @@ from fedlane.records import BoolArray, FloatArray
 
 
 def updated_queues(queue: FloatArray, quota: FloatArray, punctual: BoolArray) -> FloatArray:
-    """Q_i(t) = [Q_i(t-1) + beta_i - 1_i(t-1)]^+; all (R, U)."""
+    """Return Q_i(t) = [Q_i(t-1) + beta_i - 1_i(t-1)]^+ from the previous queues, the quotas and who was punctual.
+
+    All arrays are (R, U).
+    """
     return np.maximum(queue + quota - punctual, 0.0)

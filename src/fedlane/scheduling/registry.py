@@ -1,6 +1,7 @@
-"""Policies by name: ``name``, ``name:key=value,...``, or a third party's ``package.module:Class``."""
+"""Policies by name: ``name``, ``name:key=value,...``, or an import path ``package.module:Class``."""
 
 import importlib
+import math
 import sys
 from collections.abc import Mapping
 from dataclasses import fields
@@ -22,30 +23,53 @@ _policies: dict[str, PolicyClass] = {
 
 
 def register(policy: PolicyClass) -> PolicyClass:
-    """Make a policy known by its ``name``; usable as a class decorator. Packages may instead declare an entry point
-    in the group ``fedlane.policies``."""
+    """Register a policy class under its ``name``; can be used as a class decorator.
+
+    Installed packages may instead declare an entry point in the group ``fedlane.policies``.
+
+    Args:
+        policy: The class to register; it replaces any other of the same name.
+
+    Returns:
+        The class itself.
+
+    Examples:
+        >>> from fedlane import make_policy, register
+        >>> from fedlane.scheduling.baselines import Random
+        >>> @register
+        ... class Dice(Random):
+        ...     name = "dice"
+        >>> make_policy("dice").name
+        'dice'
+    """
     _policies[policy.name] = policy
     return policy
 
 
 def policies() -> dict[str, PolicyClass]:
-    """Every known policy by name: built in, registered, and declared by installed packages."""
-    known = dict(_policies)
+    """Return every policy class by name: built-in ones, registered ones, and those of installed packages.
+
+    Examples:
+        >>> from fedlane import policies
+        >>> "lane" in policies()
+        True
+    """
+    classes = dict(_policies)
     for entry in entry_points(group="fedlane.policies"):
-        known.setdefault(entry.name, entry.load())
-    return known
+        classes.setdefault(entry.name, entry.load())
+    return classes
 
 
 def parameters(policy: PolicyClass) -> dict[str, Any]:
-    """A policy's parameters and their defaults."""
+    """Return the parameters of a policy class and their defaults."""
     try:
         return {field.name: field.default for field in fields(policy)}  # type: ignore[arg-type]
-    except TypeError:  # not a dataclass: no parameters
+    except TypeError:  # not a dataclass, so it has no parameters
         return {}
 
 
 def split_name(text: str) -> tuple[str, dict[str, str]]:
-    """``name:key=value,key=value`` as name and inline parameters; an import path keeps its own colon."""
+    """Split ``name:key=value,key=value`` into the name and its parameters; the colon of an import path is kept."""
     name, *rest = text.split(":")
     if rest and "=" not in rest[0]:
         name = f"{name}:{rest.pop(0)}"
@@ -59,14 +83,31 @@ def split_name(text: str) -> tuple[str, dict[str, str]]:
 
 
 def make_policy(text: str, settings: Mapping[str, Mapping[str, Any]] | None = None) -> Policy:
-    """The policy that a user named. Inline parameters beat ``settings[name]``, which beat the policy's defaults."""
+    """Return the policy that a text names.
+
+    Args:
+        text: A name with parameters if any, such as ``mamab-om:V=10,T0=50``, or an import path ``module:Class``.
+        settings: Parameters by policy name, as in a scenario's ``[policies.NAME]``. Parameters in ``text`` override
+            them, and they override the policy's defaults.
+
+    Returns:
+        The policy; a `SinglePolicy` is lifted.
+
+    Raises:
+        InputError: The policy or a parameter is unknown, or a value is out of its bounds.
+
+    Examples:
+        >>> from fedlane import make_policy
+        >>> make_policy("mamab-om:V=10").V
+        10.0
+    """
     name, inline = split_name(text)
-    known = policies()
+    classes = policies()
     settings = settings or {}
     for other in settings:
-        if other not in known and other != name:
-            raise InputError(f"unknown policy 'policies.{other}'{nearest(other, known)}")
-    chosen = known.get(name) or _import(name, known)
+        if other not in classes and other != name:
+            raise InputError(f"unknown policy 'policies.{other}'{nearest(other, classes)}")
+    chosen = classes.get(name) or _import(name, classes)
     defaults = parameters(chosen)
     values = {**settings.get(name, {}), **inline}
     for key in values:
@@ -80,18 +121,18 @@ def make_policy(text: str, settings: Mapping[str, Mapping[str, Any]] | None = No
 
 
 def resolved_parameters(policy: Policy) -> dict[str, Any]:
-    """The parameters a policy object runs with."""
+    """Return the parameters of a policy object."""
     subject = getattr(policy, "single", policy)
     return {key: getattr(subject, key) for key in parameters(type(subject))}
 
 
 def _converted(name: str, key: str, value: Any, default: Any) -> Any:
-    """A parameter in the type of its default."""
+    """Convert a parameter to the type of its default."""
     try:
         if isinstance(default, bool):
             return {"true": True, "false": False}[str(value).lower()]
         number = type(default)(value)
-        if isinstance(number, float) and number - number != 0:
+        if isinstance(number, float) and not math.isfinite(number):
             raise ValueError
         return number
     except (ValueError, KeyError):
@@ -99,14 +140,14 @@ def _converted(name: str, key: str, value: Any, default: Any) -> Any:
         raise InputError(f"policy {name}: {key} must be {kind}, got '{value}'") from None
 
 
-def _import(name: str, known: Mapping[str, PolicyClass]) -> PolicyClass:
+def _import(name: str, classes: Mapping[str, PolicyClass]) -> PolicyClass:
     module, colon, attribute = name.partition(":")
     if not colon:
-        raise unknown("policy", name, known)
-    sys.path.insert(0, "")  # a file in the current folder, as `python -m` would find it
+        raise unknown("policy", name, classes)
+    sys.path.insert(0, "")  # find a file in the current folder, as `python -m` does
     try:
         loaded = getattr(importlib.import_module(module), attribute)
-    except Exception as error:  # a user's own module may fail in any way
+    except Exception as error:  # a user's module may fail in any way
         raise InputError(f"policy '{name}' cannot be imported: {error}") from error
     finally:
         sys.path.remove("")

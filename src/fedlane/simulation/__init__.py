@@ -1,4 +1,4 @@
-"""Simulation: joins the planes. Setup, one round, runs and results."""
+"""Simulation, which joins the planes: setup, one round, whole runs and their results."""
 
 from fedlane.simulation.results import Run
 from fedlane.simulation.run import simulate

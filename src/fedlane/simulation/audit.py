@@ -1,7 +1,8 @@
-"""The audit: many trials of one client's upload, with and without one record, through the function that trains.
+"""The audit: a membership-inference attack on one client's uploads, made by the same code that trains.
 
-The attacker knows everything but the noise, the samples and whether the canary was there: he runs both worlds without
-noise, sees how each tensor moves, and measures a real upload along that direction, tensor by tensor.
+The attacker knows everything except the noise, the samples and whether one record, the canary, is in the data. It
+trains both with and without the canary but without noise, sees how far each tensor moves, and projects a real upload
+onto these directions.
 """
 
 from collections.abc import Callable
@@ -23,43 +24,59 @@ from fedlane.rng import generator
 from fedlane.validate import InputError, at_least
 
 CHUNK_BYTES = 2e8
-USUAL_PLANS: dict[str, dict[str, object]] = {"paper": {"epsilon": 0.8, "delta": 1e-3, "records": 600, "batch_size": 10}}
-"""What the usual audit of a mechanism changes in `AuditPlan`."""
+"""Memory of the uploads that are computed together."""
+DEFAULT_PLANS: dict[str, dict[str, object]] = {
+    "paper": {"epsilon": 0.8, "delta": 1e-3, "records": 600, "batch_size": 10}
+}
+"""Values of `AuditPlan` that the default audit of a mechanism changes."""
 SAMPLING_DRAWS, SAMPLING_STEPS, SAMPLING_RECORDS, SAMPLING_RATE = 2000, 3, 100, 0.1
+"""Size of the test of sampling."""
 
 
 @dataclass(frozen=True)
 class AuditPlan:
-    """What is audited, and how hard."""
+    """What is audited, and with how many trials.
+
+    Attributes:
+        mechanism: ``paper`` or ``rigorous``.
+        epsilon: The claim: epsilon of one upload.
+        delta: Delta of the claim.
+        records: Number of the client's records without the canary, |D|.
+        batch_size: Records per step; as many as ``records`` gives a sample rate of 1, where the attack is strongest.
+        local_iterations: Steps per upload, tau.
+        learning_rate: Learning rate, eta.
+        clip_norm: Clipping norm, C.
+        pixels: Side of the images, which are shrunk from 28 pixels for the `mlp` that is trained.
+        trials: Number of uploads, half of them with the canary.
+        confidence: Confidence of the lower bound on epsilon.
+        seed: Seed of all random draws.
+    """
 
     mechanism: str = "rigorous"
     epsilon: float = 4.0
-    """The claim: for one upload of the client."""
     delta: float = 1e-5
     records: int = 16
-    """|D| without the canary."""
     batch_size: int = 16
-    """As many as records: every record in every step (q = 1), which shows most."""
     local_iterations: int = 5
     learning_rate: float = 0.05
     clip_norm: float = 1.0
     pixels: int = 4
-    """The side of the images, shrunk from 28, of the `mlp` that is trained."""
     trials: int = 20_000
     confidence: float = 0.999
     seed: int = 0
 
     @classmethod
     def of(cls, mechanism: str, **changes: object) -> "AuditPlan":
-        """The usual audit of a mechanism: the paper's at its own epsilon and a sample rate like the paper's."""
-        return replace(cls(mechanism=mechanism), **{**USUAL_PLANS.get(mechanism, {}), **changes})  # type: ignore[arg-type]
+        """The default audit of a mechanism with ``changes``; for `paper`, epsilon and sample rate are the paper's."""
+        defaults = DEFAULT_PLANS.get(mechanism, {})
+        return replace(cls(mechanism=mechanism), **{**defaults, **changes})  # type: ignore[arg-type]
 
     def spec(self) -> MechanismSpec:
-        """The mechanism of two worlds, without and with the canary, as two replicas of one client."""
+        """The mechanism for one client in two replicas: without the canary, and with it."""
         if not mechanism_of(self.mechanism).has_ledger:
             raise InputError(f"mechanism must be paper or rigorous, got '{self.mechanism}', which makes no claim")
         if not 1 <= self.batch_size <= self.records:
-            raise InputError(f"batch must be from 1 to {self.records}, the records, got {self.batch_size}")
+            raise InputError(f"batch must be from 1 to {self.records} (the number of records), got {self.batch_size}")
         if not (0 < self.epsilon < np.inf and 0 < self.delta < 1):
             raise InputError(
                 f"epsilon must be greater than 0 and delta between 0 and 1, got {self.epsilon:g} and {self.delta:g}"
@@ -80,7 +97,13 @@ class AuditPlan:
 def audit(
     plan: AuditPlan, spec: MechanismSpec | None = None, progress: Callable[[int], None] | None = None
 ) -> AuditResult:
-    """Play the trials and bound epsilon from below. ``spec``: what is played, where it is not what the plan claims."""
+    """Run the trials and compute a lower bound on epsilon.
+
+    Args:
+        plan: What is audited.
+        spec: The mechanism that is attacked, if it is not the one that the plan claims.
+        progress: Called with the number of trials done so far.
+    """
     at_least("trials", plan.trials, MIN_TRIALS)
     played = spec or plan.spec()
     model, data = _stage(plan)
@@ -112,20 +135,20 @@ def audit(
 
 
 def audit_samples(plan: AuditPlan, sampling: str = "poisson") -> SamplingResult:
-    """Test the samples that training draws against independent coins."""
+    """Test whether training draws its samples independently, each record with the same probability."""
     rate = plan.batch_size / plan.records if plan.batch_size < plan.records else SAMPLING_RATE
     return audit_sampling(drawn_samples(plan.seed, sampling, rate), rate, plan.confidence)
 
 
 def drawn_samples(seed: int, sampling: str, rate: float = SAMPLING_RATE) -> BoolArray:
-    """(draws, steps, records): which records `draw_samples` took."""
+    """(draws, steps, records): which records `draw_samples` drew."""
     sizes, steps = np.array([[SAMPLING_RECORDS]]), SAMPLING_STEPS
     batch = max(1, round(rate * SAMPLING_RECORDS))
     spec = MechanismSpec.simple(sizes, batch_size=batch, local_iterations=steps, sampling=sampling)
     spec = replace(spec, sample_rate=np.full((1, 1), rate))
-    nothing = torch.zeros(0)
+    empty = torch.zeros(0)
     order, start = torch.arange(SAMPLING_RECORDS, dtype=torch.int32)[None], torch.zeros(1, 1, dtype=torch.int64)
-    data = ClientData(nothing, nothing, nothing, order, start, torch.from_numpy(sizes))
+    data = ClientData(empty, empty, empty, order, start, torch.from_numpy(sizes))
     row = torch.zeros(SAMPLING_DRAWS, dtype=torch.int64)
     key = keys([seed], "audit-samples", torch.device("cpu")).expand(SAMPLING_DRAWS)
     counter = torch.arange(SAMPLING_DRAWS) * steps
@@ -136,10 +159,11 @@ def drawn_samples(seed: int, sampling: str, rate: float = SAMPLING_RATE) -> Bool
 
 
 def _stage(plan: AuditPlan) -> tuple[Model, ClientData]:
-    """A small model, real images shrunk to its size, and last the canary: all white, of the class it looks least like.
+    """A small model and its data: real images shrunk to its size, and last the canary.
 
-    Where a step samples some records only, all but the canary are copies of one: the attacker may choose the data, and
-    chooses them so that only the canary's presence shows.
+    The canary is white and labelled with the class that the model finds least likely. If a step samples only some
+    records, all other records are copies of one, so that only the canary changes an upload: the attacker may choose
+    the data.
     """
     source = load_dataset("fashion-mnist-mini")
     if not (1 <= plan.pixels <= 28 and 28 % plan.pixels == 0):
@@ -156,12 +180,12 @@ def _stage(plan: AuditPlan) -> tuple[Model, ClientData]:
     pictures = torch.from_numpy(np.concatenate([images, white])[..., None])
     scores = model.logits(model.initial(plan.seed)[None], as_inputs(pictures[None, -1:]))[0, 0]
     labels = torch.tensor([*source.train.labels[chosen].tolist(), int(scores.argmin())])
-    everybody = torch.arange(plan.records + 1, dtype=torch.int32)
+    order = torch.arange(plan.records + 1, dtype=torch.int32)
     data = ClientData(
         images=pictures,
         targets=torch.nn.functional.one_hot(labels, source.info.classes).float(),
         squares=as_inputs(pictures).flatten(1).square().sum(1),
-        order=torch.stack([everybody, everybody]),
+        order=torch.stack([order, order]),
         start=torch.zeros(2, 1, dtype=torch.int64),
         size=torch.tensor([[plan.records], [plan.records + 1]]),
     )
@@ -179,7 +203,7 @@ def _uploads(
     count: int,
     start: int = 0,
 ) -> Tensor:
-    """``count`` uploads (count, d) of the client of a world, all from one model, by the function that trains."""
+    """(count, d): uploads of the client in one world (0: without the canary, 1: with it), all from the same model."""
     device = torch.device("cpu")
     replica, client = torch.full((count,), world), torch.zeros(count, dtype=torch.int64)
     counter = torch.arange(start, start + count) * spec.local_iterations
@@ -206,10 +230,10 @@ def _uploads(
 
 
 def _canary_move(plan: AuditPlan, silent: MechanismSpec, model: Model, data: ClientData, first: Tensor) -> Tensor:
-    """How the canary moves an upload when nothing else is left to chance, (d,).
+    """(d,): by how much the canary moves an upload without noise and sampling.
 
-    Where a step samples some records only: one step, in which the canary joins b copies of the other record (Poisson)
-    or takes the place of one (fixed).
+    If a step samples only some records, this is one step in which the canary joins b copies of the other record
+    (Poisson sampling) or replaces one of them (fixed batches).
     """
     if plan.batch_size == plan.records:
         without, with_ = (_uploads(plan, silent, model, data, first, world, 1)[0] for world in (0, 1))
@@ -227,7 +251,7 @@ def _canary_move(plan: AuditPlan, silent: MechanismSpec, model: Model, data: Cli
 
 
 def _directions(model: Model, move: Tensor) -> tuple[FloatArray, FloatArray]:
-    """For each tensor of the model: the unit vector along which the canary moves it, (d, K), and how far, (K,)."""
+    """For each of the K tensors: the unit vector along which the canary moves it, (d, K), and how far, (K,)."""
     columns, lengths, at = [], [], 0
     for tensor in model.tensors(move).values():
         column = torch.zeros(model.size)

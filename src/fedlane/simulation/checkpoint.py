@@ -1,6 +1,6 @@
-"""Checkpoints: everything a run needs to go on exactly where it was, as plain arrays in one file.
+"""Checkpoints: all the arrays that an interrupted run needs to continue, in one file.
 
-Random streams need no state of their own: they follow from (seed, purpose, round).
+Random streams are not stored, because they follow from (seed, purpose, round).
 """
 
 import io
@@ -19,7 +19,14 @@ NAME = "checkpoint.npz"
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A run's arrays after some rounds, by name, and the label of its policy."""
+    """The state of a run after some of its rounds.
+
+    Attributes:
+        label: The policy as the user named it.
+        seeds: One seed per replica.
+        learning: Whether the run trains a model.
+        arrays: The arrays by name.
+    """
 
     label: str
     seeds: tuple[int, ...]
@@ -27,6 +34,7 @@ class Checkpoint:
     arrays: Mapping[str, np.ndarray[Any, Any]]
 
     def to_bytes(self) -> bytes:
+        """Encode the checkpoint as an npz file."""
         buffer = io.BytesIO()
         header = {
             "_label": np.array(self.label),
@@ -38,7 +46,7 @@ class Checkpoint:
 
     @classmethod
     def load(cls, folder: Path) -> "Checkpoint":
-        """Read a run folder's checkpoint; a missing or damaged one is an `InputError`."""
+        """Read the checkpoint of a run folder; raise `InputError` if it is missing or damaged."""
         path = folder / NAME
         if not path.is_file():
             finished = " (the run is finished)" if (folder / "status.json").is_file() else ""

@@ -1,4 +1,4 @@
-"""A run's results: tables and a summary, saved to and loaded from a run folder."""
+"""The results of a run, and the folder they are saved to and loaded from."""
 
 import contextlib
 import json
@@ -15,28 +15,17 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 
-from fedlane.intervals import student_interval
 from fedlane.privacy.run_ledger import NAME as LEDGER
 from fedlane.records import FloatArray
 from fedlane.scenario import Scenario
 from fedlane.simulation.checkpoint import NAME as CHECKPOINT
 from fedlane.simulation.checkpoint import Checkpoint
-from fedlane.simulation.tables import World
-from fedlane.simulation.trace import Trace
 from fedlane.validate import InputError
 
 COLUMNS = {
     "rounds": ("replica", "seed", "round", "delay_s", "clock_s", "punctual", "accuracy", "loss"),
     "assignments": (
-        "replica",
-        "round",
-        "client",
-        "channel",
-        "download_s",
-        "compute_s",
-        "upload_s",
-        "delay_s",
-        "punctual",
+        *("replica", "round", "client", "channel", "download_s", "compute_s", "upload_s", "delay_s", "punctual"),
     ),
     "clients": (
         *("replica", "client", "x_m", "y_m", "quota", "participation", "selection", "uploads", "queue"),
@@ -45,62 +34,92 @@ COLUMNS = {
     "channels": ("replica", "channel", "x_m", "y_m"),
     "client_rounds": ("replica", "round", "client", "queue", "epsilon", "available"),
 }
+"""Columns that every run folder's tables have, by table."""
 MODEL = "model.safetensors"
-EXTRA = ("max_participation", "quota_shortfall", "feasible_scale")
 MEASURES = ("cumulative_delay_s", "mean_round_s", "late_share", "min_participation", "max_queue", "final_accuracy")
+EXTRA = ("max_participation", "quota_shortfall", "feasible_scale")
+"""Measures of a summary besides `MEASURES`."""
 
 
 @dataclass(frozen=True)
 class Run:
-    """A run, finished or so far."""
+    """The results of a run, or of its rounds so far. docs/run-folder.md describes every column and key.
+
+    Attributes:
+        scenario: The scenario, including the policy's resolved parameters.
+        tables: The tables by name.
+        summary: Mean and 95% interval over seeds of every measure, and the facts of the run.
+        model: The global model's tensors by name; with several replicas, names begin with ``replicaN.``
+        ledger: The run's ledger, which lists every charged upload; empty without a mechanism.
+
+    Examples:
+        >>> from fedlane import simulate
+        >>> run = simulate("quickstart", rounds=20, learning=False)
+        >>> run.assignments.column_names[:4], run.assignments.num_rows
+        (['replica', 'round', 'client', 'channel'], 80)
+    """
 
     scenario: Scenario
     tables: Mapping[str, pa.Table]
     summary: Mapping[str, Any]
     model: Mapping[str, NDArray[np.float32]] = field(default_factory=dict)
-    """The global model's tensors by name; with several replicas, names begin with ``replicaN.``"""
     ledger: str = ""
-    """The run's ledger, every upload that was charged; empty without a mechanism."""
 
     @property
     def rounds(self) -> pa.Table:
+        """One row per replica and round."""
         return self.tables["rounds"]
 
     @property
     def assignments(self) -> pa.Table:
+        """One row per replica, round and assigned client."""
         return self.tables["assignments"]
 
     @property
     def clients(self) -> pa.Table:
+        """One row per replica and client."""
         return self.tables["clients"]
 
     @property
     def channels(self) -> pa.Table:
+        """One row per replica and channel."""
         return self.tables["channels"]
 
     @property
     def client_rounds(self) -> pa.Table:
+        """One row per replica, round and client."""
         return self.tables["client_rounds"]
 
     def time_to_accuracy(self, target: float) -> FloatArray:
-        """(R,): seconds on the air until accuracy reaches ``target``; NaN where it never does.
+        """Simulated time until the model reaches an accuracy.
 
-        Accuracy is smoothed over three evaluations, so that one lucky test does not count.
+        Args:
+            target: Accuracy between 0 and 1, to be reached by the mean of three successive evaluations.
+
+        Returns:
+            (R,): seconds; NaN where the accuracy is never reached.
         """
         replica = self.rounds["replica"].to_numpy()
         accuracy, clock_s = self.rounds["accuracy"].to_numpy(), self.rounds["clock_s"].to_numpy()
         result = np.full(int(replica.max(initial=-1)) + 1, np.nan)
         for r in range(len(result)):
-            tested = (replica == r) & ~np.isnan(accuracy)
-            curve = accuracy[tested]
+            evaluated = (replica == r) & ~np.isnan(accuracy)
+            curve = accuracy[evaluated]
             smooth = np.convolve(curve, np.ones(3) / 3, mode="valid") if len(curve) >= 3 else curve[:0]
             reached = np.flatnonzero(smooth >= target)
             if len(reached):
-                result[r] = clock_s[tested][reached[0] + 1]
+                result[r] = clock_s[evaluated][reached[0] + 1]
         return result
 
     def save(self, folder: str | Path) -> None:
-        """Write the run folder, which must be new or empty."""
+        """Write the run folder.
+
+        Args:
+            folder: A folder that is empty or does not exist.
+
+        Raises:
+            InputError: If the folder is not empty or cannot be written.
+        """
         target = RunFolder.create(folder)
         target.write(self)
         if self.ledger:
@@ -108,7 +127,14 @@ class Run:
 
     @classmethod
     def load(cls, folder: str | Path) -> "Run":
-        """Read a run folder; one that is damaged or was not written by FedLane is an `InputError`."""
+        """Read a run folder.
+
+        Args:
+            folder: The folder.
+
+        Raises:
+            InputError: If the folder is damaged or was not written by FedLane.
+        """
         path = Path(folder)
         if not path.is_dir():
             raise InputError(f"run folder {path} does not exist")
@@ -150,18 +176,24 @@ class Run:
 
 
 class RunFolder:
-    """A run's folder. Every write goes to a temporary name and is renamed, so that a reader never sees half a file."""
+    """A run's folder. Files are written under a temporary name and renamed, so that a reader never sees half a file.
 
-    def __init__(self, path: Path, made: Sequence[Path] = (), *, new: bool = False) -> None:
+    Args:
+        path: The folder.
+        created: Folders that were created for this run, innermost first.
+        new: Whether the folder holds no earlier run.
+    """
+
+    def __init__(self, path: Path, created: Sequence[Path] = (), *, new: bool = False) -> None:
         self.path = path
-        self._made, self._new = made, new
+        self._created, self._new = created, new
         self._written = False
 
     @classmethod
     def create(cls, folder: str | Path) -> "RunFolder":
-        """Make the folder, or take an empty one; refuse one that holds anything or cannot be written."""
+        """Create the folder, or use an empty one; raise `InputError` if it is not empty or cannot be written."""
         path = Path(folder)
-        made = [parent for parent in (path, *path.parents) if not parent.exists()]
+        created = [parent for parent in (path, *path.parents) if not parent.exists()]
         try:
             path.mkdir(parents=True, exist_ok=True)
             if any(path.iterdir()):
@@ -170,10 +202,16 @@ class RunFolder:
                 pass
         except OSError as error:
             raise InputError(f"output folder {path} cannot be written: {error.strerror or error}") from error
-        return cls(path, made, new=True)
+        return cls(path, created, new=True)
 
     def write(self, run: Run, *, checkpoint: Checkpoint | None = None, interrupted: bool = False) -> None:
-        """Write or rewrite everything; on failure nothing of this write stays. A finished run keeps no checkpoint."""
+        """Write or rewrite all files; a failed write leaves the earlier files as they were.
+
+        Args:
+            run: The results.
+            checkpoint: The state to resume from; without one, an earlier checkpoint is removed.
+            interrupted: Whether the user interrupted the run.
+        """
         try:
             with tempfile.TemporaryDirectory(dir=self.path, prefix=".writing-") as temporary:
                 names = _write_files(run, Path(temporary), interrupted)
@@ -191,17 +229,17 @@ class RunFolder:
             (self.path / CHECKPOINT).unlink(missing_ok=True)
 
     def abandon(self) -> None:
-        """Remove the folders that this run made, if nothing complete was ever written; an earlier run's stay."""
+        """Remove the folders created for this run, unless results have been written to them."""
         if self._new and not self._written:
-            with contextlib.suppress(OSError):  # another run may use a parent by now
-                for folder in self._made:
+            with contextlib.suppress(OSError):  # another run may use a parent folder by now
+                for folder in self._created:
                     folder.rmdir()
 
 
 def _write_files(run: Run, folder: Path, interrupted: bool) -> list[str]:
-    """Write all files of a run into ``folder``; returns their names, the status last."""
+    """Write all files of a run into ``folder`` and return their names, the status last."""
     for name, table in run.tables.items():
-        with (folder / f"{name}.parquet").open("wb") as file:  # by handle: a ':' in the path is no address
+        with (folder / f"{name}.parquet").open("wb") as file:  # pyarrow would take a path with a ':' for a URI
             pq.write_table(table, file, compression="zstd", write_page_checksum=True)
     if run.model:
         save_file(dict(run.model), folder / MODEL)
@@ -213,66 +251,3 @@ def _write_files(run: Run, folder: Path, interrupted: bool) -> list[str]:
     (folder / "status.json").write_text(json.dumps(status) + "\n")
     model = [MODEL] if run.model else []
     return [*(f"{name}.parquet" for name in run.tables), *model, "scenario.toml", "summary.json", "status.json"]
-
-
-def interval(values: FloatArray | None) -> dict[str, float | None]:
-    """Mean over seeds and its 95% Student interval; no interval from one seed, nothing from None."""
-    if values is None or len(values) == 0:
-        return {"mean": None, "low": None, "high": None}
-    low, mean, high = map(float, student_interval(values))
-    return {"mean": mean, "low": None, "high": None} if len(values) == 1 else {"mean": mean, "low": low, "high": high}
-
-
-def summarise(
-    policy: str,
-    parameters: Mapping[str, Any],
-    trace: Trace,
-    setup: World,
-    quota: FloatArray,
-    feasible_scale: FloatArray | None,
-    elapsed_s: float,
-) -> dict[str, Any]:
-    """The summary of the rounds played so far: the contract's measures, and what a reader asks next."""
-    from fedlane import __version__
-
-    rounds = max(trace.rounds, 1)
-    assigned, in_time = trace.counts()
-    uploads = assigned.sum(axis=1)
-    participation = in_time / rounds
-    cumulative = trace.delay_s.sum(axis=1)
-    measures: dict[str, FloatArray | None] = {
-        "cumulative_delay_s": cumulative,
-        "mean_round_s": cumulative / rounds,
-        "late_share": 1.0 - in_time.sum(axis=1) / np.maximum(uploads, 1),
-        "min_participation": participation.min(axis=1),
-        "max_queue": trace.queue.max(axis=(1, 2), initial=0.0).astype(np.float64),
-        "final_accuracy": _last_accuracy(trace),
-        "max_participation": participation.max(axis=1),
-        "quota_shortfall": np.maximum(quota - participation, 0.0).max(axis=1),
-        "feasible_scale": feasible_scale if feasible_scale is None or np.isfinite(feasible_scale).all() else None,
-    }
-    return {
-        "policy": policy,
-        "parameters": dict(parameters),
-        "scenario": setup.scenario.name,
-        "seeds": list(setup.seeds),
-        "rounds": trace.rounds,
-        **{name: interval(values) for name, values in measures.items()},
-        "quota": {"smallest": float(quota.min()), "largest": float(quota.max())},
-        "infeasible_seeds": _infeasible(setup.seeds, feasible_scale),
-        "elapsed_s": elapsed_s,
-        "version": __version__,
-    }
-
-
-def _last_accuracy(trace: Trace) -> FloatArray | None:
-    """(R,): accuracy at the last evaluation; None without learning."""
-    tested = np.flatnonzero(~np.isnan(trace.accuracy).any(axis=0))
-    return trace.accuracy[:, tested[-1]] if len(tested) else None
-
-
-def _infeasible(seeds: tuple[int, ...], scale: FloatArray | None) -> dict[str, float]:
-    """Seeds on which no policy could serve the quotas, with the multiple of them that the best could serve."""
-    return (
-        {} if scale is None else {str(seed): float(s) for seed, s in zip(seeds, scale, strict=True) if s < 1.0 - 1e-9}
-    )

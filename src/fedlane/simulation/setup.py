@@ -1,14 +1,15 @@
-"""From a scenario and seeds to all that a run needs.
+"""Everything that a run needs before its first round, from a scenario and seeds.
 
 Partition -> mechanism -> label-histogram release -> theta -> quotas -> problem; and the network.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fedlane.learning.architectures import architecture, parameter_count
+from fedlane.learning.architectures import parameter_count
 from fedlane.learning.datasets import DatasetInfo, dataset_info
 from fedlane.learning.partition import Partition, label_counts
 from fedlane.network import Compute, FixedLinks, Network, Radio, RadioNetwork, Topology, place
@@ -18,19 +19,32 @@ from fedlane.rng import generator
 from fedlane.scenario import Scenario
 from fedlane.theory import feasible_scale, quotas, theta
 
+if TYPE_CHECKING:  # only runs that learn load PyTorch
+    from fedlane.learning.schedule import LearningTask
+
 FEASIBILITY_SAMPLES = 2000
+"""Samples per pair in the estimate of its success probability."""
 FEASIBILITY_PAIRS = 20_000
-"""Networks with more client-channel pairs are not checked for feasibility: the linear program grows too large."""
+"""Networks with more client-channel pairs are not checked for feasibility, because the linear program is too large."""
 
 
 @dataclass(frozen=True)
 class Setup:
-    """A run's world before its first round."""
+    """A run before its first round: R replicas, U clients, M classes.
+
+    Attributes:
+        scenario: The scenario.
+        seeds: One seed per replica.
+        label_counts: (R, U, M): number of each client's records in each class.
+        mechanism: The privacy mechanism.
+        topology: Positions of clients and channels.
+        network: The network, which determines the delays.
+        problem: What policies know: sizes, deadline and quotas.
+    """
 
     scenario: Scenario
     seeds: tuple[int, ...]
     label_counts: IntArray
-    """(R, U, M)"""
     mechanism: MechanismSpec
     topology: Topology
     network: Network
@@ -42,7 +56,14 @@ class Setup:
         return self.network
 
     def feasible_scale(self, quotas: FloatArray) -> FloatArray | None:
-        """(R,): the multiple of ``quotas`` (R, U) that the best policy could serve; None on very large networks."""
+        """The largest multiple of the quotas that any policy can serve.
+
+        Args:
+            quotas: (R, U): share of rounds in which each client should participate.
+
+        Returns:
+            (R,); None on networks with more than `FEASIBILITY_PAIRS` client-channel pairs.
+        """
         if self.problem.clients * self.problem.channels > FEASIBILITY_PAIRS:
             return None
         success = self.network.success_probability(FEASIBILITY_SAMPLES)
@@ -50,52 +71,41 @@ class Setup:
 
 
 def prepare(scenario: Scenario, seeds: Sequence[int]) -> Setup:
-    """Everything that follows from (scenario, seeds)."""
-    network, learning = scenario.network, scenario.learning
+    """Prepare a run.
+
+    Args:
+        scenario: The scenario.
+        seeds: One seed per replica. A replica depends on its own seed only.
+
+    Raises:
+        InputError: If the scenario names an unknown model, or its epsilon allows less noise than `privacy.least_noise`.
+    """
+    network, privacy = scenario.network, scenario.privacy
     data = dataset_info(scenario.data.dataset)
     partition = Partition(scenario.data.partition, scenario.data.noniid_degree, scenario.data.imbalance)
     counts = np.stack([label_counts(partition, data.class_totals, network.clients, seed) for seed in seeds])
     sizes = counts.sum(axis=2).astype(np.float64)
-
-    if ":" not in learning.model:
-        architecture(learning.model, data.input_shape, data.classes)  # refuses a mistyped name
-    payload_bits, dimension = network.payload_bits, None
-    if payload_bits == "model" or scenario.privacy.theta_noise == "sqrt_d":
-        weights = _model_size(learning.model, data)
-        payload_bits = 32.0 * weights if payload_bits == "model" else payload_bits
-        dimension = weights if scenario.privacy.theta_noise == "sqrt_d" else None
-
-    mechanism = make_mechanism(
-        scenario.privacy.mechanism,
-        scenario.epsilon,
-        scenario.per_client(scenario.privacy.delta),
-        counts.sum(axis=2),
-        clip_norm=learning.clip_norm,
-        batch_size=scenario.per_client(learning.batch_size).astype(np.int64),
-        local_iterations=learning.local_iterations,
-        max_uploads=scenario.max_uploads,
-        histogram_noise=scenario.privacy.histogram_noise,
-        least_noise=scenario.privacy.least_noise,
-    )
+    weights = _model_size(scenario, data)
+    mechanism = _mechanism(scenario, counts.sum(axis=2))
     divergence = theta(
         _label_shares(counts, mechanism, seeds),
         sizes,
         mechanism.epsilon,
-        scenario.per_client(scenario.privacy.delta),
-        local_iterations=learning.local_iterations,
-        batch_size=scenario.per_client(learning.batch_size),
-        dimension=dimension,
+        scenario.per_client(privacy.delta),
+        local_iterations=scenario.learning.local_iterations,
+        batch_size=scenario.per_client(scenario.learning.batch_size),
+        dimension=weights if privacy.theta_noise == "sqrt_d" else None,
         noise=mechanism_of(mechanism.name).divergence_noise(mechanism),
     )
     topology = place(seeds, network.clients, network.channels, network.area_m)
-    compute = _compute(scenario, sizes)
+    payload_bits = 32.0 * weights if network.payload_bits == "model" else network.payload_bits
     return Setup(
         scenario=scenario,
         seeds=tuple(seeds),
         label_counts=counts,
         mechanism=mechanism,
         topology=topology,
-        network=_network(scenario, seeds, topology, compute, payload_bits),
+        network=_network(scenario, seeds, topology, _compute(scenario, sizes), payload_bits),
         problem=Problem(
             clients=network.clients,
             channels=network.channels,
@@ -106,8 +116,25 @@ def prepare(scenario: Scenario, seeds: Sequence[int]) -> Setup:
     )
 
 
+def _mechanism(scenario: Scenario, sizes: IntArray) -> MechanismSpec:
+    """The scenario's privacy mechanism for clients with ``sizes`` (R, U) records."""
+    learning, privacy = scenario.learning, scenario.privacy
+    return make_mechanism(
+        privacy.mechanism,
+        scenario.epsilon,
+        scenario.per_client(privacy.delta),
+        sizes,
+        clip_norm=learning.clip_norm,
+        batch_size=scenario.per_client(learning.batch_size).astype(np.int64),
+        local_iterations=learning.local_iterations,
+        max_uploads=scenario.max_uploads,
+        histogram_noise=privacy.histogram_noise,
+        least_noise=privacy.least_noise,
+    )
+
+
 def _compute(scenario: Scenario, sizes: FloatArray) -> Compute:
-    """Measured seconds where the scenario has them, cycles over frequency elsewhere."""
+    """Computation times: the measured ones if the scenario has them, otherwise cycles divided by frequency."""
     compute = scenario.compute
     if compute.seconds is not None:
         return Compute.fixed(np.broadcast_to(scenario.per_client(compute.seconds), sizes.shape).copy())
@@ -123,7 +150,7 @@ def _compute(scenario: Scenario, sizes: FloatArray) -> Compute:
 def _network(
     scenario: Scenario, seeds: Sequence[int], topology: Topology, compute: Compute, payload_bits: float
 ) -> Network:
-    """Links of known rates where the scenario has them, the radio elsewhere."""
+    """Links with fixed rates if the scenario has them, otherwise the radio model."""
     network = scenario.network
     if network.rates_mbps is not None:
         floor = network.floor_s
@@ -152,17 +179,36 @@ def _network(
 
 
 def _label_shares(counts: IntArray, mechanism: MechanismSpec, seeds: Sequence[int]) -> FloatArray:
-    """(R, U, M): the label distributions that the server sees: as they are, or released with noise."""
+    """(R, U, M): the label distributions as the server sees them, with the noise of their release if there is any."""
     if not mechanism.histogram_noise:
         return np.asarray(counts / counts.sum(axis=2, keepdims=True))
     normals = np.stack([generator(seed, "label-release").standard_normal(counts.shape[1:]) for seed in seeds])
     return released_histogram(counts, mechanism.histogram_noise, normals)
 
 
-def _model_size(name: str, data: DatasetInfo) -> int:
-    """Weights of a built-in model by its layers, of anybody's own by making it."""
+def _model_size(scenario: Scenario, data: DatasetInfo) -> int:
+    """Number of the model's weights; 0 for a user's model whose size is not needed, which is then not loaded."""
+    name = scenario.learning.model
     if ":" not in name:
-        return parameter_count(name, data.input_shape, data.classes)
+        return parameter_count(name, data.input_shape, data.classes)  # raises InputError for an unknown name
+    if scenario.network.payload_bits != "model" and scenario.privacy.theta_noise != "sqrt_d":
+        return 0
     from fedlane.learning.models import make_model
 
     return make_model(name, data.input_shape, data.classes).size
+
+
+def learning_task(setup: Setup) -> "LearningTask":
+    """The learning part of a scenario as plain values, which need no scenario to be read."""
+    from fedlane.learning.schedule import LearningTask
+
+    learning = setup.scenario.learning
+    return LearningTask(
+        dataset=setup.scenario.data.dataset,
+        model=learning.model,
+        learning_rate=learning.learning_rate,
+        evaluate_every=learning.evaluate_every,
+        mechanism=setup.mechanism,
+        label_counts=setup.label_counts,
+        seeds=np.array(setup.seeds),
+    )

@@ -1,4 +1,4 @@
-"""What the clients of a simulated run have spent: privacy's figures for the uploads that were counted."""
+"""Privacy spent by the clients of a simulated run, computed from their upload counts."""
 
 from functools import cached_property
 from typing import Any
@@ -15,7 +15,11 @@ RANDOMNESS = "seeded streams of a simulation (not the operating system's generat
 
 
 class PrivacySpending:
-    """Epsilons by upload counts, for every client of every replica; only for mechanisms that make a claim."""
+    """Epsilon of every client in every replica by its number of uploads, for the mechanisms `paper` and `rigorous`.
+
+    Args:
+        spec: The mechanism.
+    """
 
     def __init__(self, spec: MechanismSpec) -> None:
         self.spec = spec
@@ -24,33 +28,32 @@ class PrivacySpending:
 
     @cached_property
     def _curves(self) -> FloatArray:
-        """(kinds, uploads + 1): computed once, when results are first asked for."""
-        most = int(self.spec.max_uploads.max())
-        padded = np.zeros((len(self.terms), most + 1))
+        """(kinds, uploads + 1): epsilon by number of uploads; computed at the first use, which is slow."""
+        padded = np.zeros((len(self.terms), int(self.spec.max_uploads.max()) + 1))
         for row, terms in zip(padded, self.terms, strict=True):
             curve = epsilon_curve(terms, terms.max_uploads)
             row[: len(curve)], row[len(curve) :] = curve, curve[-1]
         return padded
 
     @cached_property
-    def _of_one(self) -> FloatArray:
-        """(R, U): epsilon of one upload."""
+    def _single_upload(self) -> FloatArray:
+        """(R, U): epsilon of a single upload."""
         return np.array([self.mechanism.epsilon_per_upload(terms) for terms in self.terms])[self.kind]
 
     def epsilon(self, uploads: IntArray) -> FloatArray:
-        """Epsilon spent by ``uploads`` (R, ..., U): an upper bound (rigorous), a lower bound of the leak (paper)."""
+        """Epsilon spent by ``uploads`` (R, ..., U): an upper bound (rigorous) or a lower bound on leakage (paper)."""
         return np.asarray(self._curves[_as_wide(self.kind, uploads), uploads])
 
     def epsilon_paper(self, uploads: IntArray) -> FloatArray:
-        """The same by the paper's formula (6)."""
-        return formula_6(_as_wide(self._of_one, uploads), self.spec.delta, uploads)
+        """Epsilon spent by ``uploads`` (R, ..., U) according to the paper's formula (6)."""
+        return formula_6(_as_wide(self._single_upload, uploads), self.spec.delta, uploads)
 
     def epsilon_shown(self, uploads: IntArray) -> FloatArray:
-        """Return the epsilon that displays show: formula (6) where the accounted one is a lower bound of the leak."""
+        """The epsilon that displays show: formula (6) if the accounted epsilon is only a lower bound on leakage."""
         return self.epsilon_paper(uploads) if self.mechanism.is_lower_bound else self.epsilon(uploads)
 
     def summary(self, uploads: IntArray) -> dict[str, Any]:
-        """What a reader must know of the privacy of a run with these uploads (R, U)."""
+        """The ``privacy`` entry of a run's summary, for upload counts (R, U)."""
         spec = self.spec
         epsilon = self.epsilon(uploads)
         noise = self.mechanism.noise(spec.step_noise, spec.upload_noise)
@@ -74,5 +77,5 @@ class PrivacySpending:
 
 
 def _as_wide(values: NDArray[Any], uploads: IntArray) -> NDArray[Any]:
-    """Values (R, U) with the axes that uploads (R, ..., U) has between."""
+    """Reshape ``values`` (R, U) so that they broadcast against ``uploads`` (R, ..., U)."""
     return values.reshape(len(values), *(1,) * (uploads.ndim - 2), values.shape[1])

@@ -31,8 +31,6 @@ __all__ = ["MEASURES", "RoundRecord", "Tracker", "Tracking", "check_tracker", "m
 
 MODULES = {"tensorboard": "tensorboard", "mlflow": "mlflow"}
 """The module that each built-in tracker needs, by the tracker's name."""
-PER_SEED = 32
-"""With more seeds than this, only the means over seeds are tracked."""
 
 
 class Tracker(Protocol):
@@ -145,32 +143,3 @@ def check_tracker(text: str) -> tuple[str, str]:
     if importlib.util.find_spec(MODULES[kind]) is None:
         raise InputError(f"--track {kind} needs the extra trackers: pip install 'fedlane[trackers]'")
     return kind, location
-
-
-def flattened(scenario: "Scenario") -> dict[str, str | float | int | bool]:
-    """Every value of a scenario by its dotted name; lists become text, unset values are left out."""
-
-    def walk(values: Mapping[str, Any], prefix: str) -> "Iterator[tuple[str, Any]]":
-        for key, value in values.items():
-            if isinstance(value, Mapping):
-                yield from walk(value, f"{prefix}{key}.")
-            elif value is not None:
-                yield prefix + key, value if isinstance(value, str | int | float) else _text(value)
-
-    return dict(walk(scenario.model_dump(), ""))
-
-
-def _text(value: Any) -> str:
-    return "[" + ", ".join(map(_text, value)) + "]" if isinstance(value, list | tuple) else str(value)
-
-
-def headline(summary: Mapping[str, Any]) -> dict[str, float]:
-    """A summary's measures as plain numbers: the means over seeds, and the largest epsilon."""
-    means = {
-        name: float(measure["mean"])
-        for name, measure in summary.items()
-        if isinstance(measure, Mapping) and measure.get("mean") is not None and name != "time_to_accuracy"
-    }
-    if summary.get("privacy"):
-        means["epsilon"] = float(summary["privacy"]["epsilon"]["largest"])
-    return means

@@ -5,7 +5,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedlane.trackers import PER_SEED, RoundRecord, flattened, headline
+from fedlane.records import RoundRecord
+from fedlane.trackers.values import PER_SEED, flattened, headline
 from fedlane.validate import InputError
 
 if TYPE_CHECKING:

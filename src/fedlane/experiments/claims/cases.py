@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from fedlane.records import FloatArray
-from fedlane.simulation.results import interval
+from fedlane.simulation.summary import interval
 
 
 class NotComputedError(Exception):

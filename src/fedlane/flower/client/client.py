@@ -179,7 +179,7 @@ class LaneClient:
         try:
             with closing(self._open_ledger(context, create=False)) as ledger:  # locked, so only one upload at a time
                 account = open_privacy_account(ledger, self.dataset, terms, counts)
-                _report_budget(budget, account, account.account.uploads)
+                _report_budget(budget, account, account.entry.uploads)
                 charged = ledger.reserve(self.dataset, order.round, server_count=order.server_count)
                 _report_budget(budget, account, charged.uploads)
                 return _update(trainer.train_privately(account, terms.learning_rate), account.size)
@@ -205,12 +205,12 @@ class LaneClient:
                 epsilon=terms.epsilon,
                 delta=terms.delta,
                 max_uploads=terms.max_uploads,
-                uploads=account.account.uploads,
+                uploads=account.entry.uploads,
                 batch_size=self.batch_size,
                 local_iterations=self.local_iterations,
                 upload_noise=account.upload_noise,
                 # This takes seconds the first time: better now than while a lane is waiting.
-                epsilon_spent=account.epsilon(account.account.uploads),
+                epsilon_spent=account.epsilon(account.entry.uploads),
             )
 
     def _terms(self) -> "TrainingTerms":
@@ -287,7 +287,7 @@ def lane_app(make: Callable[[Context], LaneClient]) -> ClientApp:
 
 
 def _report_budget(budget: BudgetReport, account: "PrivacyAccount", uploads: int) -> None:
-    terms = account.account.terms
+    terms = account.entry.terms
     budget.uploads, budget.max_uploads = uploads, terms.max_uploads
     budget.epsilon, budget.delta = account.epsilon(uploads), terms.delta
 

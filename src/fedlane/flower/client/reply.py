@@ -28,7 +28,7 @@ class Refusal(InputError):
 
 @dataclass
 class BudgetReport:
-    """The privacy budget's state for the report; the function that trains updates it."""
+    """State of the privacy budget for the report, updated by the function that trains."""
 
     uploads: int = 0
     max_uploads: int = 0

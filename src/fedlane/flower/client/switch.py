@@ -28,7 +28,7 @@ class SwitchError(InputError):
 class LaneSwitch(Protocol):
     """A callable that switches this client to a lane, or raises an exception.
 
-    It is called with the lane's number, 0 to N - 1, before the client trains. Any function of one number will do.
+    It is called with the lane's number, 0 to N - 1, before the client trains. Any such function is a switch.
 
     Examples:
         >>> from fedlane.flower import LaneSwitch

@@ -13,6 +13,7 @@ from torch import Tensor
 from fedlane.flower.client.weights import as_arrays, as_flat
 from fedlane.learning.local import ClientData, TrainingBatch, as_inputs, train_locally
 from fedlane.learning.models import Model
+from fedlane.learning.strict import train_strictly
 from fedlane.learning.system_random import check_global_model, system_normals, system_rows
 from fedlane.privacy.accountant import Terms, epsilon_curve
 from fedlane.privacy.ledger import Account, ClientLedger
@@ -51,10 +52,9 @@ class TrainingTerms:
 class PrivacyAccount:
     """A data set's account in an open ledger, with the mechanism that it pays for."""
 
-    ledger: ClientLedger
-    dataset: str
     spec: MechanismSpec
-    account: Account
+    entry: Account
+    """The account as the ledger holds it."""
     histogram: tuple[float, ...]
     """Released label counts, with noise; some may be negative."""
 
@@ -71,7 +71,7 @@ class PrivacyAccount:
 
     def epsilon(self, uploads: int) -> float:
         """Return the epsilon spent after some uploads. The first call computes it and fills the user's cache."""
-        terms = self.account.terms
+        terms = self.entry.terms
         return float(epsilon_curve(terms, terms.max_uploads)[uploads])
 
 
@@ -88,7 +88,7 @@ def open_privacy_account(
     histogram = ledger.histogram(
         dataset, lambda: (label_counts + spec.histogram_noise * system_normals(len(label_counts))).tolist()
     )
-    return PrivacyAccount(ledger, dataset, spec, ledger.accounts[dataset], histogram)
+    return PrivacyAccount(spec, ledger.accounts[dataset], histogram)
 
 
 def _mechanism(terms: TrainingTerms, size: int, ledger_terms: Terms | None) -> MechanismSpec:
@@ -178,7 +178,10 @@ class LocalTrainer:
     def _train(self, batch: TrainingBatch, learning_rate: float, clip_norm: float | None) -> ArrayRecord:
         weights = self.weights.clone()
         with torch.no_grad():
-            train_locally(self.model, weights, self.data, batch, learning_rate, clip_norm)
+            if clip_norm is None:
+                train_locally(self.model, weights, self.data, batch, learning_rate, None)
+            else:
+                train_strictly(self.model, weights, self.data, batch, learning_rate, clip_norm)
         if not bool(torch.isfinite(weights).all()):
             raise InputError("training diverged to non-finite weights: nothing is sent")
         return as_arrays(self.model, weights[0], self.received)

@@ -1,1 +1,1 @@
-"""The server's side of a Flower federation: the strategy, its view of the clients, and its state on disk."""
+"""The server of a Flower federation: the strategy, the clients it knows, and its state on disk."""

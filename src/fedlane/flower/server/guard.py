@@ -1,11 +1,10 @@
-"""What a reply must be before it may enter the model. Whatever it is not, is one line of reason, never an error.
+"""The guard: checks of every reply before it may enter the model. A rejected reply yields a one-line reason.
 
-The update's norm: no update may move the model further than ``max_update_norm``. Where the operator gives none, the
-bound is 10 times the median over clients of their last norms, and until 5 updates were seen 10 (|model| + sqrt(d)) with
-d weights: ten times the model and another 10 for each weight, which no training of a few steps reaches. Every client
-has one vote. An update that is too long counts as long as the bound, so that the bound follows when all updates grow;
-one that moves nothing does not count. It stops accidents and the crude, not half of the clients or more that move
-together, for which Flower's robust aggregations are there.
+The bound on an update's norm is ``max_update_norm``. Without that setting it is 10 times the median of the clients'
+last norms; until 5 updates have been seen it is 10 (|model| + sqrt(d)) with d weights, which no training of a few steps
+reaches. Every client has one vote. An update above the bound is remembered at the bound, so that the bound follows when
+all updates grow; an update of norm 0 is not remembered. The bound stops accidents and crude attacks. It does not stop
+half of the clients or more acting together; Flower's robust aggregation strategies are meant for that.
 """
 
 import math
@@ -16,58 +15,59 @@ import numpy as np
 from flwr.app import ArrayRecord, MetricRecord, RecordDict
 from numpy.typing import NDArray
 
-from fedlane.flower.protocol import MOST, TRAINED, Order, ProtocolError, Report
+from fedlane.flower.protocol import LARGEST, TRAINED, Order, ProtocolError, Report
 from fedlane.validate import InputError, positive
 
-FACTOR, KNOWN = 10.0, 5
+FACTOR, MIN_UPDATES = 10.0, 5
 ARRAYS, METRICS, WEIGHT = "arrays", "metrics", "num-examples"
-"""The keys of Flower's own strategies."""
-MOST_TIMES_SIZE = 10.0
-"""A client may not claim more examples than so many times the size it was introduced with."""
+"""The keys that Flower's strategies use."""
+MAX_EXAMPLES_PER_RECORD = 10.0
+"""A client may claim at most this many examples for each record of its introduction."""
 
 
 class Dropped(InputError):
-    """Why a reply is not used."""
+    """A reply is not used; the message is the reason."""
 
 
 class Guard:
-    """Checks replies against the model they answer, and remembers how far each client's last update moved it."""
+    """Checks replies against the model that was sent, and remembers the norm of each client's last update."""
 
     def __init__(self, max_update_norm: float | None = None, weight: str = WEIGHT) -> None:
-        """weight: the key by which the aggregation weighs, if it is another than Flower's own."""
+        """``weight`` is the key of the metric by which the aggregation weights replies."""
         if max_update_norm is not None:
             positive("max_update_norm", max_update_norm)
         self.max_update_norm, self.weight = max_update_norm, weight
         self.norms: dict[str, float] = {}
-        """Each client's last norm, at most the bound that it met."""
+        """The norm of each client's last update, at most the bound at that time."""
         self.seen = 0
-        """Updates that had a norm."""
+        """Number of updates with a norm above 0."""
 
     def report(self, content: RecordDict, order: Order) -> Report:
-        """The report, if it answers this order; `Dropped` otherwise."""
+        """Return the report if it answers this order; raise `Dropped` otherwise."""
         try:
             report = Report.read(content)
         except ProtocolError as error:
             raise Dropped(str(error)) from None
         for field in ("client", "round", "lane"):
-            said, meant = getattr(report, field), getattr(order, field)
-            if said != meant:
-                raise Dropped(f"the report is of {field} {said!r}, the order was of {field} {meant!r}")
+            reported, ordered = getattr(report, field), getattr(order, field)
+            if reported != ordered:
+                raise Dropped(f"the report is for {field} {reported!r}, the order was for {field} {ordered!r}")
         return report
 
     def check(self, content: RecordDict, report: Report, model: Mapping[str, NDArray[Any]], size: float) -> None:
-        """Let an update in, or raise `Dropped`; ``size`` is what its client was introduced with."""
+        """Raise `Dropped` unless the update may enter the model; ``size`` is the size in its client's introduction."""
         if report.status != TRAINED:
             raise Dropped(f"{report.status}: {report.reason}")
         arrays, metrics = content.get(ARRAYS), content.get(METRICS)
         if not isinstance(arrays, ArrayRecord) or len(content.array_records) != 1:
-            raise Dropped(f"it must carry one ArrayRecord, {ARRAYS!r}")
+            raise Dropped(f"the reply must have exactly one ArrayRecord, {ARRAYS!r}")
         if not isinstance(metrics, MetricRecord) or len(content.metric_records) != 1:
-            raise Dropped(f"it must carry one MetricRecord, {METRICS!r}")
+            raise Dropped(f"the reply must have exactly one MetricRecord, {METRICS!r}")
+        limit = MAX_EXAMPLES_PER_RECORD * size
         for key in dict.fromkeys((WEIGHT, self.weight)):
             weight = metrics.get(key)
-            if type(weight) not in (int, float) or not 0 < weight <= MOST_TIMES_SIZE * size:  # type: ignore[operator]
-                raise Dropped(f"{key} must be above 0 and at most {MOST_TIMES_SIZE * size:g}, got {weight!r}")
+            if type(weight) not in (int, float) or not 0 < weight <= limit:  # type: ignore[operator]
+                raise Dropped(f"{key} must be above 0 and at most {limit:g}, got {weight!r}")
         norm, bound = _distance(arrays, model), self.bound(model)
         if norm > 0:
             self.norms[report.client] = min(norm, bound)
@@ -76,31 +76,34 @@ class Guard:
             raise Dropped(f"the update's norm {norm:.4g} is above {bound:.4g}")
 
     def bound(self, model: Mapping[str, NDArray[Any]]) -> float:
-        """The largest norm that an update may have now."""
+        """Return the largest norm that an update may have now."""
         if self.max_update_norm is not None:
             return self.max_update_norm
-        if self.seen < KNOWN:
+        if self.seen < MIN_UPDATES:
             weights = sum(array.size for array in model.values())
             return FACTOR * (math.sqrt(sum(_square(array) for array in model.values())) + math.sqrt(weights))
         return FACTOR * float(np.median(list(self.norms.values())))
 
 
-def weighed(content: RecordDict, key: str = WEIGHT) -> bool:
-    """Whether an evaluation carries one MetricRecord with a weight that an average can take."""
+def has_weight(content: RecordDict, key: str = WEIGHT) -> bool:
+    """Return whether an evaluation has exactly one MetricRecord, with a usable weight."""
     metrics = content.get(METRICS)
     if not isinstance(metrics, MetricRecord) or len(content.metric_records) != 1:
         return False
     weight = metrics.get(key)
-    return _is_number(weight) and 0 < weight <= MOST  # type: ignore[operator]
+    return _is_number(weight) and 0 < weight <= LARGEST  # type: ignore[operator]
 
 
-def aligned(contents: list[RecordDict]) -> None:
-    """Leave in every MetricRecord only what all have, as single finite numbers: Flower refuses them all otherwise."""
+def keep_common_metrics(contents: list[RecordDict]) -> None:
+    """Keep in every MetricRecord only the metrics that all replies have as finite numbers.
+
+    Flower refuses all replies if their metrics differ.
+    """
     records = [content.metric_records[METRICS] for content in contents]
     common = set.intersection(*(set(record) for record in records)) if records else set()
-    plain = sorted(key for key in common if all(_is_number(record[key]) for record in records))
+    usable = sorted(key for key in common if all(_is_number(record[key]) for record in records))
     for content, record in zip(contents, records, strict=True):
-        content[METRICS] = MetricRecord({key: record[key] for key in plain})
+        content[METRICS] = MetricRecord({key: record[key] for key in usable})
 
 
 def _is_number(value: object) -> bool:
@@ -108,24 +111,26 @@ def _is_number(value: object) -> bool:
 
 
 def _distance(arrays: ArrayRecord, model: Mapping[str, NDArray[Any]]) -> float:
-    """|update - model|, after names, shapes, types and values were found in order."""
+    """Return |update - model|; raise `Dropped` if names, shapes, types or values do not fit."""
     if set(arrays) != set(model):
-        missing, more = sorted(set(model) - set(arrays)), sorted(set(arrays) - set(model))
-        raise Dropped(f"arrays are missing ({', '.join(missing) or 'none'}) or too many ({', '.join(more)[:200]})")
+        missing, extra = sorted(set(model) - set(arrays)), sorted(set(arrays) - set(model))
+        names = f"missing: {', '.join(missing) or 'none'}; unexpected: {', '.join(extra)[:200] or 'none'}"
+        raise Dropped(f"the arrays do not match the model ({names})")
     square = 0.0
-    for name, mine in model.items():
+    for name, expected in model.items():
         claimed = tuple(arrays[name].shape), str(arrays[name].dtype)
-        if claimed != (mine.shape, str(mine.dtype)):
-            raise Dropped(f"array {name!r} must be {mine.shape} of {mine.dtype}, got {claimed[0]} of {claimed[1]}")
+        if claimed != (expected.shape, str(expected.dtype)):
+            wanted = f"{expected.shape} of {expected.dtype}"
+            raise Dropped(f"array {name!r} must be {wanted}, got {claimed[0]} of {claimed[1]}")
         try:
-            theirs = arrays[name].numpy()
-        except Exception as error:  # whatever was sent in place of an array
+            array = arrays[name].numpy()
+        except Exception as error:  # a node may send anything in place of an array
             raise Dropped(f"array {name!r} cannot be read: {error}") from None
-        if theirs.shape != mine.shape or theirs.dtype != mine.dtype:
-            raise Dropped(f"array {name!r} is not what it claims: {theirs.shape} of {theirs.dtype}")
-        if not np.all(np.isfinite(theirs)):
+        if array.shape != expected.shape or array.dtype != expected.dtype:
+            raise Dropped(f"array {name!r} is not as announced: {array.shape} of {array.dtype}")
+        if not np.all(np.isfinite(array)):
             raise Dropped(f"array {name!r} is not finite")
-        square += _square(theirs.astype(np.float64) - mine.astype(np.float64))
+        square += _square(array.astype(np.float64) - expected.astype(np.float64))
     return math.sqrt(square)
 
 

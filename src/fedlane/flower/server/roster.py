@@ -1,12 +1,12 @@
-"""Who takes part: the persistent map from Flower's nodes to clients, and what was asked of each.
+"""The roster: the persistent map from Flower's nodes to clients, with the counts of their orders and uploads.
 
-What is counted, and why twice:
+There are two counts, for two purposes:
 
-- ``sent``: orders that were sent, each counted and forced to disk BEFORE it leaves. Every upload that a client may have
-  made is among them, so that what is derived from it is never too little.
-- ``uploads``: the most that the client itself has ever reported. This is what orders carry as ``server_count``: a
-  client's ledger that knows of fewer was put back to an earlier state. An order that never arrived is in ``sent`` and
-  in nobody's ledger, so ``sent`` must not be used for that.
+- ``sent`` counts orders. Each is counted and forced to disk BEFORE it is sent, so that every upload that a client may
+  have made is included and no privacy figure derived from it is too small.
+- ``uploads`` is the largest number that the client itself has reported. Orders carry it as ``server_count``: a ledger
+  with fewer uploads was restored from an older copy. An order that never arrived is counted in ``sent`` but is in no
+  ledger, so ``sent`` cannot be used for this.
 """
 
 from collections.abc import Iterable, Mapping
@@ -22,60 +22,62 @@ from fedlane.validate import InputError, at_least
 
 
 class RosterError(InputError):
-    """A node that may not take part under the name it gives."""
+    """A node may not take part under the name that it gives."""
 
 
 @dataclass(frozen=True)
 class Member:
-    """One client: its node, what it said of itself, and what is known of its spending."""
+    """One client: its node, its introduction, and what is known about its spending."""
 
     index: int
-    """The client's number in policies and tables; never given to another."""
+    """The client's number in policies and tables; it is never given to another client."""
     node_id: int
     introduction: Introduction
     joined_round: int
     sent: int = 0
+    """Number of orders sent."""
     unanswered: int = 0
-    """Orders sent since its ledger was last heard of: uploads that it may have made and nobody knows of."""
+    """Number of orders since the last figures of its ledger; each may have become an upload."""
     reports: int = 0
     uploads: int = 0
+    """Largest number of uploads that the client has reported."""
     epsilon_reported: float = 0.0
     barred: str = ""
-    """Why it is not asked any more; empty for a client in good standing."""
+    """Why the client is not asked any more; empty for a client in good standing."""
 
     @property
     def name(self) -> str:
+        """The client's name."""
         return self.introduction.name
 
     @property
     def spent(self) -> bool:
-        """Whether its budget is known to be used up."""
+        """Whether its budget is known to be spent."""
         return 0 < self.introduction.max_uploads <= self.uploads
 
     @property
     def epsilon(self) -> float | None:
-        """What it has spent at most; None without a mechanism.
+        """Upper bound on the epsilon that it has spent; None without a mechanism.
 
-        Its own figure where every order was accounted for; otherwise what it agreed to over all its uploads, which its
-        ledger does not let it exceed: the server does not know a client's noise and cannot compute what lies between.
+        The client's own figure if every order is accounted for. Otherwise the epsilon agreed to over all its uploads,
+        which its ledger does not exceed: the server does not know the client's noise and cannot compute a tighter one.
         """
         if self.introduction.epsilon <= 0:
             return None
-        told = self.epsilon_reported > 0 or not self.uploads
-        return self.epsilon_reported if told and not self.unanswered else self._agreed
-
-    @property
-    def _agreed(self) -> float:
+        reported = self.epsilon_reported > 0 or not self.uploads
+        if reported and not self.unanswered:
+            return self.epsilon_reported
         return max(self.introduction.epsilon, self.epsilon_reported)
 
     def ordered(self) -> "Member":
-        """After one more order."""
+        """Return the client after one more order."""
         return replace(self, sent=self.sent + 1, unanswered=self.unanswered + 1)
 
     def heard(self, report: Report) -> "Member":
-        """After a report, be it late. A refusal bars the client.
+        """Return the client after a report, punctual or late. A refusal bars the client.
 
-        Without its ledger's figures (the switch failed, say) a report speaks for its own order, not for earlier ones.
+        A report without the ledger's figures, for example after a failed switch, answers its own order but says nothing
+        about earlier ones.
         """
         return replace(
             self,
@@ -88,94 +90,99 @@ class Member:
 
 
 class Roster:
-    """Every client that ever took part, by its node's id. The departed stay, and are known when they come back."""
+    """Every client that has ever taken part. A client that leaves stays in it and is recognised when it returns."""
 
     def __init__(self, capacity: int, *, trust_names: bool = False) -> None:
-        """trust_names: a name may move to a new node while its old one is not connected (no node authentication)."""
+        """With ``trust_names``, a name may move to a new node while its old node is not connected."""
         at_least("capacity", capacity, 1)
         self.capacity = capacity
         self.trust_names = trust_names
         self.members: list[Member] = []
 
     def of_node(self, node_id: int) -> Member | None:
+        """Return the client of a node, or None."""
         return next((member for member in self.members if member.node_id == node_id), None)
 
     def admit(self, node_id: int, introduction: Introduction, round: int, connected: Iterable[int] = ()) -> Member:
-        """Enter a node under the name it gives, or renew its introduction; a `RosterError` where that is not its own.
+        """Enter a node under the name in its introduction, or renew the introduction of a node already entered.
 
-        With node authentication a node's id cannot be forged: whoever comes with another's name is another.
+        With node authentication an id cannot be forged, so a new id with an existing name is another node.
+
+        Raises:
+            RosterError: The name belongs to another node, the node has another name, or the roster is full.
         """
-        known = self.of_node(node_id)
+        client = self.of_node(node_id)
         owner = next((member for member in self.members if member.name == introduction.name), None)
-        if known is not None and known.name != introduction.name:
-            raise RosterError(f"the node is known as {known.name!r} and now calls itself {introduction.name!r}")
+        if client is not None and client.name != introduction.name:
+            raise RosterError(f"the node is client {client.name!r} and now introduces itself as {introduction.name!r}")
         if owner is not None and owner.node_id != node_id:
             if not self.trust_names or owner.node_id in set(connected):
                 raise RosterError(f"the name {introduction.name!r} belongs to node {owner.node_id}")
-            known = owner
-        if known is None:
+            client = owner
+        if client is None:
             if len(self.members) == self.capacity:
-                raise RosterError(f"capacity {self.capacity} is reached: {introduction.name!r} cannot be entered")
-            known = Member(len(self.members), node_id, introduction, round)
-            self.members.append(known)
+                raise RosterError(f"capacity {self.capacity} is reached: {introduction.name!r} cannot join")
+            client = Member(len(self.members), node_id, introduction, round)
+            self.members.append(client)
         return self.put(
             replace(
-                known,
+                client,
                 node_id=node_id,
                 introduction=introduction,
-                uploads=max(known.uploads, introduction.uploads),
-                epsilon_reported=max(known.epsilon_reported, introduction.epsilon_spent),
+                uploads=max(client.uploads, introduction.uploads),
+                epsilon_reported=max(client.epsilon_reported, introduction.epsilon_spent),
             )
         )
 
     def put(self, member: Member) -> Member:
-        """Replace what is known of a client."""
+        """Replace a client's entry by a newer one."""
         self.members[member.index] = member
         return member
 
     def pardon(self) -> None:
-        """A new run of the server asks again whoever refused for another reason than a spent budget."""
+        """Let clients be asked again that refused for another reason than a spent budget; called when a run starts."""
         self.members = [member if member.spent else replace(member, barred="") for member in self.members]
 
     def quotas(self, lanes: int, given: Mapping[str, float] | None = None) -> FloatArray:
-        """(1, U): the quota of each client that has joined."""
+        """Return the quota of each client, (1, U): those given by name, or from the introductions."""
         if given is not None:
             return np.array([[given.get(member.name, 0.0) for member in self.members]])
-        return (
-            _quotas([member.introduction for member in self.members], lanes)[None] if self.members else np.zeros((1, 0))
-        )
+        if not self.members:
+            return np.zeros((1, 0))
+        return _quotas([member.introduction for member in self.members], lanes)[None]
 
     def values(self) -> list[dict[str, Any]]:
-        """As plain values, for a checkpoint."""
+        """Return the roster as plain values, for a checkpoint."""
         return [asdict(member) for member in self.members]
 
     def restore(self, values: Iterable[Mapping[str, Any]]) -> None:
-        """From plain values; `InputError` where they make no sense."""
+        """Restore the roster from plain values; an `InputError` if they are damaged."""
         try:
-            members = [Member(**{**one, "introduction": _introduction(one["introduction"])}) for one in values]
+            members = [Member(**{**entry, "introduction": _introduction(entry["introduction"])}) for entry in values]
         except (KeyError, TypeError) as error:
             raise InputError(f"the roster is damaged: {error}") from None
         if [member.index for member in members] != list(range(len(members))) or len(members) > self.capacity:
-            raise InputError(f"the roster is damaged, or has more than {self.capacity} clients (capacity)")
+            raise InputError(f"the roster is damaged, or has more clients than capacity, {self.capacity}")
         self.members = members
 
 
 def _introduction(values: Mapping[str, Any]) -> Introduction:
-    said = Introduction(**{**values, "label_counts": tuple(values["label_counts"])})
-    said.check()
-    return said
+    introduction = Introduction(**{**values, "label_counts": tuple(values["label_counts"])})
+    introduction.check()
+    return introduction
 
 
-def _quotas(said: list[Introduction], lanes: int) -> FloatArray:
-    """Equation (8) from what clients released: noisy counts are cut at 0; who releases none is taken as average.
+def _quotas(introductions: list[Introduction], lanes: int) -> FloatArray:
+    """Return the quotas of equation (8), (U,), from the released label counts; negative noisy counts become 0.
 
-    Average in its divergence, that is: with the average's labels and no noise it would have none, and all the rounds.
+    A client that releases no counts gets at least the average divergence. With the average labels and no noise its
+    divergence would be 0, and it would be given all the rounds.
     """
-    labels = max(1, *(len(one.label_counts) for one in said))
-    counts = np.zeros((len(said), labels))
-    for row, one in zip(counts, said, strict=True):
-        row[: len(one.label_counts)] = np.maximum(one.label_counts, 0.0)
-    sizes = np.array([one.size for one in said])
+    labels = max(1, *(len(client.label_counts) for client in introductions))
+    counts = np.zeros((len(introductions), labels))
+    for row, client in zip(counts, introductions, strict=True):
+        row[: len(client.label_counts)] = np.maximum(client.label_counts, 0.0)
+    sizes = np.array([client.size for client in introductions])
     total = counts.sum(axis=1, keepdims=True)
     released = total[:, 0] > 0
     shares = np.full(counts.shape, 1.0 / labels)
@@ -185,11 +192,11 @@ def _quotas(said: list[Introduction], lanes: int) -> FloatArray:
     divergence = theta(
         shares,
         sizes,
-        1.0,  # the noise is given, so that epsilon and delta do not count
+        1.0,  # epsilon and delta are not used, since the noise is given
         0.5,
         local_iterations=1,
         batch_size=1,
-        noise=np.array([one.upload_noise for one in said]),
+        noise=np.array([client.upload_noise for client in introductions]),
     )
     if released.any():
         divergence[~released] = np.maximum(divergence[~released], divergence[released].mean())

@@ -1,16 +1,19 @@
-"""All that a federation remembers from round to round and from run to run, saved and found again."""
+"""`ServerState`: everything that a federation's server keeps from round to round and from run to run."""
 
 import logging
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from flwr.app import ArrayRecord
+from flwr.serverapp.strategy import Strategy
 
 from fedlane.flower.server.aggregation import Aggregation, to_arrays, to_model
 from fedlane.flower.server.guard import Guard
 from fedlane.flower.server.roster import Member, Roster
 from fedlane.flower.server.run_folder import describe, make_run
 from fedlane.flower.server.scheduler import Scheduler
+from fedlane.flower.server.settings import GuardSettings
 from fedlane.flower.server.state_files import Saved, StateStore
 from fedlane.scenario import Scenario
 from fedlane.simulation.results import RunFolder
@@ -20,32 +23,38 @@ logger = logging.getLogger("fedlane.flower")
 
 
 class ServerState:
-    """Scheduler, model, clients, norms and the aggregation's own arrays; `settings` must not change between runs."""
+    """Scheduler, model, roster, guard and aggregation, and the folder in which they are stored."""
 
     def __init__(
-        self,
-        store: StateStore,
-        settings: Mapping[str, Any],
-        roster: Roster,
-        guard: Guard,
-        aggregation: Aggregation,
-        scheduler: Scheduler,
-        initial_arrays: ArrayRecord,
+        self, state_dir: str | Path, inner: Strategy, guard: GuardSettings, identity: Mapping[str, Any]
     ) -> None:
-        self.store, self.settings = store, settings
-        self.roster, self.guard, self.aggregation, self.scheduler = roster, guard, aggregation, scheduler
-        self.arrays = initial_arrays
+        """``identity`` holds the settings that must be the same in every run on this folder."""
+        self.store = StateStore(state_dir)
+        self.roster = Roster(guard.capacity, trust_names=guard.trust_names)
+        self.aggregation = Aggregation(inner)
+        self.guard = Guard(guard.max_update_norm, self.aggregation.weight)
+        self.identity = identity
+        self.arrays = ArrayRecord()
         self.elapsed_s = 0.0
         self.dropped: dict[str, int] = {}
-        """Replies that did not count, by client."""
+        """Number of replies that were not used, by client."""
+        self._scheduler: Scheduler | None = None
         self._saved: list[Member] = []
 
-    def resume(self) -> None:
-        """Go on from the store, if it holds anything; orders that a crash cut off count as sent."""
+    @property
+    def scheduler(self) -> Scheduler:
+        """The scheduler of the run; an `InputError` before `start`."""
+        if self._scheduler is None:
+            raise InputError("LaneStrategy must be started: start(grid, initial_arrays, ...)")
+        return self._scheduler
+
+    def start(self, scheduler: Scheduler, initial_arrays: ArrayRecord) -> None:
+        """Begin a run, or continue from the store. Orders that a crash cut off count as sent."""
+        self._scheduler, self.arrays, self._saved = scheduler, initial_arrays, []
         saved = self.store.load()
         if saved is not None:
             self._restore(saved)
-            logger.info("round %d: going on from %s", self.scheduler.round, self.store.folder)
+            logger.info("round %d: continuing from %s", scheduler.round, self.store.folder)
         charged = self.store.charged()
         for member in list(self.roster.members):
             for _ in range(charged.get(member.name, 0) - member.sent):
@@ -54,11 +63,11 @@ class ServerState:
 
     def _restore(self, saved: Saved) -> None:
         folder = self.store.folder
-        for name, mine in self.settings.items():
-            if saved.values.get(name) != mine:
-                raise InputError(f"state_dir {folder} is of {name} {saved.values.get(name)!r}, not {mine!r}")
-        model, mine = saved.part("model"), to_model(self.arrays)
-        if {name: (a.shape, a.dtype) for name, a in model.items()} != {n: (a.shape, a.dtype) for n, a in mine.items()}:
+        for name, value in self.identity.items():
+            if saved.values.get(name) != value:
+                raise InputError(f"state_dir {folder} has {name} {saved.values.get(name)!r}, not {value!r}")
+        model = saved.part("model")
+        if _layout(model) != _layout(to_model(self.arrays)):
             raise InputError(f"state_dir {folder} holds another model than initial_arrays")
         self.scheduler.restore(saved.part("scheduler"))
         self.roster.restore(saved.values["roster"])
@@ -67,15 +76,19 @@ class ServerState:
         self.elapsed_s, self.dropped = float(saved.values["elapsed_s"]), dict(saved.values["dropped"])
         self.arrays = to_arrays(model)
 
+    def drop(self, member: Member) -> None:
+        """Count a reply of a client that was not used."""
+        self.dropped[member.name] = self.dropped.get(member.name, 0) + 1
+
     def save_clients(self) -> None:
-        """Write the checkpoint if anything became known of the clients since the last one."""
+        """Write the checkpoint if the roster has changed since the last one."""
         if self.roster.members != self._saved:
             self.save()
 
     def save(self) -> None:
         """Write the checkpoint."""
         values = {
-            **self.settings,
+            **self.identity,
             "roster": self.roster.values(),
             "norms": self.guard.norms,
             "updates_seen": self.guard.seen,
@@ -88,12 +101,10 @@ class ServerState:
         self.store.save(Saved(values, arrays))
         self._saved = list(self.roster.members)
 
-    def record(
-        self, label: str, scenario: Scenario | None, floor_s: float | None, *, interrupted: bool = False
-    ) -> None:
-        """Write the run folder; one that cannot be written ends no federation."""
+    def write_run_folder(self, scenario: Scenario | None, floor_s: float | None, *, interrupted: bool = False) -> None:
+        """Write the tables and the summary; a failure is logged and does not end the federation."""
         members, model = self.roster.members[: self.scheduler.problem.clients], to_model(self.arrays)
-        name = str(self.settings["federation"])
+        name, label = str(self.identity["federation"]), str(self.identity["policy"])
         flower = {
             "federation": name,
             "floor_s": floor_s,
@@ -106,5 +117,9 @@ class ServerState:
             described = describe(scenario, name, self.scheduler, members, model)
             run = make_run(described, label, self.scheduler, members, model, flower, self.elapsed_s)
             RunFolder(self.store.folder).write(run, interrupted=interrupted)
-        except Exception as error:  # the federation's own state is saved apart
-            logger.error("round %d: the run folder is not up to date: %s", self.scheduler.round - 1, error)
+        except Exception as error:  # the checkpoint is separate, so the federation can continue
+            logger.error("round %d: the run folder could not be written: %s", self.scheduler.round - 1, error)
+
+
+def _layout(model: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: (array.shape, array.dtype) for name, array in model.items()}

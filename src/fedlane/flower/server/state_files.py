@@ -1,10 +1,10 @@
-"""The server's memory on disk: what was ordered, before it is sent; and everything else, after every round.
+"""The server's state on disk: a journal of orders, written before they are sent, and a checkpoint of all the rest.
 
-- ``orders.jsonl``: one line per round, forced to disk before any message of that round leaves. It is never shortened.
-- ``federation.npz``: model, policy state, trace, roster and the aggregation's own memory in one file, so that they
-  belong together; written to another name, forced to disk and renamed. Plain arrays and JSON, nothing is unpickled.
+- ``orders.jsonl``, the journal, has one line per round, forced to disk before any message of that round is sent.
+- ``federation.npz``, the checkpoint, has the model, the policy's state, the trace, the roster and the arrays of the
+  aggregation, written after every round. It holds plain arrays and JSON; nothing is unpickled.
 
-After a crash the checkpoint says where to go on, and the journal which orders have left since: they count as sent.
+After a crash the run continues from the checkpoint, and later orders in the journal count as sent.
 """
 
 import contextlib
@@ -31,29 +31,32 @@ VERSION = 1
 
 @dataclass(frozen=True)
 class Saved:
-    """A checkpoint: plain values that go into JSON, and arrays by name."""
+    """A checkpoint: values that can be written as JSON, and arrays by name."""
 
     values: Mapping[str, Any]
     arrays: Mapping[str, NDArray[Any]]
 
     def part(self, prefix: str) -> dict[str, NDArray[Any]]:
-        """The arrays under ``prefix.``, without it."""
+        """Return the arrays whose names start with ``prefix.``, without the prefix."""
         return {key[len(prefix) + 1 :]: array for key, array in self.arrays.items() if key.startswith(f"{prefix}.")}
 
 
 class StateStore:
-    """A folder with the journal and the checkpoint of one federation."""
+    """The folder with the journal and the checkpoint of one federation."""
 
     def __init__(self, folder: str | Path) -> None:
         self.folder = Path(folder)
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise InputError(f"state_dir {folder} cannot be made: {error.strerror}") from error
+            raise InputError(f"state_dir {folder} cannot be created: {error.strerror}") from error
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
-        """Keep a second server out. One that is ending, because SuperLink was restarted under it, is waited for."""
+        """Hold the folder's lock, so that no second server uses it.
+
+        A server that is still ending, after its SuperLink was restarted, is awaited.
+        """
         with (self.folder / LOCK).open("w") as file:
             end = time.monotonic() + LOCK_WAIT_S
             while True:
@@ -67,7 +70,7 @@ class StateStore:
             yield
 
     def charge(self, round: int, orders: Mapping[str, int]) -> None:
-        """Write down a round's orders ({client: lane}) for good. Only then may they be sent."""
+        """Append a round's orders ({client: lane}) to the journal. They may be sent only after this returns."""
         line = json.dumps({"round": round, "orders": dict(orders)}) + "\n"
         path = self.folder / JOURNAL
         with _written(path):
@@ -80,7 +83,7 @@ class StateStore:
                 sync_folder(self.folder)
 
     def charged(self) -> dict[str, int]:
-        """Orders written down so far, by client. A last line that was cut by a crash was never sent."""
+        """Return the number of orders in the journal by client. A last line cut off by a crash was never sent."""
         path, count = self.folder / JOURNAL, dict[str, int]()
         if not path.is_file():
             return count
@@ -92,14 +95,14 @@ class StateStore:
                     count[client] = count.get(client, 0) + 1
             except (ValueError, KeyError, TypeError):
                 raise InputError(f"{path} is damaged at line {number + 1}") from None
-        if lines[-1]:  # end the cut line, so that the next one stands alone
+        if lines[-1]:  # remove the incomplete line before the next one is appended
             with path.open("r+b") as file:
                 file.truncate(sum(len(line) + 1 for line in lines[:-1]))
                 os.fsync(file.fileno())
         return count
 
     def save(self, saved: Saved) -> None:
-        """Replace the checkpoint, whole or not at all."""
+        """Replace the checkpoint atomically."""
         values = np.array(json.dumps({"version": VERSION, **saved.values}))
         buffer = io.BytesIO()
         np.savez(buffer, allow_pickle=False, _values=values, **saved.arrays)
@@ -107,7 +110,7 @@ class StateStore:
             write_atomically(self.folder / CHECKPOINT, buffer.getvalue(), durable=True)
 
     def load(self) -> Saved | None:
-        """The last checkpoint; None where there is none; `InputError` where it cannot be trusted."""
+        """Return the last checkpoint, or None; a damaged one is an `InputError`."""
         path = self.folder / CHECKPOINT
         if not path.is_file():
             return None
@@ -123,7 +126,7 @@ class StateStore:
 
 @contextlib.contextmanager
 def _written(path: Path) -> Iterator[None]:
-    """A disk that is full or gone is one line, and the end: what cannot be written down may not happen."""
+    """Turn an error of the disk into a one-line `InputError`; the run ends, since nothing unrecorded may be sent."""
     try:
         yield
     except OSError as error:

@@ -50,7 +50,7 @@ def make_server_files(folder: Path, addresses: Sequence[str], *, days: int = 30)
         days: Validity of both certificates, in days.
 
     Raises:
-        InputError: If `server.key` exists already.
+        InputError: If `server.key` exists already, or there are no addresses.
     """
     at_least("days", days, 1)
     if not addresses:

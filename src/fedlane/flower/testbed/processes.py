@@ -87,7 +87,7 @@ class Child:
         self.terminate()
         with contextlib.suppress(subprocess.TimeoutExpired):
             self.process.wait(timeout_s)
-        with contextlib.suppress(ProcessLookupError):  # its leader may have exited, others of the group not
+        with contextlib.suppress(ProcessLookupError):  # other processes of the group may outlive its leader
             os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
 
@@ -99,7 +99,7 @@ class Child:
 def lower_priority(process: int) -> None:
     """Lower the priority of a session leader and of the processes that it starts.
 
-    Nodes stand for other machines, so that their start-up must not slow down the base station. Linux divides CPU time
+    Nodes stand for other machines, so their start-up must not slow down the base station. Linux divides CPU time
     between sessions first and by `nice` value only within them, so both are set; if neither can be, nothing changes.
     """
     with contextlib.suppress(OSError):
@@ -119,7 +119,7 @@ class FlowerCluster:
     """A SuperLink with TLS and node authentication, its SuperNodes, and the runs that an operator submits.
 
     Leaving the context stops every process. The SuperLink, the proxy and the operator run in ``namespace``; each node
-    has a namespace of its own.
+    can run in another one.
     """
 
     def __init__(
@@ -145,7 +145,7 @@ class FlowerCluster:
         self.children: list[Child] = []
         self._port, self._node_port = port, node_port
         self._environment = {**os.environ, **NO_TELEMETRY, **(environment or {}), "FLWR_HOME": str(folder / "flwr")}
-        # Flower starts its other commands by name
+        # Flower looks its other commands up on the PATH.
         self._environment["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
         self._configure(self.superlink_address, self.files.authority, folder / "flwr")
 

@@ -107,10 +107,9 @@ def _parse_csv(rows: list[list[str]], path: Path) -> FloatArray:
     if "t_s" not in head:
         return value  # one row per second
     time_s = np.array([float(row[head.index("t_s")]) for row in rows[1:] if row[column]])
-    lap = np.concatenate(
-        [[0.0], np.cumsum(np.where(np.diff(time_s) < 0, time_s[:-1] + 1.0, 0.0))]
-    )  # several trips, one after the other
-    second = (time_s + lap).astype(np.int64)
+    # Where the time jumps back, another trip begins: it is appended to the one before.
+    offset_s = np.concatenate([[0.0], np.cumsum(np.where(np.diff(time_s) < 0, time_s[:-1] + 1.0, 0.0))])
+    second = (time_s + offset_s).astype(np.int64)
     count = np.bincount(second)
     mean = np.bincount(second, value) / np.maximum(count, 1)
     return np.asarray(mean[count > 0])
@@ -124,4 +123,4 @@ def _find_trace(path: str) -> Path:
     for root in roots:
         if (root / path).is_file():
             return root / path
-    raise InputError(f"trace {path} does not exist, neither here nor in the folder FEDLANE_DATA")
+    raise InputError(f"trace {path} does not exist, here or in the folder FEDLANE_DATA")

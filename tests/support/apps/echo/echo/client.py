@@ -1,4 +1,4 @@
-"""Sleeps as it is told, and answers with random weights of its own."""
+"""A client that sleeps as the message asks and answers with random weights."""
 
 import time
 

@@ -1,4 +1,4 @@
-"""Sends every node a nap, and writes down when the answers were here."""
+"""A server that asks every node to sleep, and records when the answers arrived."""
 
 import json
 import time
@@ -16,7 +16,7 @@ NAPS = (0.0, 0.3, 0.6)
 
 @app.main()
 def main(grid, context):
-    """Some rounds in which all have time, then two whose deadline comes first, while the nodes start their work."""
+    """Play rounds in which all nodes have time, then two whose deadline comes while the nodes still work."""
     config = context.run_config
     while len(nodes := sorted(grid.get_node_ids())) < config["nodes"]:
         time.sleep(0.1)
@@ -36,10 +36,10 @@ def main(grid, context):
         began = time.monotonic()
         arrivals = exchange(grid, messages, deadline_s)
         took = time.monotonic() - began
-        rounds.append({"took": took, "deadline": deadline_s, "arrivals": [_said(arrival) for arrival in arrivals]})
+        rounds.append({"took": took, "deadline": deadline_s, "arrivals": [_outcome(arrival) for arrival in arrivals]})
     Path(config["out"]).write_text(json.dumps(rounds))
 
 
-def _said(arrival):
+def _outcome(arrival):
     metrics = dict(arrival.reply.content["metrics"]) if arrival.reply else {}
     return {"sent": arrival.sent_s, "arrived": arrival.arrived_s, "reason": arrival.reason, **metrics}

@@ -1,6 +1,6 @@
-"""An honest client adds 1 to every weight, so that a model says what went into it; the others are told how to fail.
+"""An honest client adds 1 to every weight, so that the model shows what was aggregated; the others fail as configured.
 
-Each appends a line to its own file before it trains, as a ledger does: what it really uploaded.
+Before it trains, each client appends a line to its own file, as a ledger does, so that tests know its real uploads.
 """
 
 import os
@@ -25,8 +25,8 @@ def _limit(context):
     return int(context.node_config.get("limit", 50))
 
 
-def _made(context):
-    """The client's file, and how many uploads it holds."""
+def _uploads(context):
+    """Return the client's file and the number of uploads in it."""
     path = Path(context.run_config["folder"]) / f"{_name(context)}.uploads"
     return path, len(path.read_text().splitlines()) if path.exists() else 0
 
@@ -34,26 +34,26 @@ def _made(context):
 @app.query()
 def hello(message, context):
     Hello.read(message.content)
-    made, limit = _made(context)[1], _limit(context)
-    said = Introduction(_name(context), 100.0, (50.0, 50.0), 15.0, 1e-5, limit, made, 10, 2, 0.1)
-    return Message(RecordDict({KEY: said.record()}), reply_to=message)
+    uploads, limit = _uploads(context)[1], _limit(context)
+    introduction = Introduction(_name(context), 100.0, (50.0, 50.0), 15.0, 1e-5, limit, uploads, 10, 2, 0.1)
+    return Message(RecordDict({KEY: introduction.record()}), reply_to=message)
 
 
 @app.train()
 def train(message, context):
     order = Order.read(message.content)
-    path, made = _made(context)
+    path, uploads = _uploads(context)
     limit = _limit(context)
-    if made >= limit or order.server_count > made:
-        reason = "budget is spent" if made >= limit else f"rolled back: {made} against {order.server_count}"
-        return _reply(message, order, REFUSED, reason, made, limit, {})
+    if uploads >= limit or order.server_count > uploads:
+        reason = "budget is spent" if uploads >= limit else f"rolled back: {uploads} against {order.server_count}"
+        return _reply(message, order, REFUSED, reason, uploads, limit, {})
     with path.open("a") as file:
         file.write(f"{order.round} {order.lane}\n")
         file.flush()
         os.fsync(file.fileno())
     path.with_suffix(".parent").write_bytes(Path(f"/proc/{os.getppid()}/cmdline").read_bytes())
-    faults = str(context.node_config.get("faults", "")).split(",")  # one for each upload, then none
-    fault = faults[made] if made < len(faults) else ""
+    faults = str(context.node_config.get("faults", "")).split(",")  # one per upload, then none
+    fault = faults[uploads] if uploads < len(faults) else ""
     if fault == "silent":
         time.sleep(3 * order.deadline_s)
     began = time.perf_counter()
@@ -67,10 +67,10 @@ def train(message, context):
     elif fault == "imposter":
         order = Order(**{**vars(order), "client": "client-0"})
     elif fault == "greedy":
-        return _reply(message, order, TRAINED, "", made + 1, limit, {"w": weights}, examples=10**12)
+        return _reply(message, order, TRAINED, "", uploads + 1, limit, {"w": weights}, examples=10**12)
     time.sleep(float(context.node_config.get("nap", 0.0)))
     compute_s = time.perf_counter() - began
-    return _reply(message, order, TRAINED, "", made + 1, limit, {"w": weights}, compute_s)
+    return _reply(message, order, TRAINED, "", uploads + 1, limit, {"w": weights}, compute_s)
 
 
 def _reply(message, order, status, reason, uploads, limit, arrays, compute_s=0.0, examples=100):

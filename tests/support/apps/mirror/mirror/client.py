@@ -1,4 +1,4 @@
-"""Sends back what it got."""
+"""A client that returns the message's content."""
 
 from flwr.app import Message
 from flwr.clientapp import ClientApp

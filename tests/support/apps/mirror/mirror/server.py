@@ -1,4 +1,4 @@
-"""Sends every node 1 MB, and writes down who sent it back unchanged."""
+"""A server that sends every node 1 MB, and records which nodes returned it unchanged."""
 
 import json
 from pathlib import Path

@@ -47,7 +47,7 @@ def make_trainer(model, sent, data=None):
 
 
 def account_with(spec):
-    return PrivacyAccount(None, "data", spec, None, ())
+    return PrivacyAccount(spec, None, ())
 
 
 def tiny_noise(sampled=1.0, size=300):

@@ -31,7 +31,7 @@ def test_run_writes_a_folder_and_a_table(tmp_path):
     assert json.loads((folder / "summary.json").read_text())["rounds"] == 20
 
 
-def test_a_run_learns_unless_told_otherwise(tmp_path):
+def test_a_run_learns_by_default(tmp_path):
     result = fedlane("run", "--rounds", "20", "--target", "0.3", "--json", "--out", "o", cwd=tmp_path)
     summary = json.loads(result.stdout)
     assert summary["final_accuracy"]["mean"] > 0.3
@@ -56,7 +56,7 @@ def test_quiet_is_silent(tmp_path):
     assert (result.returncode, result.stdout, result.stderr) == (0, "", "")
 
 
-def test_brackets_in_names_are_no_markup(tmp_path):
+def test_brackets_in_names_are_not_markup(tmp_path):
     options = ("--rounds", "2", "--no-learning", "--set", 'name="[/b]x"')
     result = fedlane("run", *options, "--out", "[red]o[", cwd=tmp_path)
     assert result.returncode == 0, result.stderr
@@ -89,7 +89,7 @@ def test_compare_saves_a_folder_per_policy(tmp_path):
     assert json.loads(fedlane("show", "o/lane", "--json", cwd=tmp_path).stdout)["policy"] == "lane"
 
 
-def test_set_beats_the_scenario_and_inline_beats_set(tmp_path):
+def test_set_overrides_the_scenario_and_inline_parameters_override_set(tmp_path):
     common = ("run", "paper-fmnist-literal", "--rounds", "3", "--no-learning", "--json", "--policy")
     first = fedlane(*common, "mamab-om", "--out", "a", cwd=tmp_path)
     assert json.loads(first.stdout)["parameters"]["exploration"] == 1.0
@@ -178,16 +178,16 @@ CALIBRATE = ("privacy", "calibrate", "--epsilon", "8", "--delta", "1e-5", *SIZES
         (("reproduce", "--quick", "--export", "x"), "--quick is computed here"),
         (("reproduce", "fig-delay", "--import", "."), "holds no curves-*.npz"),
         (("privacy", "calibrate", "--epsilon", "8"), "--delta is missing"),
-        (("privacy", "calibrate", "quickstart", "--epsilon", "8"), "give a scenario, or --epsilon"),
+        (("privacy", "calibrate", "quickstart", "--epsilon", "8"), "a scenario cannot be combined with --epsilon"),
         (("privacy", "calibrate", "--set", "rounds=3"), "--set needs a scenario to change"),
         (("privacy", "account", "nowhere"), "ledger nowhere does not exist"),
         (
             ("privacy", "account", "--mechanism", "paper", "--epsilon", "-1"),
             "--epsilon must be greater than 0 and at",
         ),
-        (("privacy", "account", "x", "--noise", "1"), "a ledger holds all that is needed"),
+        (("privacy", "account", "x", "--noise", "1"), "a ledger cannot be combined with options"),
         (("privacy", "audit", "--trials", "7"), "trials must be at least 400, got 7"),
-        (("privacy", "audit", "--batch", "99"), "batch must be from 1 to 16, the records, got 99"),
+        (("privacy", "audit", "--batch", "99"), "batch must be from 1 to 16 (the number of records), got 99"),
         (("privacy", "audit", "--out", "nowhere/a.png"), "nowhere/a.png cannot be written"),
         (("privacy", "audit", "--out", "a.txt"), "picture a.txt must end in .png, .pdf or .svg"),
         (("privacy", "audit", "--seed", "-1"), "--seed must be at least 0, got -1"),
@@ -246,8 +246,8 @@ def test_an_output_folder_that_cannot_be_made_is_refused(tmp_path):
     assert "output folder file/o cannot be written: Not a directory" in result.stderr
 
 
-def test_a_full_disk_is_one_line_and_leaves_nothing(tmp_path):
-    """A file-size limit stands in for a full disk: the write fails in the operating system."""
+def test_a_full_disk_is_reported_in_one_line_and_leaves_no_files(tmp_path):
+    """A limit on file size makes the write fail as on a full disk."""
     import resource
 
     def limit():
@@ -262,7 +262,8 @@ def test_a_full_disk_is_one_line_and_leaves_nothing(tmp_path):
     assert not (tmp_path / "o").exists()
 
 
-def test_ctrl_c_saves_what_is_finished(tmp_path):
+@pytest.mark.slow
+def test_ctrl_c_saves_the_rounds_played_so_far(tmp_path):
     process = subprocess.Popen(
         [COMMAND, "run", "--rounds", "200000", "--no-learning", "--out", "o"],
         cwd=tmp_path,
@@ -282,7 +283,7 @@ def test_ctrl_c_saves_what_is_finished(tmp_path):
 
 
 def test_the_example_policy_runs_from_the_command_line(tmp_path):
-    source = Path(__file__).parent.parent / "examples" / "patient_policy.py"
+    source = Path(__file__).parents[2] / "examples" / "patient_policy.py"
     (tmp_path / "patient_policy.py").write_text(source.read_text())
     result = fedlane_process(
         "run",
@@ -299,13 +300,15 @@ def test_the_example_policy_runs_from_the_command_line(tmp_path):
     assert json.loads(result.stdout)["parameters"] == {"optimism_s": 1.0}
 
 
+@pytest.mark.slow
 def test_the_example_policy_as_a_program():
-    source = Path(__file__).parent.parent / "examples" / "patient_policy.py"
+    source = Path(__file__).parents[2] / "examples" / "patient_policy.py"
     result = subprocess.run([sys.executable, str(source)], capture_output=True, text=True, check=True)
     times = {line.split()[0]: float(line.split()[1]) for line in result.stdout.splitlines()}
     assert times["lane"] < times["patient"] < times["random"]
 
 
+@pytest.mark.slow
 def test_compare_with_learning_draws_accuracy(tmp_path):
     options = ("--policy", "lane", "--policy", "random", "--rounds", "40", "--seeds", "2", "--target", "0.4")
     result = fedlane("compare", "quickstart", *options, "--out", "o", cwd=tmp_path)
@@ -315,6 +318,7 @@ def test_compare_with_learning_draws_accuracy(tmp_path):
     assert (tmp_path / "o" / "accuracy.png").stat().st_size > 10_000
 
 
+@pytest.mark.slow
 def test_an_interrupted_run_is_resumed_to_the_same_results(tmp_path):
     whole = fedlane("run", "--rounds", "60", "--json", "--out", "whole", cwd=tmp_path)
     options = ("--rounds", "60", "--quiet", "--checkpoint-every", "5", "--out", "cut")
@@ -331,7 +335,8 @@ def test_an_interrupted_run_is_resumed_to_the_same_results(tmp_path):
     )
 
 
-def test_a_saved_schedule_is_learned_from_elsewhere(tmp_path):
+@pytest.mark.slow
+def test_a_saved_schedule_can_be_learned_from_in_another_process(tmp_path):
     common = ("run", "--rounds", "20", "--seeds", "2")
     fedlane(*common, "--no-learning", "--quiet", "--save-schedule", "s.npz", "--out", "a", cwd=tmp_path)
     here = json.loads(fedlane(*common, "--json", "--out", "b", cwd=tmp_path).stdout)
@@ -356,14 +361,14 @@ def test_show_draws_the_partition(tmp_path):
     assert "picture p.nonsense cannot be written" in result.stderr
 
 
-def test_names_become_file_names_inside_the_runs_folder(tmp_path):
+def test_names_with_slashes_stay_inside_the_runs_folder(tmp_path):
     options = ("--rounds", "2", "--no-learning", "--quiet")
     assert fedlane("run", "quickstart", *options, "--set", 'name="../../x y"', cwd=tmp_path).returncode == 0
     (folder,) = run_folders(tmp_path)
     assert folder.parent == tmp_path / "runs"
 
 
-def test_names_beyond_ascii_survive(tmp_path):
+def test_names_may_contain_non_ascii_characters(tmp_path):
     (tmp_path / "\U0001f600 \u00e9.toml").write_text("rounds = 2")
     result = fedlane("run", "\U0001f600 \u00e9.toml", "--no-learning", "--quiet", "--out", "o:\u00e9", cwd=tmp_path)
     assert result.returncode == 0, result.stderr
@@ -371,7 +376,7 @@ def test_names_beyond_ascii_survive(tmp_path):
 
 
 def done(folder, *arguments, code=0):
-    """The command's result, which must have that exit code."""
+    """Run a command and check its exit code."""
     return fedlane(*arguments, cwd=folder, code=code)
 
 
@@ -427,6 +432,7 @@ def test_privacy_calibrate_a_scenario(tmp_path):
     assert rows[0]["noise_multiplier"] > rows[9]["noise_multiplier"]
 
 
+@pytest.mark.slow
 def test_privacy_audit_reports_and_draws(tmp_path):
     result = done(tmp_path, "privacy", "audit", "--trials", "2000", "--out", "audit.png")
     assert "The claim is not refuted." in result.stdout
@@ -437,6 +443,7 @@ def test_privacy_audit_reports_and_draws(tmp_path):
     assert "REFUTED" in done(tmp_path, "privacy", "audit", "--mechanism", "paper").stdout
 
 
+@pytest.mark.slow
 def test_reproduce_draws_figures_from_cells_that_are_kept(tmp_path):
     """Figures that need no learning; a second call computes nothing and draws the same numbers."""
     command = ("reproduce", "fig-queues", "fig-complexity", "--delay-seeds", "2", "--seeds", "1", "--out", "r")
@@ -453,6 +460,7 @@ def test_reproduce_draws_figures_from_cells_that_are_kept(tmp_path):
     assert set(numbers["line"].to_pylist()) == {"OM V=10", "OM V=10,success", "lane"}
 
 
+@pytest.mark.slow
 def test_reproduce_exports_what_is_to_be_learned(tmp_path):
     command = (
         "reproduce",

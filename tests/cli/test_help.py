@@ -1,4 +1,4 @@
-"""Help that reads well, and mistyped words that name the nearest right one."""
+"""Help texts, and suggestions for mistyped words."""
 
 import re
 
@@ -12,7 +12,7 @@ from support.terminal import fedlane
 
 
 def commands(command, path=()):
-    """Every command and group by its words."""
+    """Yield every command and group with the words that call it."""
     yield path, command
     if isinstance(command, click.Group):
         for name, sub in command.commands.items():
@@ -25,7 +25,7 @@ ALL = dict(commands(ROOT))
 
 
 @pytest.mark.parametrize("path", ALL, ids=" ".join)
-def test_every_help_fits_and_explains_every_word(path, tmp_path):
+def test_help_fits_80_columns_and_explains_every_parameter(path, tmp_path):
     result = fedlane(*path, "--help", cwd=tmp_path)
     assert result.returncode == 0
     lines = result.stdout.splitlines()
@@ -67,7 +67,7 @@ def test_every_help_fits_and_explains_every_word(path, tmp_path):
         (("reproduce", "--task", "cifar-10"), "(did you mean 'cifar10'?)"),
     ],
 )
-def test_a_mistyped_word_names_the_nearest(arguments, hint, tmp_path):
+def test_a_mistyped_word_gets_one_suggestion(arguments, hint, tmp_path):
     result = fedlane(*arguments, cwd=tmp_path)
     assert result.returncode == 2
     (line,) = result.stderr.splitlines()

@@ -1,4 +1,4 @@
-"""The journal and the checkpoint, whole or not at all; the wrapped strategy's own memory; the run folder."""
+"""The journal and the checkpoint, the arrays of the wrapped strategy, and the strategy's settings."""
 
 import subprocess
 import sys
@@ -9,7 +9,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MessageType, Met
 from flwr.serverapp.strategy import FedAdam, FedAvg, FedAvgM, FedProx
 from flwr.supercore.task_identity import TaskIdentity
 
-from fedlane.flower import LaneStrategy
+from fedlane.flower import GuardSettings, LaneStrategy, ScheduleSettings
 from fedlane.flower.server.aggregation import Aggregation, to_arrays
 from fedlane.flower.server.state_files import CHECKPOINT, JOURNAL, Saved, StateStore
 from fedlane.validate import InputError
@@ -19,7 +19,7 @@ MODEL = {"w": np.arange(4, dtype=np.float32), "n": np.array([3], np.int64)}
 
 @pytest.fixture(autouse=True)
 def _identity(monkeypatch):
-    """Flower's messages carry the run of the process that makes them."""
+    """Give this process the identity that Flower writes into messages."""
     for name in ("run_id", "task_id", "node_id"):
         monkeypatch.setattr(TaskIdentity, f"_{name}", 1)
 
@@ -50,13 +50,13 @@ def test_objects_are_never_unpickled(tmp_path):
         StateStore(tmp_path).load()
 
 
-def test_the_journal_counts_what_was_ordered(tmp_path):
+def test_the_journal_counts_orders(tmp_path):
     store = StateStore(tmp_path)
     assert store.charged() == {}
     store.charge(0, {"a": 0, "b": 1})
     store.charge(1, {"a": 1})
     with (tmp_path / JOURNAL).open("ab") as file:
-        file.write(b'{"round": 2, "orders": {"a"')  # cut by a crash: it was never sent
+        file.write(b'{"round": 2, "orders": {"a"')  # cut off by a crash, so it was never sent
     assert store.charged() == {"a": 2, "b": 1}
     store.charge(2, {"b": 0})
     assert store.charged() == {"a": 2, "b": 2}
@@ -66,7 +66,7 @@ def test_the_journal_counts_what_was_ordered(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["orders.jsonl", ".federation.npz"])
-def test_a_full_disk_is_one_line(tmp_path, name):
+def test_a_full_disk_is_a_one_line_error(tmp_path, name):
     (tmp_path / name).symlink_to("/dev/full")
     store = StateStore(tmp_path)
     with pytest.raises(InputError, match=f"{name.lstrip('.')} cannot be written: No space left on device"):
@@ -85,7 +85,7 @@ def test_two_servers_do_not_share_a_folder(tmp_path, monkeypatch):
     assert other.stdout.readline() == "held\n"
     with pytest.raises(InputError, match="in use"), StateStore(tmp_path).locked():
         pass
-    other.communicate("", timeout=20)
+    other.communicate("", timeout=120)
     with StateStore(tmp_path).locked():
         pass
 
@@ -100,8 +100,8 @@ def reply(arrays, weight=10):
 @pytest.mark.parametrize(
     "make", [FedAvg, FedAdam, lambda: FedAvgM(server_momentum=0.9), lambda: FedProx(proximal_mu=0.5)]
 )
-def test_any_strategy_aggregates_and_remembers(make):
-    """The types of the model stay; a strategy restored from its memory goes on as if it had never stopped."""
+def test_any_strategy_aggregates_and_is_restored(make):
+    """The model keeps its types; a strategy restored from its arrays continues as if it had never stopped."""
     first, model = Aggregation(make()), MODEL
     models = []
     for inner_round in range(1, 4):
@@ -110,27 +110,30 @@ def test_any_strategy_aggregates_and_remembers(make):
         assert content["config"]["lr"] == 0.1
         assert content["config"].get("proximal-mu") == getattr(first.inner, "proximal_mu", None)
         moved = {"w": model["w"] + np.float32(inner_round), "n": model["n"] + 1}
-        made = first.aggregate(inner_round, [reply(moved), reply(moved, 30)], model)
-        assert {name: array.numpy().dtype for name, array in made.arrays.items()} == {"w": np.float32, "n": np.int64}
-        model = {name: array.numpy() for name, array in made.arrays.items()}
+        aggregated = first.aggregate(inner_round, [reply(moved), reply(moved, 30)], model)
+        assert {name: array.numpy().dtype for name, array in aggregated.arrays.items()} == {
+            "w": np.float32,
+            "n": np.int64,
+        }
+        model = {name: array.numpy() for name, array in aggregated.arrays.items()}
         models.append((inner_round, model, {key: np.array(value) for key, value in first.memory().items()}))
     _, halfway, memory = models[1]
-    again = Aggregation(make())
-    again.restore(memory)
-    again.restore(memory)  # a strategy that is started twice
-    again.content(3, to_arrays(halfway), ConfigRecord())
+    restored = Aggregation(make())
+    restored.restore(memory)
+    restored.restore(memory)  # a strategy that is started twice
+    restored.content(3, to_arrays(halfway), ConfigRecord())
     moved = {"w": halfway["w"] + np.float32(3), "n": halfway["n"] + 1}
-    made = again.aggregate(3, [reply(moved), reply(moved, 30)], halfway)
-    np.testing.assert_array_equal(made.arrays["w"].numpy(), models[2][1]["w"])
+    aggregated = restored.aggregate(3, [reply(moved), reply(moved, 30)], halfway)
+    np.testing.assert_array_equal(aggregated.arrays["w"].numpy(), models[2][1]["w"])
 
 
-def test_an_average_of_whole_numbers_is_rounded():
+def test_an_average_of_integers_is_rounded():
     replies = [reply({**MODEL, "n": np.array([4])}, 10), reply({**MODEL, "n": np.array([5])}, 30)]
-    made = Aggregation(FedAvg()).aggregate(1, replies, MODEL)
-    assert made.arrays["n"].numpy().tolist() == [5]  # 4.75
+    aggregated = Aggregation(FedAvg()).aggregate(1, replies, MODEL)
+    assert aggregated.arrays["n"].numpy().tolist() == [5]  # 4.75
 
 
-def test_a_strategy_that_fails_leaves_the_model(caplog):
+def test_a_strategy_that_fails_leaves_the_model_unchanged(caplog):
     class Breaks(FedAvg):
         def aggregate_train(self, server_round, replies):
             raise RuntimeError("out of luck")
@@ -140,8 +143,7 @@ def test_a_strategy_that_fails_leaves_the_model(caplog):
             return ArrayRecord({name: Array(array * np.nan) for name, array in MODEL.items()}), None
 
     for kind, why in ((Breaks, "out of luck"), (Overflows, "not finite")):
-        made = Aggregation(kind()).aggregate(1, [reply(MODEL)], MODEL)
-        assert made.arrays is None
+        assert Aggregation(kind()).aggregate(1, [reply(MODEL)], MODEL).arrays is None
         assert why in caplog.text
     with pytest.raises(InputError, match="fraction_train"):
         Aggregation(FedAvg(fraction_train=0.0)).content(1, to_arrays(MODEL), ConfigRecord())
@@ -159,6 +161,26 @@ def test_a_strategy_that_fails_leaves_the_model(caplog):
         ({"min_clients": 0}, "min_clients"),
     ],
 )
-def test_wrong_settings_are_named(tmp_path, wrong, reason):
+def test_a_wrong_setting_is_named(tmp_path, wrong, reason):
     with pytest.raises(InputError, match=reason):
         LaneStrategy(**{"lanes": 2, "deadline_s": 5.0, "state_dir": tmp_path, **wrong})
+
+
+def test_settings_by_keyword_and_in_groups_are_the_same(tmp_path):
+    keywords = {"lanes": 2, "deadline_s": 5, "policy": "random", "seed": 4, "capacity": 9, "trust_names": True}
+    flat = LaneStrategy(FedAvg(), state_dir=tmp_path / "flat", **keywords)
+    schedule = ScheduleSettings(lanes=2, deadline_s=5, policy="random", seed=4)
+    guard = GuardSettings(capacity=9, trust_names=True)
+    groups = LaneStrategy(FedAvg(), state_dir=tmp_path / "groups", schedule=schedule, guard=guard)
+    assert flat.schedule == groups.schedule == schedule
+    assert flat.state.roster.capacity == groups.state.roster.capacity == 9
+    assert flat.state.roster.trust_names is groups.state.roster.trust_names is True
+    both = LaneStrategy(state_dir=tmp_path / "both", schedule=schedule, lanes=3, max_update_norm=1.5)
+    assert (both.schedule.lanes, both.schedule.seed, both.state.guard.max_update_norm) == (3, 4, 1.5)
+
+
+def test_an_unknown_or_missing_keyword_is_a_type_error(tmp_path):
+    with pytest.raises(TypeError, match=r"LaneStrategy.__init__\(\) got an unexpected keyword argument 'lane'"):
+        LaneStrategy(state_dir=tmp_path, lane=2, deadline_s=5.0)
+    with pytest.raises(TypeError, match="missing 1 required keyword-only argument: 'deadline_s'"):
+        LaneStrategy(state_dir=tmp_path, lanes=2)

@@ -1,29 +1,22 @@
-"""Trackers against the real libraries: what was written is read back with their own readers."""
+"""Trackers with the real libraries: their files are read back with the libraries' own readers."""
 
 import json
 import os
 import subprocess
 import sys
 import warnings
-from pathlib import Path
 
 import numpy as np
 import pytest
 
 from fedlane import Scenario, simulate
-from fedlane.trackers import MEASURES, RoundRecord, flattened, make_tracker
+from fedlane.cache import cache_folder
+from fedlane.trackers import MEASURES, RoundRecord, make_tracker
+from fedlane.trackers.values import flattened
 from fedlane.validate import InputError
+from support.terminal import fedlane
 
-FEDLANE = str(Path(sys.executable).parent / "fedlane")
-pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of the trackers' own dependencies
-
-
-def fedlane(*arguments, cwd, code=0, **environment):
-    result = subprocess.run(
-        [FEDLANE, *arguments], cwd=cwd, capture_output=True, text=True, env={**os.environ, **environment}
-    )
-    assert result.returncode == code, result.stderr
-    return result
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # raised by the trackers' dependencies
 
 
 def part(name):
@@ -36,7 +29,7 @@ def part(name):
 
 
 def events(folder):
-    """Scalars by tag as {step: value}, read by TensorBoard itself; and all tags."""
+    """Scalars by tag as {step: value}, and all tags, as TensorBoard reads them."""
     part("tensorboard")
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
@@ -50,7 +43,7 @@ def events(folder):
 
 
 def metrics(uri, tag):
-    """The one run of that folder's tag and its histories, read by MLflow itself."""
+    """The only run with that folder's tag, and its metric histories, as MLflow reads them."""
     part("mlflow")
     os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
     with warnings.catch_warnings():
@@ -64,13 +57,13 @@ def metrics(uri, tag):
 
 
 def expected(run, measure):
-    """{round: mean over seeds} from the run's own table."""
+    """{round: mean over seeds} from the run's table."""
     rows = [row for row in run.rounds.to_pylist() if row[measure] is not None]
     return {t: np.mean([row[measure] for row in rows if row["round"] == t]) for t in {row["round"] for row in rows}}
 
 
-class Told:
-    """A tracker of one's own."""
+class Recorder:
+    """A tracker that records its calls."""
 
     def __init__(self):
         self.calls, self.rounds = [], []
@@ -85,13 +78,13 @@ class Told:
         self.calls.append(("end", None if summary is None else summary["rounds"], state))
 
 
-def test_a_tracker_is_told_what_the_tables_say():
-    told = Told()
-    run = simulate("quickstart", "random", rounds=20, seeds=[5, 6], trackers=[told])
-    assert told.calls == [("start", "quickstart", "random", (5, 6), 0), ("end", 20, "finished")]
-    assert [record.round for record in told.rounds] == list(range(20))
+def test_records_agree_with_the_tables():
+    recorder = Recorder()
+    run = simulate("quickstart", "random", rounds=20, seeds=[5, 6], trackers=[recorder])
+    assert recorder.calls == [("start", "quickstart", "random", (5, 6), 0), ("end", 20, "finished")]
+    assert [record.round for record in recorder.rounds] == list(range(20))
     rows = run.rounds.to_pylist()
-    for record in told.rounds:
+    for record in recorder.rounds:
         mine = [row for row in rows if row["round"] == record.round]
         for measure in ("delay_s", "clock_s", "punctual"):
             assert getattr(record, measure) == pytest.approx([row[measure] for row in mine])
@@ -101,14 +94,14 @@ def test_a_tracker_is_told_what_the_tables_say():
         for r in range(2):
             assert record.max_queue[r] == max(row["queue"] for row in later if row["replica"] == r)
             assert record.epsilon[r] == max(row["epsilon"] for row in later if row["replica"] == r)
-    assert set(told.rounds[9].values()) == set(MEASURES)
-    without = Told()
+    assert set(recorder.rounds[9].values()) == set(MEASURES)
+    without = Recorder()
     simulate("quickstart", rounds=2, learning=False, trackers=[without])
     assert set(without.rounds[0].values()) == set(MEASURES) - {"accuracy", "loss"}
 
 
-def test_a_run_that_fails_is_said_and_a_store_that_fails_costs_nothing():
-    class Broken(Told):
+def test_a_failed_run_is_reported_and_a_failed_tracker_is_dropped():
+    class Broken(Recorder):
         def round(self, record):
             raise ZeroDivisionError
 
@@ -117,17 +110,17 @@ def test_a_run_that_fails_is_said_and_a_store_that_fails_costs_nothing():
         simulate("quickstart", rounds=5, learning=False, trackers=[broken])
     assert broken.calls[-1] == ("end", None, "failed")
 
-    class Gone(Told):
+    class Gone(Recorder):
         def round(self, record):
             raise InputError("the store is gone")
 
-    gone, told = Gone(), Told()
+    gone, recorder = Gone(), Recorder()
     with pytest.warns(UserWarning, match="the store is gone; the run continues without this tracker"):
-        simulate("quickstart", rounds=5, learning=False, trackers=[gone, told])
-    assert len(told.rounds) == 5
+        simulate("quickstart", rounds=5, learning=False, trackers=[gone, recorder])
+    assert len(recorder.rounds) == 5
 
 
-def test_tensorboard_reads_back_what_happened(tmp_path):
+def test_tensorboard_files(tmp_path):
     tracker = make_tracker(f"tensorboard:{tmp_path / 'logs'}", "mine", tmp_path)
     run = simulate("quickstart", "random", rounds=20, seeds=[2, 9], trackers=[tracker])
     scalars, tags = events(tmp_path / "logs" / "mine")
@@ -144,7 +137,8 @@ def test_tensorboard_reads_back_what_happened(tmp_path):
         assert one["clock_s"] == pytest.approx({row["round"]: row["clock_s"] for row in rows if row["seed"] == seed})
 
 
-def test_mlflow_reads_back_what_happened(tmp_path):
+@pytest.mark.slow
+def test_mlflow_run(tmp_path):
     part("mlflow")
     uri = f"sqlite:///{tmp_path / 'm.db'}"
     tracker = make_tracker(f"mlflow:{uri}", "mine", tmp_path / "o")
@@ -163,8 +157,9 @@ def test_mlflow_reads_back_what_happened(tmp_path):
     assert found.data.params["seeds"] == "2, 9"
 
 
-def test_a_run_that_is_killed_and_goes_on_has_every_step_once(tmp_path):
-    """Killed after its checkpoint, so that both trackers have seen rounds that are played again."""
+@pytest.mark.slow
+def test_a_resumed_run_has_every_step_once(tmp_path):
+    """The run is killed some rounds after its checkpoint, so that both trackers see those rounds twice."""
     part("mlflow")
     uri = f"sqlite:///{tmp_path / 'm.db'}"
     track = ("--track", "tensorboard", "--track", f"mlflow:{uri}")
@@ -191,7 +186,7 @@ def test_a_run_that_is_killed_and_goes_on_has_every_step_once(tmp_path):
     _, histories = metrics(uri, tmp_path / "o")
     assert max(m.step for m in histories["delay_s"]) == 32
     assert max(events(tmp_path / "o" / "tensorboard")[0]["delay_s"]) == 32
-    fedlane("run", "--resume", "o", "--quiet", *track, cwd=tmp_path)
+    fedlane("run", "--resume", "o", "--quiet", *track, cwd=tmp_path, code=0)
     from fedlane import Run
 
     truth = expected(Run.load(tmp_path / "o"), "clock_s")
@@ -204,8 +199,9 @@ def test_a_run_that_is_killed_and_goes_on_has_every_step_once(tmp_path):
     assert {m.step: m.value for m in histories["clock_s"]} == pytest.approx(truth)
 
 
-def test_compare_tracks_each_policy_and_asks_nobody(tmp_path):
-    """No connection is opened and no name is looked up, by either library."""
+@pytest.mark.slow
+def test_compare_tracks_each_policy_without_network_access(tmp_path):
+    """Neither library opens a connection or looks up a name."""
     part("mlflow")
     code = (
         "import sys\n"
@@ -218,12 +214,15 @@ def test_compare_tracks_each_policy_and_asks_nobody(tmp_path):
     )
     options = ("--policy", "lane", "--policy", "random", "--rounds", "5", "--no-learning", "--quiet", "--out", "o")
     track = ("--track", "tensorboard:logs", "--track", "mlflow:sqlite:///m.db")
+    kept = {name: os.environ[name] for name in ("PATH", "PYTHONPATH") if name in os.environ}
+    # Under pytest or CI, MLflow disables its telemetry. Calibrated noise is taken from the user's cache.
+    environment = {**kept, "HOME": str(tmp_path), "XDG_CACHE_HOME": str(cache_folder().parent)}
     result = subprocess.run(
         [sys.executable, "-c", code, "compare", "quickstart", *options, *track],
         cwd=tmp_path,
         capture_output=True,
         text=True,
-        env={"PATH": os.environ["PATH"], "HOME": str(tmp_path)},  # MLflow is quiet of itself where it sees pytest or CI
+        env=environment,
     )
     assert (result.returncode, result.stdout) == (0, "")
     assert "OUTBOUND" not in result.stderr
@@ -242,7 +241,7 @@ def test_compare_tracks_each_policy_and_asks_nobody(tmp_path):
         ("tensorboard:/dev/null/x", "TensorBoard folder /dev/null/x/o cannot be written: Not a directory"),
     ],
 )
-def test_a_tracker_that_cannot_be_is_one_line(text, message, tmp_path):
+def test_an_unusable_tracker_is_reported_in_one_line(text, message, tmp_path):
     part("mlflow")
     result = fedlane("run", "--rounds", "2", "--no-learning", "--out", "o", "--track", text, cwd=tmp_path, code=2)
     (line,) = result.stderr.splitlines()
@@ -250,7 +249,7 @@ def test_a_tracker_that_cannot_be_is_one_line(text, message, tmp_path):
     assert not (tmp_path / "o").exists()
 
 
-def test_without_the_extra_one_line_says_so(tmp_path):
+def test_a_tracker_that_is_not_installed_is_reported_in_one_line(tmp_path):
     code = (
         "import sys, importlib.util as util\n"
         "find = util.find_spec\n"
@@ -265,15 +264,16 @@ def test_without_the_extra_one_line_says_so(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_full_disk_costs_the_tracker_and_not_the_run(tmp_path):
-    """A file-size limit stands in for a full disk: the write fails in the operating system."""
+@pytest.mark.slow
+def test_a_full_disk_ends_the_tracker_but_not_the_run(tmp_path):
+    """A limit on file size makes the write fail as on a full disk."""
     part("tensorboard")
     code = (
         "import resource\n"
         "from pathlib import Path\n"
         "from fedlane import simulate\n"
         "from fedlane.trackers import make_tracker\n"
-        "simulate('quickstart', rounds=1, learning=False)\n"  # caches are written before the limit
+        "simulate('quickstart', rounds=1, learning=False)\n"  # writes caches before the limit is set
         "tracker = make_tracker('tensorboard', 'mine', Path('o'))\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (4000, 4000))\n"
         "print(simulate('quickstart', rounds=300, learning=False, trackers=[tracker]).summary['rounds'])\n"
@@ -284,7 +284,7 @@ def test_a_full_disk_costs_the_tracker_and_not_the_run(tmp_path):
     assert line in result.stderr
 
 
-def test_a_scenario_is_flattened():
+def test_flattened_scenario():
     flat = flattened(Scenario.load("quickstart").with_values({"policies.lane.V": 3.0}))
     assert flat["network.clients"] == 10
     assert flat["network.interference_db"] == "[-5.0, 10.0]"
@@ -292,7 +292,7 @@ def test_a_scenario_is_flattened():
     assert all(isinstance(value, str | int | float) for value in flat.values())
 
 
-def test_a_round_record_leaves_out_what_there_is_not():
+def test_values_of_a_round_record_leave_out_missing_measures():
     one = np.ones(1)
     record = RoundRecord(0, one, one, np.ones(1, np.int64), one, None, None, None)
     assert set(record.values()) == {"delay_s", "clock_s", "punctual", "max_queue"}

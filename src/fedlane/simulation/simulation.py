@@ -1,0 +1,286 @@
+"""A run that is played round by round."""
+
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from fedlane.privacy import mechanism_of
+from fedlane.privacy.run_ledger import RunLedger
+from fedlane.records import DelayDistributions, IntArray, RoundDetail, RoundRecord, RunInfo
+from fedlane.rng import RoundStreams
+from fedlane.scenario import Scenario
+from fedlane.scheduling.lane import CELLS
+from fedlane.scheduling.policy import Policy, SinglePolicy, lift
+from fedlane.scheduling.queues import updated_queues
+from fedlane.scheduling.registry import make_policy, resolved_parameters
+from fedlane.simulation.checkpoint import Checkpoint
+from fedlane.simulation.results import Run
+from fedlane.simulation.round import play_round
+from fedlane.simulation.setup import learning_task, prepare
+from fedlane.simulation.spending import PrivacySpending
+from fedlane.simulation.summary import summarise
+from fedlane.simulation.tables import run_tables
+from fedlane.simulation.trace import Trace
+from fedlane.trackers import Tracking
+from fedlane.validate import InputError, at_least
+
+if TYPE_CHECKING:  # only runs that learn load PyTorch
+    from fedlane.learning.federation import FederationBatch
+    from fedlane.learning.schedule import Schedule
+
+
+class Simulation:
+    """A run in progress: R replicas, U clients.
+
+    Args:
+        scenario: The scenario.
+        policy: A policy's name, with or without parameters (``mamab-om:V=10``), or a policy object.
+        seeds: One seed per replica, all different. A replica's results depend on its own seed only.
+        learning: Whether to train the model.
+        device: Where the model is trained: ``cpu`` or ``cuda``.
+
+    Attributes:
+        info: The run's name, sizes and deadline.
+        scenario: The scenario, including the policy's resolved parameters.
+        label: The policy as the caller named it.
+        policy: The policy object.
+        setup: Everything that was prepared before the first round.
+        quota: (R, U): quotas as the policy serves them, slack included.
+        feasible_scale: (R,): the largest multiple of ``quota`` that any policy can serve; None on large networks.
+        distributions: The true delay distributions if the policy requires them, otherwise None.
+        trace: What happened in every round so far.
+        spending: Accounting of the uploads; None without a mechanism.
+        ledger: Record of every charged upload; None without a mechanism.
+        federation: The models in training; None without learning.
+
+    Raises:
+        InputError: If the scenario, the policy or the seeds are invalid.
+
+    Examples:
+        >>> from fedlane import Scenario, Simulation
+        >>> simulation = Simulation(Scenario.load("quickstart"), "lane", seeds=[0, 1])
+        >>> for _ in range(50):
+        ...     simulation.step()
+        >>> simulation.last_round().clock_s.shape
+        (2,)
+    """
+
+    def __init__(
+        self,
+        scenario: Scenario,
+        policy: str | Policy | SinglePolicy = "lane",
+        seeds: Sequence[int] = (0,),
+        *,
+        learning: bool = False,
+        device: str = "cpu",
+    ) -> None:
+        self.label = policy if isinstance(policy, str) else policy.name
+        if isinstance(policy, str):
+            policy = make_policy(policy, scenario.policies)
+        elif isinstance(policy, SinglePolicy):
+            policy = lift(policy)
+        if len(seeds) == 0 or len(set(seeds)) != len(seeds):
+            raise InputError(f"seeds must be at least one number, all different, got {list(seeds)}")
+        at_least("seed", min(seeds), 0)
+        if max(seeds) >= 2**63:
+            raise InputError(f"seed must be less than 2^63, got {max(seeds)}")
+        if "losses" in policy.requires:
+            raise InputError(f"policy {policy.name} requires losses, which runs do not supply yet")
+        self.policy = policy
+        self.scenario = scenario.with_values(
+            {f"policies.{policy.name}.{key}": value for key, value in resolved_parameters(policy).items()}
+        )
+        self.setup = prepare(scenario, seeds)
+        problem = self.setup.problem
+        self.quota = policy.quotas(problem)
+        self.feasible_scale = self.setup.feasible_scale(self.quota)
+        self.distributions: DelayDistributions | None = None
+        if "distributions" in policy.requires:
+            self.distributions = self.setup.network.distributions(CELLS)
+        self.trace = Trace.empty(problem.replicas, problem.rounds, problem.clients, problem.channels)
+        self._state = policy.init(problem)
+        self._streams = RoundStreams(seeds, "policy")
+        self._queue = np.zeros(problem.quotas.shape)
+        self._uploads = np.zeros(problem.quotas.shape, np.int64)
+        self._clock_s = np.zeros(problem.replicas)
+        mechanism = self.setup.mechanism
+        private = mechanism_of(mechanism.name).has_ledger
+        self.spending = PrivacySpending(mechanism) if private else None
+        self.ledger = RunLedger(mechanism, scenario.data.dataset, seeds) if private else None
+        self.info = RunInfo(
+            scenario=scenario.name,
+            policy=self.label,
+            seeds=self.setup.seeds,
+            rounds=problem.rounds,
+            channels=problem.channels,
+            deadline_s=problem.deadline_s,
+            mechanism=mechanism.name,
+            epsilon_agreed=float(mechanism.epsilon.max()),
+        )
+        self._started = time.perf_counter()
+        self.federation = learning_task(self.setup).federation(device) if learning else None
+
+    @property
+    def round(self) -> int:
+        """Number of rounds played so far."""
+        return self.trace.rounds
+
+    @property
+    def finished(self) -> bool:
+        """Whether all rounds have been played."""
+        return self.round == self.setup.problem.rounds
+
+    @property
+    def uploads(self) -> IntArray:
+        """(R, U): uploads charged so far, late ones included."""
+        return self._uploads
+
+    def play(self, tracking: Tracking | None = None, on_round: Callable[[], object] | None = None) -> None:
+        """Play the remaining rounds.
+
+        Args:
+            tracking: Trackers, already started, that receive the record of every round.
+            on_round: Called after every round.
+        """
+        while not self.finished:
+            self.step()
+            if tracking is not None and tracking.active:
+                tracking.round(self.last_round())
+            if on_round is not None:
+                on_round()
+
+    def step(self) -> None:
+        """Play one round in every replica."""
+        available = self._uploads < self.setup.mechanism.max_uploads
+        self._state, feedback = play_round(
+            self.round,
+            self.policy,
+            self._state,
+            self.setup.network,
+            self._streams,
+            available,
+            self.distributions,
+            self.setup.problem,
+        )
+        assigned = feedback.assignment >= 0
+        if self.ledger is not None:  # charge before training; late uploads are charged as well
+            self.ledger.charge(self.round, assigned)
+        self._uploads += assigned
+        self._queue = updated_queues(self._queue, self.quota, feedback.punctual)
+        self.trace.append(feedback, self._queue, available, self.setup.problem.deadline_s)
+        self._clock_s = self._clock_s + self.trace.delay_s[:, self.round - 1]
+        if self.federation is not None:
+            self._learn(self.federation, self.round - 1)
+
+    def _learn(self, federation: "FederationBatch", t: int) -> None:
+        """Train on the punctual clients of round ``t``, and evaluate the model if it is time to."""
+        federation.play(t, self.trace.client[:, t], self.trace.punctual[:, t])
+        if self.finished or (t + 1) % self.scenario.learning.evaluate_every == 0:
+            evaluation = federation.evaluate()
+            self.trace.accuracy[:, t], self.trace.loss[:, t] = evaluation.accuracy, evaluation.loss
+
+    def last_round(self) -> RoundRecord:
+        """Make the record of the round just played, for trackers and displays."""
+        trace, spending, t = self.trace, self.spending, self.round - 1  # before the first round, t = -1: an unset row
+        evaluated = not np.isnan(trace.accuracy[:, t]).any()
+        return RoundRecord(
+            round=t,
+            delay_s=trace.delay_s[:, t].copy(),
+            clock_s=self._clock_s,
+            punctual=trace.punctual[:, t].sum(axis=1),
+            max_queue=trace.queue[:, t].max(axis=1).astype(np.float64),
+            accuracy=trace.accuracy[:, t].copy() if evaluated else None,
+            loss=trace.loss[:, t].copy() if evaluated else None,
+            epsilon=None if spending is None else spending.epsilon(self._uploads).max(axis=1),
+            detail=RoundDetail(
+                client=trace.client[:, t],
+                download_s=trace.download_s[:, t],
+                compute_s=trace.compute_s[:, t],
+                upload_s=trace.upload_s[:, t],
+                queue=trace.queue[:, t],
+                uploads_left=self.setup.mechanism.max_uploads - self._uploads,
+                delay_history_s=trace.delay_s[:, : self.round],
+                accuracy_history=trace.accuracy[:, : self.round],
+                epsilon_shown=None if spending is None else spending.epsilon_shown(self._uploads).max(axis=1),
+            ),
+        )
+
+    def result(self) -> Run:
+        """The results of the rounds played so far."""
+        summary = summarise(
+            self.label,
+            resolved_parameters(self.policy),
+            self.trace.played(),
+            self.setup,
+            self.quota,
+            self.feasible_scale,
+            time.perf_counter() - self._started,
+        )
+        summary["privacy"] = None if self.spending is None else self.spending.summary(self._uploads)
+        return Run(
+            scenario=self.scenario,
+            tables=run_tables(self.trace, self.setup, self.quota, self.spending),
+            summary=summary,
+            ledger="" if self.ledger is None else self.ledger.text(),
+            model={} if self.federation is None else self.federation.tensors(),
+        )
+
+    def schedule(self) -> "Schedule":
+        """The rounds played so far as a schedule, from which a model can be trained on another machine."""
+        from fedlane.learning.schedule import Schedule
+
+        trace = self.trace.played()
+        return Schedule(learning_task(self.setup), trace.client, trace.punctual, trace.delay_s)
+
+    def checkpoint(self) -> Checkpoint:
+        """The state that a resumed run continues from."""
+        arrays: dict[str, np.ndarray[Any, Any]] = {
+            **{f"state.{name}": array for name, array in self._state.items()},
+            **self.trace.saved(),
+            "queue": self._queue,
+            "uploads": self._uploads,
+        }
+        if self.federation is not None:
+            arrays["weights"] = self.federation.weights.cpu().numpy()
+        return Checkpoint(self.label, self.setup.seeds, self.federation is not None, arrays)
+
+    @classmethod
+    def resume(cls, folder: str | Path, device: str = "cpu") -> "Simulation":
+        """Resume the run of a folder at its last checkpoint, with the same results as an uninterrupted run.
+
+        Args:
+            folder: The run's folder.
+            device: Where the model is trained: ``cpu`` or ``cuda``.
+
+        Raises:
+            InputError: If the checkpoint is missing, damaged or does not fit the folder's scenario.
+        """
+        saved = Checkpoint.load(Path(folder))
+        simulation = cls(
+            Scenario.load(Path(folder) / "scenario.toml"),
+            saved.label,
+            saved.seeds,
+            learning=saved.learning,
+            device=device,
+        )
+        try:
+            simulation._restore(saved)
+        except (KeyError, ValueError, IndexError) as error:
+            raise InputError(
+                f"{folder} cannot be resumed: its checkpoint does not fit its scenario ({error})"
+            ) from error
+        return simulation
+
+    def _restore(self, saved: Checkpoint) -> None:
+        self.trace.restore(saved.arrays, self.setup.problem.deadline_s)
+        self._clock_s = self.trace.delay_s[:, : self.round].sum(axis=1)
+        self._state = {name: saved.arrays[f"state.{name}"] for name in self._state}
+        self._queue[:], self._uploads[:] = saved.arrays["queue"], saved.arrays["uploads"]
+        if self.ledger is not None:
+            for t in range(self.round):
+                self.ledger.charge(t, self.trace.assigned_at(t))
+        if self.federation is not None:
+            self.federation.restore(saved.arrays["weights"])

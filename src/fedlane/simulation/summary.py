@@ -1,0 +1,84 @@
+"""The summary of a run: its measures as means over seeds with confidence intervals."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from fedlane.intervals import student_interval
+from fedlane.records import FloatArray
+from fedlane.simulation.tables import World
+from fedlane.simulation.trace import Trace
+
+
+def interval(values: FloatArray | None) -> dict[str, float | None]:
+    """Mean over seeds and its 95% Student interval; without bounds for one seed, all None without values."""
+    if values is None or len(values) == 0:
+        return {"mean": None, "low": None, "high": None}
+    low, mean, high = map(float, student_interval(values))
+    return {"mean": mean, "low": None, "high": None} if len(values) == 1 else {"mean": mean, "low": low, "high": high}
+
+
+def summarise(
+    policy: str,
+    parameters: Mapping[str, Any],
+    trace: Trace,
+    world: World,
+    quota: FloatArray,
+    feasible_scale: FloatArray | None,
+    elapsed_s: float,
+) -> dict[str, Any]:
+    """Summarise the rounds played so far.
+
+    Args:
+        policy: The policy as the user named it.
+        parameters: The policy's parameters.
+        trace: The rounds played so far.
+        world: Scenario and seeds of the run.
+        quota: (R, U): quotas as the policy serves them, slack included.
+        feasible_scale: (R,): the largest multiple of ``quota`` that any policy can serve; None if unknown.
+        elapsed_s: Wall-clock time of the run in seconds.
+    """
+    from fedlane import __version__
+
+    rounds = max(trace.rounds, 1)
+    assigned, in_time = trace.counts()
+    uploads = assigned.sum(axis=1)
+    participation = in_time / rounds
+    cumulative = trace.delay_s.sum(axis=1)
+    measures: dict[str, FloatArray | None] = {
+        "cumulative_delay_s": cumulative,
+        "mean_round_s": cumulative / rounds,
+        "late_share": 1.0 - in_time.sum(axis=1) / np.maximum(uploads, 1),
+        "min_participation": participation.min(axis=1),
+        "max_queue": trace.queue.max(axis=(1, 2), initial=0.0).astype(np.float64),
+        "final_accuracy": _last_accuracy(trace),
+        "max_participation": participation.max(axis=1),
+        "quota_shortfall": np.maximum(quota - participation, 0.0).max(axis=1),
+        "feasible_scale": feasible_scale if feasible_scale is None or np.isfinite(feasible_scale).all() else None,
+    }
+    return {
+        "policy": policy,
+        "parameters": dict(parameters),
+        "scenario": world.scenario.name,
+        "seeds": list(world.seeds),
+        "rounds": trace.rounds,
+        **{name: interval(values) for name, values in measures.items()},
+        "quota": {"smallest": float(quota.min()), "largest": float(quota.max())},
+        "infeasible_seeds": _infeasible(world.seeds, feasible_scale),
+        "elapsed_s": elapsed_s,
+        "version": __version__,
+    }
+
+
+def _last_accuracy(trace: Trace) -> FloatArray | None:
+    """(R,): accuracy at the last evaluation; None without learning."""
+    evaluated = np.flatnonzero(~np.isnan(trace.accuracy).any(axis=0))
+    return trace.accuracy[:, evaluated[-1]] if len(evaluated) else None
+
+
+def _infeasible(seeds: tuple[int, ...], scale: FloatArray | None) -> dict[str, float]:
+    """Seeds on which no policy can serve the quotas, each with the largest multiple that one can serve."""
+    return (
+        {} if scale is None else {str(seed): float(s) for seed, s in zip(seeds, scale, strict=True) if s < 1.0 - 1e-9}
+    )
