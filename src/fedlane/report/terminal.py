@@ -121,8 +121,9 @@ def _privacy(summary: Summary) -> list[str]:
         lines.append(f"{summary['policy']}: {privacy['exhausted']} client budgets are exhausted")
     if privacy["mechanism"] in LOWER_BOUND_MECHANISMS and privacy["epsilon"]["largest"] > privacy["epsilon_paper"]:
         lines.append(
-            f"{summary['policy']}: under the mechanism 'paper', the epsilon of the worst client is at least "
-            f"{privacy['epsilon']['largest']:,.0f}, although the paper's formula gives {privacy['epsilon_paper']:.1f}"
+            f"{summary['policy']}: the mechanism 'paper' leaks an epsilon of at least "
+            f"{privacy['epsilon']['largest']:,.0f} for the worst client, but the paper's formula gives "
+            f"{privacy['epsilon_paper']:.1f}"
         )
     return lines
 
