@@ -456,6 +456,6 @@ def test_the_command_line_creates_a_ledger_once(tmp_path):
     code, output = fedlane_privacy("new-ledger", path, "--client", "anna")
     assert (code, "cannot be reset" in output) == (2, True)
     code, output = fedlane_privacy("account", path)
-    assert (code, "nothing is spent" in output) == (0, True)
+    assert (code, "no privacy has been spent" in output) == (0, True)
     with ClientLedger(path) as ledger:
         assert (ledger.client, ledger.accounts) == ("anna", {})
