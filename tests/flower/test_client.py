@@ -188,7 +188,7 @@ def test_changed_terms_are_refused(tmp_path, ledger):
         {"data": lambda c: _without_last(records())},
     ):
         report = report_of(reply_of(make_client(tmp_path, **changes), order(server_count=1)))
-        assert (report.status, "holds other terms" in report.reason) == ("refused", True), changes
+        assert (report.status, "holds different terms" in report.reason) == ("refused", True), changes
     report = report_of(reply_of(make_client(tmp_path, name="berta"), order(client="berta")))
     assert "belongs to client 'anna'" in report.reason
     assert uploads_on_disk(ledger) == {"data": 1}
