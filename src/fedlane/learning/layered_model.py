@@ -70,7 +70,7 @@ class LayeredModel(Model):
                 square += layers.squared_norms(layer, results)
             finite = torch.isfinite(square)
             if weights.device.type == "cpu" and bool((~finite & (scale > 0)).any()):
-                # A sample that overflowed must not reach the others: the step is repeated without it.
+                # A sample that overflowed must not affect the others, so the step is repeated without it.
                 kept = finite.view(*finite.shape, *(1,) * (batch.x.ndim - 2))
                 rest = Batch(batch.x.where(kept, torch.zeros(())), batch.targets)
                 self.descend(weights, rest, clip_norm, scale * finite, into)
@@ -88,7 +88,7 @@ class LayeredModel(Model):
         clip_norm: float | None,
         scale: Tensor,
     ) -> None:
-        """Make the same step of a two-layer network: two matrix products, and one kernel for everything in between."""
+        """Do the same for a two-layer network, with two matrix products and one kernel for everything in between."""
         assert mlp_tail is not None
         (first, bias), (second, out_bias) = (
             layers.weights_of(layer, block) for layer, block in zip(self.layers, blocks, strict=True)
@@ -104,7 +104,7 @@ class LayeredModel(Model):
         first_into.baddbmm_(hidden.transpose(1, 2), x, alpha=-1.0)
 
     def bytes_per_sample(self) -> int:
-        """Return about how much memory one sample needs during training."""
+        """Return the approximate memory in bytes that one sample needs during training."""
         floats = 0
         for layer in self.layers:
             if isinstance(layer, Convolution):

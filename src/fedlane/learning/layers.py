@@ -106,7 +106,7 @@ def descend(layer: Layer, block: Tensor, results: Pass, factor: Tensor) -> None:
     matrix, bias = weights_of(layer, block)
     assert results.gradient is not None
     groups, samples = factor.shape
-    if results.per_sample is not None and results.per_sample_bias is not None:  # exactly what was measured
+    if results.per_sample is not None and results.per_sample_bias is not None:  # the arrays whose norms were measured
         matrix -= torch.bmm(factor[:, None], results.per_sample.view(groups, samples, -1)).view_as(matrix)
         bias -= torch.bmm(factor[:, None], results.per_sample_bias.view(groups, samples, -1)).view_as(bias)
         return
@@ -135,7 +135,7 @@ def _gathered(spread: Tensor) -> Tensor:
     """Reverse `_patches`: add up (n, height, width, 9, planes) at each pixel, giving (n, height, width, planes)."""
     n, height, width, _, planes = spread.shape
     rows = _pixel_rows(n, height, width, spread.device)
-    # Row 0 lies outside the first image, so that it can be the padding index.
+    # Row 0 lies outside the first image, so it can be the padding index.
     return torch.nn.functional.embedding_bag(rows, spread.view(-1, planes), mode="sum", padding_idx=0)
 
 
