@@ -109,7 +109,7 @@ def schedule() -> list[BenchmarkRow]:
 
 
 def decision_s(clients: int, channels: int) -> float:
-    """Time in seconds of the slowest of 20 decisions of `lane`; every pair was observed five times (the hardest case)."""
+    """Time in seconds of the slowest of 20 decisions of `lane`, all pairs observed five times (the hardest case)."""
     scenario = Scenario.load("paper-fmnist").with_values(
         {
             "rounds": 1,
