@@ -251,8 +251,8 @@ def bad_arrays(**changes):
             bad_arrays(**{"layer0.bias": Array(np.zeros(3, np.int64))}),
             "'layer0.bias' must be float (3,), got int64 (3,)",
         ),
-        (bad_arrays(extra=Array(np.zeros(3, np.float32))), "other arrays than this client's: extra"),
-        (ArrayRecord(), "other arrays"),
+        (bad_arrays(extra=Array(np.zeros(3, np.float32))), "this client's have different arrays: extra"),
+        (ArrayRecord(), "have different arrays"),
     ],
 )
 def test_invalid_server_models_fail_without_a_charge(tmp_path, ledger, arrays, reason):
