@@ -54,7 +54,7 @@ class Aggregation:
         return messages[0].content
 
     def aggregate(self, server_round: int, replies: Sequence[Message], model: Model) -> "Aggregated":
-        """Return the new model, in the old one's types, from replies that passed the guard; no arrays without replies."""
+        """Return the new model, in the old types, from replies that passed the guard; no arrays without replies."""
         if not replies:
             return Aggregated()
         keep_common_metrics([reply.content for reply in replies])
