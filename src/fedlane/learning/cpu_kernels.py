@@ -37,6 +37,9 @@ def mlp_tail(
         matrix_step = np.zeros((classes, width), np.float32)
         out_step, bias_step = np.zeros(classes, np.float32), np.zeros(width, np.float32)
         for s in range(samples):
+            if scale[g, s] == _ZERO:  # a null sample: nothing is computed that could overflow
+                hidden[g, s] = _ZERO
+                continue
             length = _ONE
             for k in range(width):
                 active[k] = max(hidden[g, s, k] + offset[k], _ZERO)

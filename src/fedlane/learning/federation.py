@@ -16,6 +16,7 @@ from fedlane.learning.aggregate import Uploads, aggregate_
 from fedlane.learning.counter_rng import add_normals_, keys, normals
 from fedlane.learning.datasets import Dataset, Samples
 from fedlane.learning.evaluate import evaluate
+from fedlane.learning.input_range import check_inputs
 from fedlane.learning.local import ClientData, TrainingBatch, as_inputs, train_locally
 from fedlane.learning.model_interface import Model
 from fedlane.learning.partition import assign_samples
@@ -245,6 +246,7 @@ def torch_device(name: str) -> torch.device:
 def _resident(samples: Samples, device: torch.device) -> tuple[Tensor, Tensor]:
     """Return images and labels on the device: bytes on a CPU, floats on a GPU."""
     images = torch.from_numpy(np.array(samples.images)).to(device)
+    check_inputs(images)
     return images if device.type == "cpu" else as_inputs(images), torch.from_numpy(samples.labels).to(device)
 
 

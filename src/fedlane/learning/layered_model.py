@@ -69,12 +69,9 @@ class LayeredModel(Model):
             for layer, results in zip(self.layers[1:], passes[1:], strict=True):
                 square += layers.squared_norms(layer, results)
             finite = torch.isfinite(square)
-            if weights.device.type == "cpu" and bool((~finite & (scale > 0)).any()):
-                # A sample that overflowed must not affect the others, so the step is repeated without it.
-                kept = finite.view(*finite.shape, *(1,) * (batch.x.ndim - 2))
-                rest = Batch(batch.x.where(kept, torch.zeros(())), batch.targets)
-                self.descend(weights, rest, clip_norm, scale * finite, into)
-                return
+            if weights.device.type != "cpu" or not bool(finite.all()):  # on a GPU, checking would force a wait
+                for results in passes:
+                    layers.drop_samples(results, ~finite)
             factor = torch.where(finite, scale * (clip_norm / square.sqrt_().clamp_(min=clip_norm)), 0.0)
         for layer, target, results in zip(self.layers, targets, passes, strict=True):
             layers.descend(layer, target, results, factor)

@@ -67,10 +67,10 @@ def train_locally(
     move = torch.zeros_like(weights) if rows.add_noise is not None else weights
     scale = (learning_rate / rows.batch_size)[:, None].repeat(1, indices.shape[2])
     deviation = (learning_rate * (clip_norm or 0.0)) * rows.step_noise / rows.batch_size
-    targets, squares = _rows(data.targets, indices), _rows(data.squares, indices)
+    targets, squares = (_blank(_rows(table, indices), mask) for table in (data.targets, data.squares))
     for step in range(indices.shape[1]):
         batch = Batch(
-            x=_images(data.images, indices[:, step]),
+            x=_blank(_images(data.images, indices[:, step]), mask[:, step] if mask.numel() else mask),
             targets=targets[:, step],
             squares=squares[:, step],
         )
@@ -79,6 +79,13 @@ def train_locally(
             rows.add_noise(move, step, deviation)
             weights += move
             move.zero_()
+
+
+def _blank(samples: Tensor, mask: Tensor) -> Tensor:
+    """Turn padding into null samples, in place: a record outside the sample must not enter any product."""
+    if mask.numel() == 0:
+        return samples
+    return samples.masked_fill_(~mask.view(*mask.shape, *(1,) * (samples.ndim - mask.ndim)), 0)
 
 
 def as_inputs(images: Tensor) -> Tensor:

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from fedlane.learning.architectures import MODELS
 from fedlane.learning.evaluate import evaluate
+from fedlane.learning.input_range import RecordError, check_inputs
 from fedlane.learning.models import Batch, Model, ModuleModel, make_model
 from fedlane.validate import InputError
 
@@ -149,13 +150,12 @@ def as_stored(inputs: ArrayLike | Tensor, labels: ArrayLike | Tensor, classes: i
             f"data must be inputs (n, ...) and labels (n,), got shapes {tuple(x.shape)} and {tuple(y.shape)}"
         )
     if y.is_floating_point() or y.is_complex() or int(y.min()) < 0 or int(y.max()) >= classes:
-        raise InputError(f"labels must be integers from 0 to {classes - 1}")
+        raise RecordError(f"labels must be integers from 0 to {classes - 1}")
     if x.dtype != torch.uint8:
         if not x.is_floating_point():
             raise InputError(f"inputs must be bytes or floats, got {x.dtype}")
         x = x.to(torch.float32)
-        if not bool(torch.isfinite(x).all()):
-            raise InputError("inputs must be finite")
+        check_inputs(x)
     return (x.permute(0, 2, 3, 1) if x.ndim == 4 else x).contiguous(), y.to(torch.int64)
 
 
