@@ -234,7 +234,7 @@ def test_a_run_with_a_changed_ledger_is_not_resumed(tmp_path, change):
     file = folder.path / NAME
     changed = "".join(change(file.read_text().splitlines(keepends=True)))
     file.write_text(changed)
-    with pytest.raises(InputError, match=r"is damaged|holds other uploads"):
+    with pytest.raises(InputError, match=r"is damaged|does not match the run's checkpoint"):
         QUIET.play("resuming", lambda: Simulation.resume(folder.path), RunFolder(folder.path))
     assert file.read_text() == changed
 

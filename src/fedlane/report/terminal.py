@@ -19,7 +19,7 @@ _ROWS = (
     ("largest queue", "max_queue", "{:.1f}", ""),
 )
 LOWER_BOUND_MECHANISMS = frozenset({"paper"})
-"""Mechanisms whose accounted epsilon is a lower bound on what leaks."""
+"""Mechanisms whose accounted epsilon is a lower bound on the leakage."""
 
 
 def with_interval(measure: Mapping[str, float | None], form: str, unit: str = "") -> str:
@@ -108,7 +108,7 @@ def comparison_table(summaries: Sequence[Summary]) -> Table:
 
 
 def notes(summary: Summary) -> list[str]:
-    """Remarks that a reader of the numbers needs to know."""
+    """Return the remarks that a reader of the numbers needs."""
     return [*_feasibility(summary), *_privacy(summary)]
 
 
