@@ -145,7 +145,7 @@ CALIBRATE = ("privacy", "calibrate", "--epsilon", "8", "--delta", "1e-5", *SIZES
         (("run", "--rounds", "many"), "Invalid value for '--rounds': 'many' is not a valid int"),
         (("run", "--seeds", "0"), "--seeds must be at least 1, got 0"),
         (("run", "--seed", "-1"), "seed must be at least 0, got -1"),
-        (("run", "--seed", "1", "--seeds", "2"), "--seed and --seeds exclude each other"),
+        (("run", "--seed", "1", "--seeds", "2"), "--seed and --seeds cannot be combined"),
         (("run", "--nonsense"), "No such option"),
         (("compare", "quickstart"), "Missing option '--policy'"),
         (("compare", "quickstart", "--policy", "lane", "--policy", "lane"), "names the same policy twice"),
