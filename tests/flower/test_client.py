@@ -231,7 +231,7 @@ def test_the_ledger_is_locked_during_training(tmp_path, ledger):
 
     arrays = ArrayRecord(LedgerOpener().state_dict())
     assert report_of(reply_of(make_client(tmp_path, model=LedgerOpener), order(arrays))).status == "trained"
-    assert uploads_when_locked == [1, 1]  # in both steps, and already charged
+    assert set(uploads_when_locked) == {1}  # for every record, and already charged
 
 
 def bad_arrays(**changes):
