@@ -1,95 +1,21 @@
 """Whole federations in this process, on a grid whose nodes are functions: many cases without a network."""
 
 import json
-import threading
 
 import numpy as np
 import pytest
-from flwr.app import Array, ArrayRecord, Message, MessageType, MetricRecord, RecordDict
+from flwr.app import Array, ArrayRecord, MessageType, MetricRecord, RecordDict
 from flwr.serverapp.strategy import FedAdam, FedAvg
-from flwr.supercore.task_identity import TaskIdentity
 from typer.testing import CliRunner
 
 from fedlane.cli import app as command
-from fedlane.flower import LaneStrategy
-from fedlane.flower.protocol import KEY, Introduction, Order, Report
+from fedlane.flower.protocol import KEY
 from fedlane.flower.server.state_files import StateStore
 from fedlane.scenario import Scenario
 from fedlane.simulation import simulate
 from fedlane.simulation.results import Run
 from fedlane.validate import InputError
-
-ARRAYS = ArrayRecord({"w": Array(np.zeros(5, np.float32))})
-
-
-@pytest.fixture(autouse=True)
-def _identity(monkeypatch):
-    """Give this process the identity that Flower writes into messages."""
-    for name in ("run_id", "task_id", "node_id"):
-        monkeypatch.setattr(TaskIdentity, f"_{name}", 1)
-
-
-class Node:
-    """An honest client: adds 1 to every weight and counts its uploads."""
-
-    def __init__(self, name, limit=50, epsilon=10.0):
-        self.name, self.limit, self.epsilon = name, limit, epsilon
-        self.orders = []
-
-    def __call__(self, message):
-        if message.metadata.message_type == MessageType.QUERY:
-            introduction = Introduction(
-                self.name, 100.0, (60.0, 40.0), self.epsilon, 1e-5, self.limit, len(self.orders), 8, 2, 0.1
-            )
-            return RecordDict({KEY: introduction.record()})
-        if message.metadata.message_type == MessageType.EVALUATE:
-            return RecordDict({"metrics": MetricRecord({"num-examples": 10, "accuracy": 0.5})})
-        order = Order.read(message.content)
-        assert order.client == self.name
-        assert order.server_count <= len(self.orders)
-        self.orders.append(order)
-        uploads = len(self.orders)
-        report = Report(
-            self.name, order.round, order.lane, "trained", "", 0.01, 0.0, uploads, self.limit, 0.1 * uploads, 1e-5
-        )
-        weights = message.content["arrays"]["w"].numpy() + np.float32(1)
-        return RecordDict(
-            {
-                KEY: report.record(),
-                "arrays": ArrayRecord({"w": Array(weights)}),
-                "metrics": MetricRecord({"num-examples": 10}),
-            }
-        )
-
-
-class LocalGrid:
-    """A grid in this process; a node that returns None does not answer."""
-
-    def __init__(self, *nodes):
-        self.nodes = dict(enumerate(nodes, 100))
-        self.replies, self.lock, self.count = {}, threading.Lock(), 0
-
-    def get_node_ids(self):
-        return list(self.nodes)
-
-    def push_messages(self, messages):
-        for message in messages:
-            self.count += 1
-            message.metadata.__dict__["_message_id"] = str(self.count)
-            answer = self.nodes[message.metadata.dst_node_id](message)
-            if answer is not None:
-                with self.lock:
-                    self.replies[str(self.count)] = Message(answer, reply_to=message)
-        return [message.metadata.message_id for message in messages]
-
-    def pull_messages(self, message_ids):
-        with self.lock:
-            return [self.replies.pop(key) for key in list(message_ids) if key in self.replies]
-
-
-def strategy(folder, inner=None, **settings):
-    values = {"lanes": 2, "deadline_s": 60.0, "state_dir": folder, **settings}
-    return LaneStrategy(inner, **values)
+from support.local_grid import ARRAYS, LocalGrid, Node, strategy
 
 
 def test_the_run_folder_is_that_of_a_simulation(tmp_path):
@@ -241,8 +167,8 @@ def test_a_resumed_federation_is_as_if_it_had_never_stopped(tmp_path):
         for rounds in stops:
             last = strategy(tmp_path / folder, FedAdam(fraction_evaluate=0.0, beta_1=0.9, beta_2=0.99), min_clients=2)
             result = last.start(grid, ARRAYS, num_rounds=rounds)
-        ends.append((result.arrays["w"].numpy().tolist(), last.state.guard.norms))
-        assert last.state.guard.seen == 8
+        ends.append((result.arrays["w"].numpy().tolist(), last.state.guard.values()))
+    assert set(ends[0][1]["norms"]) == set(ends[0][1]["array_norms"]) == {"a", "b"}
     assert ends[0] == ends[1]
 
 

@@ -58,7 +58,7 @@ def test_faults(tmp_path):
     for reason in (
         "'w' is not finite",
         "'w' must be (1000,) of float32, got (999,)",
-        "the update's norm",
+        "'w' has weights above 1000",
         "the report is for client 'client-0', the order was for client 'client-1'",
         "num-examples must be above 0 and at most 1000",
     ):

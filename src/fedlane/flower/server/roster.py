@@ -134,6 +134,11 @@ class Roster:
             )
         )
 
+    @property
+    def voters(self) -> int:
+        """Number of clients that may still send updates."""
+        return sum(not member.barred and not member.spent for member in self.members)
+
     def put(self, member: Member) -> Member:
         """Replace a client's entry by a newer one."""
         self.members[member.index] = member

@@ -9,7 +9,7 @@ from flwr.app import ArrayRecord
 from flwr.serverapp.strategy import Strategy
 
 from fedlane.flower.server.aggregation import Aggregation, to_arrays, to_model
-from fedlane.flower.server.guard import Guard
+from fedlane.flower.server.guard import Guard, why_refused
 from fedlane.flower.server.roster import Member, Roster
 from fedlane.flower.server.run_folder import describe, make_run
 from fedlane.flower.server.scheduler import Scheduler
@@ -31,8 +31,8 @@ class ServerState:
         """``identity`` holds the settings that must be the same in every run on this folder."""
         self.store = StateStore(state_dir)
         self.roster = Roster(guard.capacity, trust_names=guard.trust_names)
-        self.aggregation = Aggregation(inner)
-        self.guard = Guard(guard.max_update_norm, self.aggregation.weight)
+        self.aggregation = Aggregation(inner, guard.max_weight)
+        self.guard = Guard(guard.max_update_norm, self.aggregation.weight, guard.max_weight)
         self.identity = identity
         self.arrays = ArrayRecord()
         self.elapsed_s = 0.0
@@ -52,7 +52,9 @@ class ServerState:
         """Begin a run, or continue from the store. Orders that a crash cut off count as sent."""
         self._scheduler, self.arrays, self._saved = scheduler, initial_arrays, []
         saved = self.store.load()
-        if saved is not None:
+        if saved is None:
+            self._check_model("initial_arrays")
+        else:
             self._restore(saved)
             logger.info("round %d: continuing from %s", scheduler.round, self.store.folder)
         charged = self.store.charged()
@@ -72,13 +74,18 @@ class ServerState:
         self.scheduler.restore(saved.part("scheduler"))
         self.roster.restore(saved.values["roster"])
         self.aggregation.restore(saved.part("inner"))
-        self.guard.norms, self.guard.seen = dict(saved.values["norms"]), int(saved.values["updates_seen"])
+        self.guard.restore(saved.values)
         self.elapsed_s, self.dropped = float(saved.values["elapsed_s"]), dict(saved.values["dropped"])
         self.arrays = to_arrays(model)
+        self._check_model(f"the model in state_dir {folder}")
 
-    def drop(self, member: Member) -> None:
+    def _check_model(self, source: str) -> None:
+        if reason := why_refused(to_model(self.arrays), self.guard.max_weight):
+            raise InputError(f"{source} {reason}, which clients refuse: begin with another model and state_dir")
+
+    def drop(self, client: str) -> None:
         """Count a reply of a client that was not used."""
-        self.dropped[member.name] = self.dropped.get(member.name, 0) + 1
+        self.dropped[client] = self.dropped.get(client, 0) + 1
 
     def save_clients(self) -> None:
         """Write the checkpoint if the roster has changed since the last one."""
@@ -90,8 +97,7 @@ class ServerState:
         values = {
             **self.identity,
             "roster": self.roster.values(),
-            "norms": self.guard.norms,
-            "updates_seen": self.guard.seen,
+            **self.guard.values(),
             "elapsed_s": self.elapsed_s,
             "dropped": self.dropped,
         }

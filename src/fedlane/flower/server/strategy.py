@@ -86,7 +86,7 @@ class LaneStrategy(Strategy):
                 its side of the lanes here.
             **settings: Any field of `ScheduleSettings` or `GuardSettings` by its name: `lanes`, `deadline_s`,
                 `policy`, `quotas`, `min_clients`, `local_iterations`, `evaluate_every`, `seed`; `capacity`,
-                `trust_names`, `max_update_norm`.
+                `trust_names`, `max_update_norm`, `max_weight`.
 
         Raises:
             InputError: A setting is out of its bounds.
@@ -222,6 +222,8 @@ class LaneStrategy(Strategy):
             The new model and the aggregated metrics; None for what there is not.
         """
         aggregated = self.state.aggregation.aggregate(server_round, list(replies), to_model(self.state.arrays))
+        if aggregated.blamed:
+            self.state.drop(aggregated.blamed)
         return aggregated.arrays, aggregated.metrics
 
     def configure_evaluate(
