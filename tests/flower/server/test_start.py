@@ -10,6 +10,7 @@ from typer.testing import CliRunner
 
 from fedlane.cli import app as command
 from fedlane.flower.protocol import KEY
+from fedlane.flower.server.grid import exchange
 from fedlane.flower.server.state_files import StateStore
 from fedlane.scenario import Scenario
 from fedlane.simulation import simulate
@@ -131,12 +132,54 @@ def test_an_order_that_was_lost_is_charged_but_not_held_against_the_client(tmp_p
     assert run.client_rounds["epsilon"].to_pylist() == pytest.approx([10.0, 0.1, 0.2])
 
 
-def test_orders_of_a_round_cut_off_by_a_crash_are_counted(tmp_path):
-    grid = LocalGrid(Node("a"))
-    strategy(tmp_path).start(grid, ARRAYS, num_rounds=2)
-    StateStore(tmp_path).charge(2, {"a": 0})  # sent before the server was killed
-    strategy(tmp_path).start(grid, ARRAYS, num_rounds=3)
-    assert Run.load(tmp_path).clients["uploads"].to_pylist() == [4]
+def test_a_round_cut_off_by_a_crash_counts_as_played(tmp_path, caplog):
+    grid = LocalGrid(Node("a"), Node("b"))
+    strategy(tmp_path, lanes=1, min_clients=2).start(grid, ARRAYS, num_rounds=2)
+    StateStore(tmp_path).charge(2, {"a": 0})  # sent, or not even that, before the server was killed
+    with pytest.raises(InputError, match="num_rounds must be at least the 3 rounds begun, got 2"):
+        strategy(tmp_path, lanes=1).start(grid, ARRAYS, num_rounds=2)
+    strategy(tmp_path, lanes=1).start(grid, ARRAYS, num_rounds=3)  # nothing is left to do
+    run = Run.load(tmp_path)
+    assert "round 2: a crash cut it off; its 1 orders count as late" in caplog.text
+    assert run.rounds["punctual"].to_pylist() == [1, 1, 0]
+    assert json.loads((tmp_path / "status.json").read_text())["state"] == "finished"
+    strategy(tmp_path, lanes=1).start(grid, ARRAYS, num_rounds=4)
+    run = Run.load(tmp_path)
+    assert run.rounds["punctual"].to_pylist() == [1, 1, 0, 1]
+    assert [row["client"] for row in run.assignments.to_pylist() if row["round"] == 2] == [0]
+    assert sum(run.clients["uploads"].to_pylist()) == 4
+    assert sorted(order.round for node in grid.nodes.values() for order in node.orders) == [0, 1, 3]
+
+
+def test_a_crash_loop_charges_nobody_twice_for_a_round(tmp_path, monkeypatch):
+    """The server dies 30 times in a row after it has sent its orders, then recovers."""
+    grid, crashes = LocalGrid(*(Node(name) for name in "abc")), iter(range(30))
+
+    def dies(grid, messages, deadline_s):
+        arrivals = exchange(grid, messages, deadline_s)
+        if next(crashes, None) is not None:
+            raise KeyboardInterrupt
+        return arrivals
+
+    monkeypatch.setattr("fedlane.flower.server.strategy.exchange", dies)
+    starts = 0
+    while True:
+        starts += 1
+        try:
+            result = strategy(tmp_path, min_clients=3).start(grid, ARRAYS, num_rounds=34)
+            break
+        except KeyboardInterrupt:
+            assert starts <= 30
+    for node in grid.nodes.values():
+        rounds = [order.round for order in node.orders]
+        assert len(rounds) == len(set(rounds))
+    journal = [(round, name) for round, orders in StateStore(tmp_path).journal() for name in orders]
+    assert len(journal) == len(set(journal)) == 34 * 2
+    run = Run.load(tmp_path)
+    assert run.rounds["round"].to_pylist() == list(range(34))
+    assert run.rounds["punctual"].to_pylist() == [0] * 30 + [2] * 4
+    assert run.clients["uploads"].to_pylist() == [len(node.orders) for node in grid.nodes.values()]
+    assert result.arrays["w"].numpy()[0] == 4
 
 
 def test_a_run_ends_when_all_budgets_are_spent(tmp_path, caplog):

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from flwr.app import ArrayRecord
 from flwr.serverapp.strategy import Strategy
 
@@ -12,7 +13,7 @@ from fedlane.flower.server.aggregation import Aggregation, to_arrays, to_model
 from fedlane.flower.server.guard import Guard, why_refused
 from fedlane.flower.server.roster import Member, Roster
 from fedlane.flower.server.run_folder import describe, make_run
-from fedlane.flower.server.scheduler import Scheduler
+from fedlane.flower.server.scheduler import MeasuredDelay, Scheduler
 from fedlane.flower.server.settings import GuardSettings
 from fedlane.flower.server.state_files import Saved, StateStore
 from fedlane.scenario import Scenario
@@ -48,8 +49,12 @@ class ServerState:
             raise InputError("LaneStrategy must be started: start(grid, initial_arrays, ...)")
         return self._scheduler
 
-    def start(self, scheduler: Scheduler, initial_arrays: ArrayRecord) -> None:
-        """Begin a run, or continue from the store. Orders that a crash cut off count as sent."""
+    def start(self, scheduler: Scheduler, initial_arrays: ArrayRecord) -> bool:
+        """Begin a run, or continue from the store. Orders that a crash cut off count as sent, their rounds as played.
+
+        Returns:
+            Whether there were such rounds.
+        """
         self._scheduler, self.arrays, self._saved = scheduler, initial_arrays, []
         saved = self.store.load()
         if saved is None:
@@ -61,7 +66,29 @@ class ServerState:
         for member in list(self.roster.members):
             for _ in range(charged.get(member.name, 0) - member.sent):
                 self.roster.put(self.roster.members[member.index].ordered())
+        played = scheduler.round
+        if saved is not None:
+            self._count_cut_off_rounds()
         self.roster.pardon()
+        return scheduler.round > played
+
+    def _count_cut_off_rounds(self) -> None:
+        """Add the rounds of the journal that the checkpoint lacks, with all their orders late.
+
+        Without this, a server that crashes again and again in one round would charge its clients again and again. A
+        crash between the journal's line and its messages costs at most one upload of each ordered client.
+        """
+        scheduler, by_round = self.scheduler, dict(self.store.journal())
+        clients = {member.name: member.index for member in self.roster.members}
+        last = max(by_round, default=-1)
+        if last >= scheduler.problem.rounds:
+            raise InputError(f"num_rounds must be at least the {last + 1} rounds begun, got {scheduler.problem.rounds}")
+        for round in range(scheduler.round, last + 1):
+            orders = {clients[name]: lane for name, lane in by_round.get(round, {}).items() if name in clients}
+            available = np.isin(np.arange(scheduler.problem.clients), list(orders))
+            scheduler.learn({client: MeasuredDelay(lane, None) for client, lane in orders.items()}, available)
+            scheduler.record_epsilon([member.epsilon for member in self.roster.members])
+            logger.warning("round %d: a crash cut it off; its %d orders count as late", round, len(orders))
 
     def _restore(self, saved: Saved) -> None:
         folder = self.store.folder

@@ -253,7 +253,9 @@ class LaneStrategy(Strategy):
         scheduler = Scheduler(
             self.policy, lanes=schedule.lanes, deadline_s=self.deadline_s, rounds=num_rounds, seed=schedule.seed
         )
-        self.state.start(scheduler, initial_arrays)
+        if self.state.start(scheduler, initial_arrays):
+            self.state.save()
+            self.state.write_run_folder(self.scenario, self.floor_s)
         self.summary()
         return scheduler
 
