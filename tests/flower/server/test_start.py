@@ -81,6 +81,36 @@ def test_clients_join_and_leave(tmp_path, caplog):
     assert run.clients["uploads"].to_pylist()[0] == len(first.orders)
 
 
+@pytest.mark.parametrize("trust_names", [True, False])
+def test_a_restarted_node_is_taken_back_as_soon_as_its_old_id_has_left(tmp_path, caplog, trust_names):
+    """Its old id stays listed for 3 rounds, as Flower does until a heartbeat is missed."""
+    grid, hellos = LocalGrid(Node("a"), Node("b")), []
+
+    class Restarted(Node):
+        def __call__(self, message):
+            hellos.extend([1] * (message.metadata.message_type == MessageType.QUERY))
+            return super().__call__(message)
+
+    again = Restarted("a")
+
+    def before(round, chosen):
+        if round == 2:
+            grid.nodes[100] = lambda message: None
+            again.orders.extend([None] * 3)  # the same client: its ledger has its uploads
+            grid.nodes[300] = again
+        if round == 5:
+            del grid.nodes[100]
+
+    settings = {"min_clients": 2, "before_round": before, "trust_names": trust_names, "deadline_s": 0.5}
+    strategy(tmp_path, **settings).start(grid, ARRAYS, num_rounds=10)
+    rounds = [order.round for order in again.orders if order is not None]
+    assert "node 300 is refused: the name 'a' belongs to node 100" in caplog.text
+    assert rounds == ([6, 7, 8, 9] if trust_names else [])
+    assert len(hellos) == 1
+    if trust_names:
+        assert Run.load(tmp_path).summary["flower"]["clients"] == ["a", "b"]
+
+
 def test_a_base_station_that_cannot_switch_loses_only_the_round(tmp_path, caplog):
     def before(round, chosen):
         if round == 1:

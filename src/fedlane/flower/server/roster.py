@@ -24,6 +24,11 @@ from fedlane.validate import InputError, at_least
 class RosterError(InputError):
     """A node may not take part under the name that it gives."""
 
+    def __init__(self, reason: str, holder: int | None = None) -> None:
+        """``holder`` is the node whose leaving would free the name; None if waiting for that does not help."""
+        super().__init__(reason)
+        self.holder = holder
+
 
 @dataclass(frozen=True)
 class Member:
@@ -117,7 +122,8 @@ class Roster:
             raise RosterError(f"the node is client {client.name!r} and now introduces itself as {introduction.name!r}")
         if owner is not None and owner.node_id != node_id:
             if not self.trust_names or owner.node_id in set(connected):
-                raise RosterError(f"the name {introduction.name!r} belongs to node {owner.node_id}")
+                holder = owner.node_id if self.trust_names else None
+                raise RosterError(f"the name {introduction.name!r} belongs to node {owner.node_id}", holder)
             client = owner
         if client is None:
             if len(self.members) == self.capacity:
