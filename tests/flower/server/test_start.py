@@ -15,6 +15,7 @@ from fedlane.flower.server.state_files import StateStore
 from fedlane.scenario import Scenario
 from fedlane.simulation import simulate
 from fedlane.simulation.results import Run
+from fedlane.trackers.values import headline
 from fedlane.validate import InputError
 from support.local_grid import ARRAYS, LocalGrid, Node, strategy
 
@@ -139,7 +140,7 @@ def test_a_late_client_is_not_asked_until_its_order_has_expired(tmp_path):
     assert [order.round for order in slow.orders] == [0]
     rows = [row for row in Run.load(tmp_path).client_rounds.to_pylist() if row["client"] == 0]
     assert [row["available"] for row in rows] == [True, False, False, False]
-    assert rows[-1]["epsilon"] == 10.0  # one order unanswered, so all that it agreed to
+    assert rows[-1]["epsilon"] is None  # one order is unanswered
 
 
 def test_an_order_that_was_lost_is_charged_but_not_held_against_the_client(tmp_path):
@@ -159,7 +160,36 @@ def test_an_order_that_was_lost_is_charged_but_not_held_against_the_client(tmp_p
     assert [(order.round, order.server_count) for order in node.orders] == [(1, 0), (2, 1)]
     run = Run.load(tmp_path)
     assert run.clients["uploads"].to_pylist() == [3]
-    assert run.client_rounds["epsilon"].to_pylist() == pytest.approx([10.0, 0.1, 0.2])
+    assert run.client_rounds["epsilon"].to_pylist() == [None, pytest.approx(0.1), pytest.approx(0.2)]
+
+
+def test_a_client_whose_last_answer_was_lost_is_unreported(tmp_path):
+    """Neither its last figure, which may be too small, nor its whole budget is called spent."""
+
+    class Silent(Node):
+        def __call__(self, message):
+            answer = super().__call__(message)
+            return None if len(self.orders) == 3 else answer
+
+    grid = LocalGrid(Silent("a", epsilon=8.0), Node("b", epsilon=8.0))
+    strategy(tmp_path / "one", min_clients=2, deadline_s=2.0).start(grid, ARRAYS, num_rounds=4)
+    run = Run.load(tmp_path / "one")
+    assert run.clients["epsilon"].to_pylist() == [None, pytest.approx(0.4)]
+    privacy = run.summary["privacy"]
+    assert privacy["epsilon"] == {"smallest": pytest.approx(0.4), "largest": pytest.approx(0.4)}
+    assert (privacy["unreported"], privacy["clients"]) == (1, 2)
+    printed = CliRunner().invoke(command, ["show", str(tmp_path / "one")]).output
+    assert "0.400 of 8 (1 unreported)" in printed
+    assert "1 of 2 clients have not answered their last order" in " ".join(printed.split())
+    assert headline(run.summary)["epsilon"] == pytest.approx(0.4)
+    strategy(tmp_path / "none", deadline_s=2.0).start(LocalGrid(Silent("a")), ARRAYS, num_rounds=3)
+    summary = Run.load(tmp_path / "none").summary
+    assert summary["privacy"]["epsilon"] == {"smallest": None, "largest": None}
+    assert "epsilon" not in headline(summary)
+    for folder in ("one", "none"):
+        words = ["report", str(tmp_path / folder), "--out", str(tmp_path / f"{folder}.html")]
+        assert CliRunner().invoke(command, words).exit_code == 0
+    assert "unreported" in CliRunner().invoke(command, ["show", str(tmp_path / "none")]).output
 
 
 def test_a_round_cut_off_by_a_crash_counts_as_played(tmp_path, caplog):

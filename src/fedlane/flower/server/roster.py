@@ -61,18 +61,20 @@ class Member:
         return 0 < self.introduction.max_uploads <= self.uploads
 
     @property
-    def epsilon(self) -> float | None:
-        """Upper bound on the epsilon that it has spent; None without a mechanism.
+    def private(self) -> bool:
+        """Whether it has a privacy mechanism."""
+        return self.introduction.epsilon > 0
 
-        The client's own figure if every order is accounted for. Otherwise the epsilon agreed to over all its uploads,
-        which its ledger does not exceed: the server does not know the client's noise and cannot compute a tighter one.
+    @property
+    def epsilon(self) -> float | None:
+        """The epsilon that it has spent, by its own ledger; None without a mechanism, or if it is unreported.
+
+        It is unreported while an order has not been answered: the client may have uploaded once more, and the server,
+        which knows neither its noise nor its number of records exactly, cannot compute what that costs. The last
+        figure may be too small then, and the epsilon agreed to over all uploads says nothing about what was spent.
         """
-        if self.introduction.epsilon <= 0:
-            return None
         reported = self.epsilon_reported > 0 or not self.uploads
-        if reported and not self.unanswered:
-            return self.epsilon_reported
-        return max(self.introduction.epsilon, self.epsilon_reported)
+        return self.epsilon_reported if self.private and reported and not self.unanswered else None
 
     def ordered(self) -> "Member":
         """Return the client after one more order."""

@@ -50,7 +50,7 @@ class Scheduler:
         self.trace = Trace.empty(1, rounds, 0, lanes)
         self.queue = np.zeros((1, 0))
         self.epsilon = np.zeros((rounds, 0))
-        """(T, U): upper bound on the epsilon that each client had spent after each round; NaN without a mechanism."""
+        """(T, U): the epsilon that each client had spent after each round; NaN if unreported or without a mechanism."""
         self.seed, self._streams = seed, RoundStreams([seed], "policy")
 
     @property

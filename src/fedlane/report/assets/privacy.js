@@ -74,7 +74,7 @@ function tightSummary() {
   const named = (bound) =>
     accounted
       .filter((run) => largestEpsilon(run).bound === bound)
-      .map((run) => `${run.name} ${plain(largestEpsilon(run).largest)}${bound === "at most" ? of(run) : ""}`);
+      .map((run) => `${run.name} ${plain(largestEpsilon(run).largest)}${bound === "at most" ? of(run) + unreported(run) : ""}`);
   const [upperBounds, lowerBounds] = [named("at most"), named("at least")];
   const upper = upperBounds.length
     ? `Largest epsilon spent, an upper bound for the whole run: ${listed(upperBounds)}.`
