@@ -19,7 +19,7 @@ from fedlane.learning.strict import ClippedSum, RecordGradients, one_thread
 from fedlane.validate import LARGEST_WEIGHT
 
 ClippedSumOf = Callable[[Model, Tensor, Tensor, Tensor, float], Tensor]
-"""Code under attack: takes a model, weights (d,), inputs (n, ...), targets (n, M) and C, and returns the sum (d,) of the
+"""Code under attack: takes a model, weights (d,), inputs (n, ...), targets (n, M) and C; returns the sum (d,) of the
 clipped gradients."""
 
 Change = Callable[[Model, Tensor, torch.Generator], Tensor]
@@ -28,12 +28,12 @@ Change = Callable[[Model, Tensor, torch.Generator], Tensor]
 
 @dataclass(frozen=True)
 class WorstCase:
-    """The worst case that a search met."""
+    """The worst case that a search has seen."""
 
     ratio: float
     """Norm in multiples of C; infinite if it was not finite."""
     attack: str
-    """The kind of weights, with the changes that made them worse."""
+    """Name of the initial weights, and of the changes that raised the ratio."""
     weights: Tensor
     """(d,)"""
     tried: int
@@ -77,7 +77,7 @@ def largest_contribution(
 def largest_difference(
     path: ClippedSumOf, model: Model, x: Tensor, targets: Tensor, clip_norm: float, climbs: int = 20, seed: int = 0
 ) -> WorstCase:
-    """Search for the weights under which the last record changes the sum most, when it joins as first or as last."""
+    """Search for the weights under which the last record changes the sum most, when it is added first or last."""
     first = [len(x) - 1, *range(len(x) - 1)]
 
     def ratio(weights: Tensor) -> float:
@@ -92,7 +92,7 @@ def largest_difference(
 
 
 def hostile_records(shape: tuple[int, ...], classes: int, copies: int, seed: int = 0) -> tuple[Tensor, Tensor]:
-    """Return inputs (copies + 1, *shape) and targets: equal records, which flip together, and one that joins them."""
+    """Return inputs (copies + 1, *shape) and targets: equal records, which flip together, and one more."""
     source = torch.Generator().manual_seed(seed)
     x = torch.rand(2, *shape, generator=source)[[0] * copies + [1]]
     return x.contiguous(), torch.eye(classes)[[0] * copies + [1]]
@@ -129,7 +129,7 @@ def hostile_weights(model: Model, x: Tensor, seed: int = 0) -> Iterator[tuple[st
 
 
 def _cancelling(model: Model, blocks: list[Tensor], imbalance: float) -> Tensor:
-    """Every unit meets its neighbour with the opposite sign, and nearly the same weight."""
+    """Return weights in which neighbouring units have opposite signs and nearly the same weight."""
     weights = torch.zeros(model.size)
     for block in blocks:
         columns = torch.arange(block.shape[-1] if block.ndim == 2 else block.shape[0]) % 2
@@ -146,10 +146,10 @@ def _side(blocks: list[Tensor]) -> int:
 
 
 def _cancelling_positions(model: Model, blocks: list[Tensor], imbalance: float) -> Tensor:
-    """Constant activations; the first dense layer weighs their four inner positions so that gradients cancel.
+    """Return weights with constant activations, whose four inner positions are weighted so that gradients cancel.
 
-    A convolution's gradient is a sum over positions. Here its terms are large and their sum is small, so that a norm
-    that is computed from Gram matrices loses all its digits.
+    A convolution's gradient is a sum over positions. Here its terms are large and their sum is small, so a norm
+    computed from Gram matrices loses all its digits.
     """
     weights = torch.zeros(model.size)
     dense, biases = [block for block in blocks if block.ndim == 2], [block for block in blocks if block.ndim == 1]
@@ -166,7 +166,7 @@ def _cancelling_positions(model: Model, blocks: list[Tensor], imbalance: float) 
 
 
 def _boundary(weights: Tensor, blocks: list[Tensor], x: Tensor) -> Tensor:
-    """Biases that put the first layer's units where rounding decides whether they are active."""
+    """Set biases for which rounding decides whether the first layer's units are active."""
     matrix, bias = blocks[0], blocks[1]
     if matrix.ndim == 2:
         values = torch.bmm(x[None, : max(1, len(x) - 1)].flatten(2), weights[matrix].T[None])[0]
@@ -220,11 +220,11 @@ def _redraw(model: Model, weights: Tensor, source: torch.Generator) -> Tensor:
 
 
 def _jitter(model: Model, weights: Tensor, source: torch.Generator) -> Tensor:
-    """Change the last bits: what matters where rounding decides."""
+    """Change the last bits, which matter where rounding decides."""
     return weights * (1 + 2.0**-23 * torch.randint(-2, 3, (model.size,), generator=source))
 
 
 def _ascend(ratio: Callable[[Tensor], float], model: Model, weights: Tensor, source: torch.Generator) -> Tensor:
-    """Make a step of stochastic gradient ascent: the better one of two opposite random steps."""
+    """Take a step of stochastic ascent: the better of two opposite random steps."""
     step = 0.01 * weights.abs() * (2 * torch.randint(0, 2, (model.size,), generator=source) - 1)
     return max((weights + step, weights - step), key=lambda moved: ratio(_allowed(moved)))

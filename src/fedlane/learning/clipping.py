@@ -1,7 +1,7 @@
 """How far the arithmetic of the fast path may exceed the clip norm.
 
-`train_locally` computes norms and sums in float32, and on a GPU its products in TF32. `clipping_slack` bounds what this
-may add: neighbouring samples give sums at most C (1 + delta) apart, **if** the gradients of the other samples do not
+`train_locally` computes norms and sums in float32, and on a GPU its products in TF32. `clipping_slack` bounds the
+excess: neighbouring samples give sums at most C (1 + delta) apart, **if** the gradients of the other samples do not
 change when a record joins. A batched product does not guarantee this (see `fedlane.learning.strict`, which real clients
 use), so the bound describes simulated clients, whose server is not hostile.
 
@@ -41,7 +41,7 @@ OPERAND = {"float32": 0.0, "tf32": 2.0**-11, "bfloat16": 2.0**-8}
 
 
 def clipping_slack(model: Model, batch: int, precision: str = "float32") -> float:
-    """Bound by how much neighbouring sums may exceed the clip norm in the fast path, relatively.
+    """Bound the relative amount by which neighbouring sums may exceed the clip norm in the fast path.
 
     Args:
         model: The model.

@@ -8,9 +8,9 @@ LARGEST_INPUT = 1e6
 
 
 class RecordError(ValueError):
-    """Records that cannot be trained on. The text may describe records, so it is for the owner of the data only.
+    """The records cannot be used for training. The message may describe records, so only their owner may see it.
 
-    It is no `InputError`: a Flower client tells the server the text of an `InputError`, but only the type of this one.
+    It is not an `InputError`: a Flower client sends the server the text of an `InputError`, but only the type of this.
     """
 
 

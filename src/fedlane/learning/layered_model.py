@@ -69,7 +69,7 @@ class LayeredModel(Model):
             for layer, results in zip(self.layers[1:], passes[1:], strict=True):
                 square += layers.squared_norms(layer, results)
             finite = torch.isfinite(square)
-            if weights.device.type != "cpu" or not bool(finite.all()):  # a GPU would have to wait for the answer
+            if weights.device.type != "cpu" or not bool(finite.all()):  # on a GPU, checking would force a wait
                 for results in passes:
                     layers.drop_samples(results, ~finite)
             factor = torch.where(finite, scale * (clip_norm / square.sqrt_().clamp_(min=clip_norm)), 0.0)
@@ -85,7 +85,7 @@ class LayeredModel(Model):
         clip_norm: float | None,
         scale: Tensor,
     ) -> None:
-        """Make the same step of a two-layer network: two matrix products, and one kernel for everything in between."""
+        """Do the same for a two-layer network, with two matrix products and one kernel for everything in between."""
         assert mlp_tail is not None
         (first, bias), (second, out_bias) = (
             layers.weights_of(layer, block) for layer, block in zip(self.layers, blocks, strict=True)
@@ -101,7 +101,7 @@ class LayeredModel(Model):
         first_into.baddbmm_(hidden.transpose(1, 2), x, alpha=-1.0)
 
     def bytes_per_sample(self) -> int:
-        """Return about how much memory one sample needs during training."""
+        """Return the approximate memory in bytes that one sample needs during training."""
         floats = 0
         for layer in self.layers:
             if isinstance(layer, Convolution):

@@ -27,7 +27,7 @@ when a single record joins the batch. `train_strictly` excludes this. The claim 
 
 Noise of deviation z C is added to this sum in float64 before the result is rounded to float32 weights; the rounding of
 the deviation is compensated by a factor 1 + 2^-40. Every later step starts from weights that were computed from noised
-sums. What remains of the weaknesses of floating-point noise is described in docs/privacy.md.
+sums. The remaining weaknesses of floating-point noise are described in docs/privacy.md.
 """
 
 import logging
@@ -72,7 +72,7 @@ class ClippedSum:
         self._total += scaled.mul_(factor / self.unit).trunc_()
 
     def take(self) -> Tensor:
-        """Return the sum (d,) in float64 and start again from zero."""
+        """Return the sum (d,) in float64 and reset it to zero."""
         total = self._total * self.unit
         self._total.zero_()
         return total
@@ -90,7 +90,7 @@ class RecordGradients:
         self.model, self.data = model, data
         self._inputs = torch.empty(1, 1, *data.images.shape[1:])
         self._targets = torch.empty(1, 1, data.targets.shape[1])
-        # The squared norm of the input serves only to clip, which is done here; the models then need no more than 0.
+        # Models use the input's squared norm only for clipping, which is done here, so 0 is enough.
         self._batch = Batch(self._inputs, self._targets, torch.zeros(1, 1))
         self._scale = torch.ones(1, 1)
         self._weights, self._negative = torch.empty(1, model.size), torch.empty(1, model.size)
@@ -136,7 +136,7 @@ def train_strictly(
             for record in indices[mask].tolist():
                 try:
                     total.add(gradients.negative_gradient(record))
-                except Exception:  # in a user's module; if the upload failed, the server would learn of the record
+                except Exception:  # in a user's module; a failed upload would reveal the record to the server
                     log.exception("record %d has no gradient and contributes nothing", record)
             move = total.take()[None]
             rows.add_noise(move, step, deviation)

@@ -19,7 +19,7 @@ _ROWS = (
     ("largest queue", "max_queue", "{:.1f}", ""),
 )
 LOWER_BOUND_MECHANISMS = frozenset({"paper"})
-"""Mechanisms whose accounted epsilon is a lower bound on what leaks."""
+"""Mechanisms whose accounted epsilon is a lower bound on the leakage."""
 
 
 def with_interval(measure: Mapping[str, float | None], form: str, unit: str = "") -> str:
@@ -72,8 +72,10 @@ def _privacy_row(privacy: Mapping[str, Any]) -> tuple[str, str]:
     if privacy["mechanism"] in LOWER_BOUND_MECHANISMS:
         return "largest epsilon by the paper's formula", f"{privacy['epsilon_paper']:.2f}"
     unreported = privacy.get("unreported", 0)
-    text = "unreported" if largest is None else f"{largest:.3f} of {agreed:g}"
-    return "largest epsilon spent, of agreed", text + (f" ({unreported} unreported)" if unreported and largest else "")
+    if largest is None:
+        return "largest epsilon spent, of agreed", "unreported"
+    missing = f" ({unreported} unreported)" if unreported else ""
+    return "largest epsilon spent, of agreed", f"{largest:.3f} of {agreed:g}{missing}"
 
 
 def comparison_table(summaries: Sequence[Summary]) -> Table:
@@ -110,7 +112,7 @@ def comparison_table(summaries: Sequence[Summary]) -> Table:
 
 
 def notes(summary: Summary) -> list[str]:
-    """Remarks that a reader of the numbers needs to know."""
+    """Return the remarks that a reader of the numbers needs."""
     return [*_feasibility(summary), *_privacy(summary)]
 
 
@@ -128,8 +130,9 @@ def _privacy(summary: Summary) -> list[str]:
         lines.append(f"{summary['policy']}: {privacy['exhausted']} client budgets are exhausted")
     if privacy["mechanism"] in LOWER_BOUND_MECHANISMS and privacy["epsilon"]["largest"] > privacy["epsilon_paper"]:
         lines.append(
-            f"{summary['policy']}: under the mechanism 'paper', the epsilon of the worst client is at least "
-            f"{privacy['epsilon']['largest']:,.0f}, although the paper's formula gives {privacy['epsilon_paper']:.1f}"
+            f"{summary['policy']}: the mechanism 'paper' leaks an epsilon of at least "
+            f"{privacy['epsilon']['largest']:,.0f} for the worst client, but the paper's formula gives "
+            f"{privacy['epsilon_paper']:.1f}"
         )
     return lines
 

@@ -281,7 +281,7 @@ def test_resuming_needs_the_same_federation(tmp_path):
     for wrong, reason in (({"lanes": 3}, "lanes 2, not 3"), ({"policy": "random"}, "policy 'lane', not 'random'")):
         with pytest.raises(InputError, match=reason):
             strategy(tmp_path, **wrong).start(grid, ARRAYS, num_rounds=4)
-    with pytest.raises(InputError, match="another model"):
+    with pytest.raises(InputError, match="holds a model that differs from initial_arrays"):
         strategy(tmp_path).start(grid, ArrayRecord({"w": Array(np.zeros(6, np.float32))}), num_rounds=4)
     with pytest.raises(InputError, match="at least the 2 rounds played"):
         strategy(tmp_path).start(grid, ARRAYS, num_rounds=1)

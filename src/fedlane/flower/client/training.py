@@ -50,7 +50,7 @@ class TrainingTerms:
 
 @dataclass(frozen=True)
 class PrivacyAccount:
-    """A data set's account in an open ledger, with the mechanism that it pays for."""
+    """A data set's account in an open ledger, with its mechanism."""
 
     spec: MechanismSpec
     entry: Account

@@ -23,7 +23,7 @@ EVALUATION_BYTES = 2e8
 def build_model(source: ModelSource, input_shape: Sequence[int], classes: int) -> Model:
     """Build the model for inputs of a shape: (planes, height, width), or any other shape for a user's own module.
 
-    A model that cannot be trained is rejected here, before an upload is spent on it.
+    A model that cannot be trained is rejected here, before an upload is charged.
     """
     if isinstance(source, str) and (source in MODELS or len(input_shape) == 3):
         shape = (*(1,) * (3 - len(input_shape)), *input_shape)  # mlp and softmax flatten their inputs
@@ -60,7 +60,7 @@ def as_flat(model: Model, arrays: Mapping[str, NDArray[Any]]) -> Tensor:
     positions = _positions(model)
     if arrays.keys() != positions.keys():
         different = sorted(arrays.keys() ^ positions.keys())
-        raise InputError(f"the server's model has other arrays than this client's: {', '.join(different[:4])}")
+        raise InputError(f"the server's model and this client's have different arrays: {', '.join(different[:4])}")
     flat = torch.empty(model.size)
     for name, position in positions.items():
         array = arrays[name]

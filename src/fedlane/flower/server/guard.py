@@ -30,7 +30,7 @@ MAX_CLAIM = 3.0
 
 
 class Dropped(InputError):
-    """A reply is not used; the message is the reason."""
+    """A reply is not used; the message states the reason."""
 
 
 @dataclass(frozen=True)

@@ -44,7 +44,7 @@ class ServerState:
 
     @property
     def scheduler(self) -> Scheduler:
-        """The scheduler of the run; an `InputError` before `start`."""
+        """The scheduler of the run; raises `InputError` before `start`."""
         if self._scheduler is None:
             raise InputError("LaneStrategy must be started: start(grid, initial_arrays, ...)")
         return self._scheduler
@@ -97,7 +97,7 @@ class ServerState:
                 raise InputError(f"state_dir {folder} has {name} {saved.values.get(name)!r}, not {value!r}")
         model = saved.part("model")
         if _layout(model) != _layout(to_model(self.arrays)):
-            raise InputError(f"state_dir {folder} holds another model than initial_arrays")
+            raise InputError(f"state_dir {folder} holds a model that differs from initial_arrays")
         self.scheduler.restore(saved.part("scheduler"))
         self.roster.restore(saved.values["roster"])
         self.aggregation.restore(saved.part("inner"))
@@ -111,7 +111,7 @@ class ServerState:
             raise InputError(f"{source} {reason}, which clients refuse: begin with another model and state_dir")
 
     def drop(self, client: str) -> None:
-        """Count a reply of a client that was not used."""
+        """Count an unused reply of a client."""
         self.dropped[client] = self.dropped.get(client, 0) + 1
 
     def save_clients(self) -> None:

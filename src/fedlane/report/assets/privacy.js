@@ -26,7 +26,9 @@ function sharedBudget() {
 const RANGE = "minimum to maximum over seeds";
 
 function privacyFigures() {
-  const absent = "These runs have no privacy mechanism, so no privacy loss is accounted for.";
+  const absent = model.runs.some(unreported)
+    ? "No client has reported what it has spent since its last order; the clients’ ledgers have it."
+    : "These runs have no privacy mechanism, so no privacy loss is accounted for.";
   return [
     dotFigure({
       title: "Epsilon of each client",
@@ -90,7 +92,7 @@ function paperSummary() {
   const paper = model.runs.some((run) => run.privacy?.mechanism === "paper");
   return paper
     ? "The value of formula (6) for the same uploads. It is not a bound: compare it with the previous figure, " +
-        "which may have another scale."
+        "which may have a different scale."
     : "The value of formula (6) for the same uploads, from the tight epsilon of one upload. " +
         "Whiskers show the minimum and maximum over seeds.";
 }
