@@ -7,6 +7,10 @@ import numpy as np
 
 from fedlane.records import FloatArray
 
+LARGEST_WEIGHT = 1e3
+"""Largest weight of a global model that clients accept. Trained weights are a few units; from about 1e6, gradient norms
+may overflow."""
+
 
 class InputError(ValueError):
     """Invalid user input. The message is one line; the command line prints it and exits with status 2."""

@@ -18,6 +18,8 @@ from fedlane import make_policy
 
 SETTINGS = {"federation": "golden", "lanes": 2, "deadline_s": 4.0, "policy": "lane"}
 """The settings of the stored Flower server."""
+GUARD_MEMORY = frozenset({"norms", "updates_seen", "array_norms", "claims"})
+"""Values of a server's checkpoint that the guard remembers."""
 TERMS = ("rigorous", 0.01, 5, 0.7, 0.0, 8.0, 1e-5, 6, 10.0)
 """Terms of the stored client ledger: at most 6 uploads."""
 
@@ -148,12 +150,12 @@ class Server:
             asked = Message(RecordDict({}), dst_node_id=member.node_id, message_type=MessageType.TRAIN)
             asked.metadata.__dict__["_message_id"] = "1"
             reply = Message(RecordDict(content), reply_to=asked)
-            memory.guard.check(reply.content, report, model, 50.0)
+            assert memory.guard.judge([memory.guard.inspect(reply.content, report, model, 50.0)], model, 5) == [""]
             roster.put(member.heard(report))
             measured[client] = MeasuredDelay(lane, 1.0 + 0.5 * lane + 0.25 * client, 0.25)
             replies.append(reply)
         scheduler.learn(measured, available)
-        scheduler.epsilon[round] = [member.epsilon for member in roster.members]
+        scheduler.record_epsilon([member.epsilon for member in roster.members])
         made = memory.aggregation.aggregate(round + 1, replies, model)
         memory.arrays = memory.arrays if made.arrays is None else made.arrays
         memory.elapsed_s += 1.5
@@ -167,17 +169,22 @@ def initial_model() -> dict[str, np.ndarray]:
 
 
 def server_record(folder: Path) -> dict[str, Any]:
-    """Digests of a server's checkpoint and journal, and the sums of its arrays."""
+    """Digests of a server's checkpoint and journal, and the sums of its arrays.
+
+    The guard's memory and the epsilon of clients that have not reported it are left out: they changed with issue 14.
+    """
     from fedlane.flower.server.state_files import StateStore
 
     saved = StateStore(folder).load()
     assert saved is not None
     arrays = dict(saved.arrays)
     arrays.pop("scheduler.trace.punctual", None)  # not stored when the digests were made
+    del arrays["scheduler.epsilon"]
+    values = {name: value for name, value in saved.values.items() if name not in GUARD_MEMORY}
     quota = (1.0 - make_policy("lane").quota_slack) * arrays["scheduler.quotas"]
     for name, constant in (("quota", quota), ("deadline_s", np.array([SETTINGS["deadline_s"]]))):
         arrays.setdefault(f"scheduler.state.{name}", constant)  # part of the policy's state at that time
-    digest = hashlib.sha256(json.dumps(saved.values, sort_keys=True).encode())
+    digest = hashlib.sha256(json.dumps(values, sort_keys=True).encode())
     for name in sorted(arrays):
         array = np.ascontiguousarray(arrays[name])
         digest.update(f"{name} {array.dtype} {array.shape}".encode() + array.tobytes())

@@ -16,7 +16,7 @@ from fedlane.learning.clipping import clipping_slack
 from fedlane.learning.layered_model import softmax
 from fedlane.learning.local import ClientData, TrainingBatch, train_locally
 from fedlane.learning.models import ModuleModel, make_model
-from fedlane.learning.system_random import LARGEST_WEIGHT
+from fedlane.validate import LARGEST_WEIGHT
 
 
 class Net(torch.nn.Module):

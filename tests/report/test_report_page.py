@@ -257,6 +257,27 @@ def test_a_federation_without_positions_is_drawn_as_a_ring(browser, folders, tmp
         assert tab.errors == []
 
 
+@pytest.mark.parametrize("all_unreported", [True, False])
+def test_clients_that_have_not_reported_their_epsilon_are_mentioned(browser, folders, tmp_path, all_unreported):
+    folder = tmp_path / "real"
+    shutil.copytree(folders / "paper", folder)
+    summary = json.loads((folder / "summary.json").read_text())
+    summary["privacy"] |= {"mechanism": "rigorous", "unreported": 10 if all_unreported else 1}
+    (folder / "summary.json").write_text(json.dumps(summary))
+    for name in ("clients", "client_rounds"):
+        table = pq.read_table(folder / f"{name}.parquet")
+        missing = [all_unreported or client == 3 for client in table["client"].to_pylist()]
+        values = [None if gone else value for gone, value in zip(missing, table["epsilon"].to_pylist(), strict=True)]
+        at = table.column_names.index("epsilon")
+        pq.write_table(table.set_column(at, "epsilon", pa.array(values, pa.float64())), folder / f"{name}.parquet")
+    with Tab(browser, written(tmp_path, [folder])) as tab:
+        tiles = " ".join(tab.page.locator(".tile").all_inner_texts())
+        assert ("no client has answered its last order" if all_unreported else "1 clients unreported") in tiles
+        text = tab.page.locator("#privacy").inner_text()
+        assert ("No client has reported" if all_unreported else "1 clients unreported") in text
+        assert tab.errors == []
+
+
 def test_runs_of_different_sizes_are_compared(browser, folders, tmp_path):
     save_run(tmp_path / "small", policy="random", rounds=3, seeds=[4], learning=False, settings=["network.clients=5"])
     with Tab(browser, written(tmp_path, [folders / "paper", tmp_path / "small"])) as tab:

@@ -16,7 +16,7 @@ from torch import Tensor
 from fedlane.learning.local import ClientData
 from fedlane.learning.model_interface import Batch, Model
 from fedlane.learning.strict import ClippedSum, RecordGradients, one_thread
-from fedlane.learning.system_random import LARGEST_WEIGHT
+from fedlane.validate import LARGEST_WEIGHT
 
 ClippedSumOf = Callable[[Model, Tensor, Tensor, Tensor, float], Tensor]
 """Code under attack: takes a model, weights (d,), inputs (n, ...), targets (n, M) and C, and returns the sum (d,) of

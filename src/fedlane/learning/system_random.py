@@ -11,10 +11,7 @@ from torch import Tensor
 
 from fedlane.learning.local import TrainingBatch
 from fedlane.records import BoolArray, FloatArray, MechanismSpec
-from fedlane.validate import InputError
-
-LARGEST_WEIGHT = 1e3
-"""Largest weight of a global model. Trained weights are a few units; from about 1e6, gradient norms may overflow."""
+from fedlane.validate import LARGEST_WEIGHT, InputError
 
 
 def system_coins(shape: tuple[int, ...], rate: float) -> BoolArray:

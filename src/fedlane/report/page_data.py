@@ -253,6 +253,7 @@ def _privacy(files: RunFiles) -> dict[str, Any] | None:
         "epsilon": _number(agreed.get("largest") if isinstance(agreed, dict) else agreed, None),
         "delta": _number(delta.get("largest") if isinstance(delta, dict) else delta, None),
         "exhausted": _number(privacy.get("exhausted"), 0),
+        "unreported": _number(privacy.get("unreported"), 0),
         "randomness": str(privacy.get("randomness", "")),
     }
 

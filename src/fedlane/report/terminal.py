@@ -71,7 +71,11 @@ def _privacy_row(privacy: Mapping[str, Any]) -> tuple[str, str]:
     largest, agreed = privacy["epsilon"]["largest"], privacy["epsilon_agreed"]["largest"]
     if privacy["mechanism"] in LOWER_BOUND_MECHANISMS:
         return "largest epsilon by the paper's formula", f"{privacy['epsilon_paper']:.2f}"
-    return "largest epsilon spent, of agreed", f"{largest:.3f} of {agreed:g}"
+    unreported = privacy.get("unreported", 0)
+    if largest is None:
+        return "largest epsilon spent, of agreed", "unreported"
+    missing = f" ({unreported} unreported)" if unreported else ""
+    return "largest epsilon spent, of agreed", f"{largest:.3f} of {agreed:g}{missing}"
 
 
 def comparison_table(summaries: Sequence[Summary]) -> Table:
@@ -117,6 +121,11 @@ def _privacy(summary: Summary) -> list[str]:
     if not privacy:
         return []
     lines = []
+    if unreported := privacy.get("unreported", 0):
+        lines.append(
+            f"{summary['policy']}: {unreported} of {privacy['clients']} clients have not answered their last order: "
+            "what they have spent is unreported and may be more than the epsilon shown; their ledgers have it"
+        )
     if privacy["exhausted"]:
         lines.append(f"{summary['policy']}: {privacy['exhausted']} client budgets are exhausted")
     if privacy["mechanism"] in LOWER_BOUND_MECHANISMS and privacy["epsilon"]["largest"] > privacy["epsilon_paper"]:

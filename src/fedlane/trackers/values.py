@@ -34,6 +34,6 @@ def headline(summary: Mapping[str, Any]) -> dict[str, float]:
         for name, measure in summary.items()
         if isinstance(measure, Mapping) and measure.get("mean") is not None and name != "time_to_accuracy"
     }
-    if summary.get("privacy"):
+    if summary.get("privacy") and summary["privacy"]["epsilon"]["largest"] is not None:
         means["epsilon"] = float(summary["privacy"]["epsilon"]["largest"])
     return means

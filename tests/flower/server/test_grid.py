@@ -8,7 +8,6 @@ import flwr
 import numpy as np
 import pytest
 from flwr.app import ConfigRecord, Message, MessageType, RecordDict
-from flwr.supercore.task_identity import TaskIdentity
 
 from fedlane.flower import _adapted
 from fedlane.flower.server.grid import Post, _arrival, dispatch, exchange
@@ -72,13 +71,6 @@ class Broken:
 
     def push_messages(self, messages):
         raise RuntimeError("no route")
-
-
-@pytest.fixture(autouse=True)
-def _identity(monkeypatch):
-    """Flower's messages carry the run of the process that makes them."""
-    for name in ("run_id", "task_id", "node_id"):
-        monkeypatch.setattr(TaskIdentity, f"_{name}", 1)
 
 
 def message(node=1, ttl=5.0):

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
 from flwr.serverapp.strategy import FedAdam, FedAvg, FedAvgM, FedProx
-from flwr.supercore.task_identity import TaskIdentity
 
 from fedlane.flower import GuardSettings, LaneStrategy, ScheduleSettings
 from fedlane.flower.server.aggregation import Aggregation, to_arrays
@@ -15,13 +14,6 @@ from fedlane.flower.server.state_files import CHECKPOINT, JOURNAL, Saved, StateS
 from fedlane.validate import InputError
 
 MODEL = {"w": np.arange(4, dtype=np.float32), "n": np.array([3], np.int64)}
-
-
-@pytest.fixture(autouse=True)
-def _identity(monkeypatch):
-    """Give this process the identity that Flower writes into messages."""
-    for name in ("run_id", "task_id", "node_id"):
-        monkeypatch.setattr(TaskIdentity, f"_{name}", 1)
 
 
 def test_the_checkpoint_is_read_back(tmp_path):
@@ -157,6 +149,7 @@ def test_a_strategy_that_fails_leaves_the_model_unchanged(caplog):
         ({"quotas": {"a": 1.5}}, "at most 1, got 1.5"),
         ({"policy": "lain"}, "did you mean 'lane'"),
         ({"max_update_norm": -1.0}, "max_update_norm"),
+        ({"max_weight": 0.0}, "max_weight"),
         ({"capacity": 0}, "capacity"),
         ({"min_clients": 0}, "min_clients"),
     ],
@@ -176,7 +169,7 @@ def test_settings_by_keyword_and_in_groups_are_the_same(tmp_path):
     assert flat.state.roster.capacity == groups.state.roster.capacity == 9
     assert flat.state.roster.trust_names is groups.state.roster.trust_names is True
     both = LaneStrategy(state_dir=tmp_path / "both", schedule=schedule, lanes=3, max_update_norm=1.5)
-    assert (both.schedule.lanes, both.schedule.seed, both.state.guard.max_update_norm) == (3, 4, 1.5)
+    assert (both.schedule.lanes, both.schedule.seed, both.state.guard.bounds.max_update_norm) == (3, 4, 1.5)
 
 
 def test_an_unknown_or_missing_keyword_is_a_type_error(tmp_path):

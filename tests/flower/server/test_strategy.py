@@ -58,7 +58,7 @@ def test_faults(tmp_path):
     for reason in (
         "'w' is not finite",
         "'w' must be (1000,) of float32, got (999,)",
-        "the update's norm",
+        "'w' has weights above 1000",
         "the report is for client 'client-0', the order was for client 'client-1'",
         "num-examples must be above 0 and at most 1000",
     ):
@@ -79,7 +79,7 @@ def test_faults(tmp_path):
         count = len(uploads(tmp_path, name))
         row = result.clients.to_pylist()[member["index"]]
         assert count <= member["sent"] == row["uploads"]
-        assert row["epsilon"] >= 0.25 * count
+        assert row["epsilon"] is None or row["epsilon"] >= 0.25 * count  # None: its last order is unanswered
     # A client without budget is not asked again.
     assert members(tmp_path)["client-1"]["sent"] == 5
     rows = [row for row in result.client_rounds.to_pylist() if row["client"] == 1]
@@ -108,7 +108,7 @@ def test_killed_and_resumed(tmp_path):
         os.kill(int((tmp_path / "server.pid").read_text()), signal.SIGKILL)  # in the middle of round 1
         before = Run.load(tmp_path / "state")
         federation.run("faults", config)
-        wait_for(lambda: played() == 2 and len(all_uploads()) == 4, 300, lambda: federation.log("superlink"))
+        wait_for(lambda: played() == 2 and len(all_uploads()) == 3, 300, lambda: federation.log("superlink"))
         federation.kill_superlink()  # in the middle of round 2; a ServerApp that outlives it is stopped when it is back
         federation.start_superlink()
         run = federation.run("faults", config)
@@ -120,14 +120,12 @@ def test_killed_and_resumed(tmp_path):
     np.testing.assert_array_equal(result.model["w"], np.full(1000, punctual, np.float32))
     lines = (tmp_path / "state" / "orders.jsonl").read_text().splitlines()
     ordered = [json.loads(line)["round"] for line in lines]
-    assert ordered == sorted(ordered)
-    assert (set(ordered), ordered.count(1)) == ({0, 1, 2, 3, 4}, 2)
-    assert len(ordered) <= 7  # one more round may have been cut off
+    assert ordered == [0, 1, 2, 3, 4]  # nobody is ordered twice for a round that was cut off
     assert len(all_uploads()) <= len(ordered) == sum(result.clients["uploads"].to_pylist())
     for name, member in members(tmp_path).items():
         row = result.clients.to_pylist()[member["index"]]
-        assert row["epsilon"] >= 0.25 * len(uploads(tmp_path, name))
-    assert punctual >= 3
+        assert row["epsilon"] is None or row["epsilon"] >= 0.25 * len(uploads(tmp_path, name))
+    assert 2 <= punctual <= 3  # rounds 1 and 2 were cut off
     assert not any(member["barred"] for member in members(tmp_path).values())
     assert json.loads(Path(tmp_path / "state" / "status.json").read_text())["state"] == "finished"
 

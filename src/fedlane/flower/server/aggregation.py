@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, cast
 
 import numpy as np
@@ -10,8 +11,10 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 from numpy.typing import NDArray
 
-from fedlane.flower.server.guard import ARRAYS, WEIGHT, has_weight, keep_common_metrics
-from fedlane.validate import InputError
+from fedlane.flower.protocol import KEY
+from fedlane.flower.server.guard import ARRAYS, METRICS, WEIGHT, has_weight, keep_common_metrics, why_refused
+from fedlane.flower.server.update_bounds import float_arrays
+from fedlane.validate import LARGEST_WEIGHT, InputError
 
 logger = logging.getLogger("fedlane.flower")
 
@@ -29,10 +32,14 @@ class _Nodes:
 
 
 class Aggregation:
-    """The wrapped strategy. If it fails, the round continues with the unchanged model."""
+    """The wrapped strategy. If it fails, the round continues with the unchanged model.
 
-    def __init__(self, inner: Strategy) -> None:
-        self.inner = inner
+    A model that clients would refuse is never adopted. Weights are also kept within half of the range that clients
+    accept (or where they began): at the edge of the range every noisy update of an honest client would leave it.
+    """
+
+    def __init__(self, inner: Strategy, max_weight: float = LARGEST_WEIGHT) -> None:
+        self.inner, self.max_weight = inner, max_weight
         self.weight = str(getattr(inner, "weighted_by_key", WEIGHT))
         """The key of the metric by which the strategy weights a reply."""
 
@@ -54,23 +61,50 @@ class Aggregation:
         return messages[0].content
 
     def aggregate(self, server_round: int, replies: Sequence[Message], model: Model) -> "Aggregated":
-        """Return the new model, in the old types, from replies that passed the guard; no arrays without replies."""
+        """Return the new model, in the types of the old one, from replies that passed the guard; no arrays if none.
+
+        A strategy whose model is not used gets back the arrays that it kept before the round.
+        """
         if not replies:
             return Aggregated()
         keep_common_metrics([reply.content for reply in replies])
+        before = {name: _copied(value) for name, value in vars(self.inner).items()}
         try:
             arrays, metrics = self.inner.aggregate_train(server_round, replies)
             if arrays is None:
                 return Aggregated(None, metrics)
             new = {name: arrays[name].numpy() for name in model}
-            usable = all(new[name].shape == old.shape and np.all(np.isfinite(new[name])) for name, old in model.items())
+            fits = all(new[name].shape == old.shape for name, old in model.items())
+            reason = why_refused(new, self.max_weight) if fits else "has another shape"
         except Exception as error:  # a strategy may fail in any way; the federation continues with the old model
             logger.error("round %d: %s failed to aggregate: %s", server_round - 1, type(self.inner).__name__, error)
+            vars(self.inner).update(before)
             return Aggregated()
-        if not usable:
-            logger.error("round %d: the aggregated model is not finite or has another shape", server_round - 1)
-            return Aggregated()
-        return Aggregated(to_arrays({name: _as_type(new[name], old.dtype) for name, old in model.items()}), metrics)
+        if reason:
+            blamed = self._blamed(new, replies, model, self.max_weight) if fits else ""
+            text = "round %d: the aggregated model %s and is not used; updates of %s; largest change there by %s"
+            logger.error(text, server_round - 1, reason, ", ".join(map(_client, replies)), blamed or "nobody")
+            vars(self.inner).update(before)
+            return Aggregated(blamed=blamed)
+        held = {name: _held(new[name], old, self.max_weight / 2) for name, old in model.items()}
+        if any(np.any(held[name] != new[name]) for name in model):
+            blamed = self._blamed(new, replies, model, self.max_weight / 2)
+            text = "round %d: weights are kept within %g; largest change there by %s"
+            logger.warning(text, server_round - 1, self.max_weight / 2, blamed)
+        return Aggregated(to_arrays({name: _as_type(held[name], old.dtype) for name, old in model.items()}), metrics)
+
+    def _blamed(self, new: Model, replies: Sequence[Message], model: Model, limit: float) -> str:
+        """Return the client whose weighted update changes the weights beyond ``limit`` the most."""
+
+        def change(reply: Message) -> float:
+            arrays = to_model(reply.content.array_records[ARRAYS])
+            weight = float(reply.content.metric_records[METRICS].get(self.weight, 1.0))  # type: ignore[arg-type]
+            outside = {name: ~(np.abs(new[name]) <= limit) for name in float_arrays(model)}
+            return weight * max(
+                float(np.abs(arrays[name] - model[name])[where].max(initial=0.0)) for name, where in outside.items()
+            )
+
+        return _client(max(replies, key=change)) if float_arrays(model) else ""
 
     def evaluation(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, nodes: Sequence[int], ttl_s: float
@@ -122,11 +156,14 @@ class Aggregation:
         return max(int(getattr(self.inner, name, 0)) for name in ("min_available_nodes", f"min_{stage}_nodes"))
 
 
+@dataclass(frozen=True)
 class Aggregated:
     """The aggregated model and metrics of a round; None if absent."""
 
-    def __init__(self, arrays: ArrayRecord | None = None, metrics: MetricRecord | None = None) -> None:
-        self.arrays, self.metrics = arrays, metrics
+    arrays: ArrayRecord | None = None
+    metrics: MetricRecord | None = None
+    blamed: str = ""
+    """The client whose update made the model one that clients refuse."""
 
 
 def to_model(arrays: ArrayRecord) -> dict[str, NDArray[Any]]:
@@ -137,6 +174,28 @@ def to_model(arrays: ArrayRecord) -> dict[str, NDArray[Any]]:
 def to_arrays(model: Model) -> ArrayRecord:
     """Convert NumPy arrays by name to a Flower record."""
     return ArrayRecord({name: Array(np.ascontiguousarray(array)) for name, array in model.items()})
+
+
+def _held(new: NDArray[Any], old: NDArray[Any], limit: float) -> NDArray[Any]:
+    """Return new weights clipped at the limit, or at the old weight where that is larger; counters as they are."""
+    if not np.issubdtype(old.dtype, np.floating):
+        return new
+    largest = np.maximum(limit, np.abs(old))
+    return np.clip(new, -largest, largest)
+
+
+def _copied(value: Any) -> Any:
+    """Copy a container of arrays, which a strategy may change in place; return anything else as it is."""
+    if isinstance(value, dict):
+        return {key: _copied(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_copied(item) for item in value]
+    return value.copy() if isinstance(value, np.ndarray) else value
+
+
+def _client(reply: Message) -> str:
+    """Return the name of the client that a reply comes from, which the guard has checked."""
+    return str(reply.content.config_records[KEY]["client"]) if KEY in reply.content else "?"
 
 
 def _as_type(array: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:

@@ -39,6 +39,15 @@ class Overdue:
     """None for a message that is not an order, such as a request for evaluation."""
 
 
+@dataclass(frozen=True)
+class _RefusedNode:
+    """A node that was not admitted."""
+
+    introduction: Introduction
+    holder: int | None
+    """The node whose leaving would free its name."""
+
+
 class Contacts:
     """The server's contacts with nodes: connections, introductions, and unanswered messages."""
 
@@ -51,11 +60,12 @@ class Contacts:
         self._introductions: dict[int, Introduction] = {}
         """Introductions of nodes that are not admitted yet."""
         self._not_before_s: dict[int, float] = {}
-        self._refused: set[int] = set()
+        self._refused: dict[int, _RefusedNode] = {}
 
     def refresh(self, grid: Grid, round: int) -> None:
         """Update the connected nodes, read answers, ask new nodes to introduce themselves, and admit them."""
         self.connected = set(grid.get_node_ids())
+        self._reconsider()
         self._read_overdue()
         self._read_hellos(round)
         self._send_hellos(grid)
@@ -82,7 +92,7 @@ class Contacts:
             members = self.roster.members
             if members and self.available().any():
                 return True
-            settled = {member.node_id for member in members} | self._refused | set(self._not_before_s)
+            settled = {member.node_id for member in members} | set(self._refused) | set(self._not_before_s)
             if members and all(member.barred or member.spent for member in members) and self.connected <= settled:
                 return False
             if time.monotonic() > end:
@@ -133,6 +143,14 @@ class Contacts:
         for post in dispatch(grid, messages):
             self._hellos[post.node_id] = post
 
+    def _reconsider(self) -> None:
+        """Admit nodes whose name has become free. A restarted node has a new id while its old one is still listed."""
+        for node_id, refused in list(self._refused.items()):
+            if node_id not in self.connected:
+                del self._refused[node_id]
+            elif refused.holder is not None and refused.holder not in self.connected:
+                self._introductions[node_id] = refused.introduction
+
     def _admit(self, round: int) -> None:
         if not self.roster.members and len(self._introductions) < self.min_clients:
             return
@@ -141,11 +159,11 @@ class Contacts:
             try:
                 member = self.roster.admit(node_id, introduction, round, self.connected)
                 log_client(logging.INFO, round, member, None, f"joined as client {member.index}")
-                self._refused.discard(node_id)
+                self._refused.pop(node_id, None)
             except RosterError as reason:
                 logger.warning("round %d: node %d is refused: %s", round, node_id, reason)
                 self._not_before_s[node_id] = time.monotonic() + RETRY_REFUSED_S
-                self._refused.add(node_id)
+                self._refused[node_id] = _RefusedNode(introduction, reason.holder)
 
 
 def log_client(level: int, round: int, member: Member, lane: int | None, text: str) -> None:

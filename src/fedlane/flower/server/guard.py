@@ -1,14 +1,16 @@
 """The guard: checks of every reply before it may enter the model. A rejected reply yields a one-line reason.
 
-The bound on an update's norm is ``max_update_norm``. Without that setting it is 10 times the median of the clients'
-last norms; until 5 updates have been seen it is 10 (|model| + sqrt(d)) with d weights, which no training of a few steps
-reaches. Every client has one vote. An update above the bound is recorded at the bound, so that the bound can grow when
-all updates grow; an update of norm 0 is not recorded. The bound stops accidents and crude attacks. It does not stop
-half or more of the clients acting together; Flower's robust aggregation strategies are meant for that.
+A reply is first inspected alone: report, arrays, range of the weights, number of examples. At the end of the round all
+of its updates are judged together, by the bounds on their norms (see `update_bounds`), and the claimed numbers of
+examples are capped at 3 times their median over clients, so that no claim decides the average.
+
+The guard stops accidents, crude attacks, and attacks that would make clients refuse the model. It does not stop
+poisoning within the bounds, or half of the clients acting together; Flower's robust strategies are meant for that.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -16,31 +18,42 @@ from flwr.app import ArrayRecord, MetricRecord, RecordDict
 from numpy.typing import NDArray
 
 from fedlane.flower.protocol import LARGEST, TRAINED, Order, ProtocolError, Report
-from fedlane.validate import InputError, positive
+from fedlane.flower.server.update_bounds import Arrays, UpdateBounds, UpdateNorms, float_arrays, norm
+from fedlane.validate import LARGEST_WEIGHT, InputError, positive
 
-FACTOR, MIN_UPDATES = 10.0, 5
 ARRAYS, METRICS, WEIGHT = "arrays", "metrics", "num-examples"
 """The keys that Flower's strategies use."""
 MAX_EXAMPLES_PER_RECORD = 10.0
 """A client may claim at most this many examples for each record of its introduction."""
+MAX_CLAIM = 3.0
+"""A claimed number of examples counts at most this many times the median claim."""
 
 
 class Dropped(InputError):
     """A reply is not used; the message states the reason."""
 
 
-class Guard:
-    """Checks replies against the model that was sent, and remembers the norm of each client's last update."""
+@dataclass(frozen=True)
+class InspectedUpdate:
+    """An update that is in order by itself."""
 
-    def __init__(self, max_update_norm: float | None = None, weight: str = WEIGHT) -> None:
+    content: RecordDict
+    norms: UpdateNorms
+
+
+class Guard:
+    """Checks replies against the model that was sent, and remembers each client's last norms and claims."""
+
+    def __init__(
+        self, max_update_norm: float | None = None, weight: str = WEIGHT, max_weight: float = LARGEST_WEIGHT
+    ) -> None:
         """``weight`` is the key of the metric by which the aggregation weights replies."""
         if max_update_norm is not None:
             positive("max_update_norm", max_update_norm)
-        self.max_update_norm, self.weight = max_update_norm, weight
-        self.norms: dict[str, float] = {}
-        """The norm of each client's last update, at most the bound at that time."""
-        self.seen = 0
-        """Number of updates with a norm above 0."""
+        self.weight, self.max_weight = weight, max_weight
+        self.bounds = UpdateBounds(max_update_norm)
+        self.claims: dict[str, dict[str, float]] = {}
+        """The last numbers of examples that each client claimed, by metric."""
 
     def report(self, content: RecordDict, order: Order) -> Report:
         """Return the report if it answers this order; raise `Dropped` otherwise."""
@@ -54,8 +67,8 @@ class Guard:
                 raise Dropped(f"the report is for {field} {reported!r}, the order was for {field} {ordered!r}")
         return report
 
-    def check(self, content: RecordDict, report: Report, model: Mapping[str, NDArray[Any]], size: float) -> None:
-        """Raise `Dropped` unless the update may enter the model; ``size`` is the size in its client's introduction."""
+    def inspect(self, content: RecordDict, report: Report, model: Arrays, size: float) -> InspectedUpdate:
+        """Check an update alone; raise `Dropped` if it is refused. ``size`` is the size in the introduction."""
         if report.status != TRAINED:
             raise Dropped(f"{report.status}: {report.reason}")
         arrays, metrics = content.get(ARRAYS), content.get(METRICS)
@@ -64,25 +77,59 @@ class Guard:
         if not isinstance(metrics, MetricRecord) or len(content.metric_records) != 1:
             raise Dropped(f"the reply must have exactly one MetricRecord, {METRICS!r}")
         limit = MAX_EXAMPLES_PER_RECORD * size
-        for key in dict.fromkeys((WEIGHT, self.weight)):
+        for key in self._weights():
             weight = metrics.get(key)
             if type(weight) not in (int, float) or not 0 < weight <= limit:  # type: ignore[operator]
                 raise Dropped(f"{key} must be above 0 and at most {limit:g}, got {weight!r}")
-        norm, bound = _distance(arrays, model), self.bound(model)
-        if norm > 0:
-            self.norms[report.client] = min(norm, bound)
-            self.seen += 1
-        if norm > bound:
-            raise Dropped(f"the update's norm {norm:.4g} is above {bound:.4g}")
+        return InspectedUpdate(content, self._norms(report.client, arrays, model))
 
-    def bound(self, model: Mapping[str, NDArray[Any]]) -> float:
-        """Return the largest norm that an update may have now."""
-        if self.max_update_norm is not None:
-            return self.max_update_norm
-        if self.seen < MIN_UPDATES:
-            weights = sum(array.size for array in model.values())
-            return FACTOR * (math.sqrt(sum(_square(array) for array in model.values())) + math.sqrt(weights))
-        return FACTOR * float(np.median(list(self.norms.values())))
+    def judge(self, updates: Sequence[InspectedUpdate], model: Arrays, clients: int) -> list[str]:
+        """Judge the updates of a round together: return for each why it is refused, or an empty string.
+
+        Args:
+            updates: The updates of the round; the claims of those that are not refused are capped in place.
+            model: The model that was sent.
+            clients: Number of clients that may send updates in this or a later round.
+        """
+        reasons = self.bounds.judge([update.norms for update in updates], model, clients)
+        accepted = [update for update, reason in zip(updates, reasons, strict=True) if not reason]
+        for update in accepted:
+            metrics = update.content.metric_records[METRICS]
+            self.claims[update.norms.client] = {key: float(metrics[key]) for key in self._weights()}  # type: ignore[arg-type]
+        for key in self._weights():
+            cap = MAX_CLAIM * _lower_median([claims[key] for claims in self.claims.values() if key in claims])
+            for update in accepted:
+                metrics = update.content.metric_records[METRICS]
+                if metrics[key] > cap:  # type: ignore[operator]
+                    metrics[key] = cap
+        return reasons
+
+    def values(self) -> dict[str, Any]:
+        """Return what the guard remembers as plain values, for a checkpoint."""
+        return {**self.bounds.values(), "claims": self.claims}
+
+    def restore(self, values: Mapping[str, Any]) -> None:
+        """Restore what the guard remembers; a checkpoint of an earlier version has no claims."""
+        self.bounds.restore(values)
+        self.claims = {client: dict(claims) for client, claims in values.get("claims", {}).items()}
+
+    def _weights(self) -> list[str]:
+        return list(dict.fromkeys((WEIGHT, self.weight)))
+
+    def _norms(self, client: str, arrays: ArrayRecord, model: Arrays) -> UpdateNorms:
+        changes = _changes(arrays, model, self.max_weight)
+        floats = [changes[name] for name in float_arrays(model)]
+        return UpdateNorms(client, norm(floats), {name: norm([change]) for name, change in changes.items()})
+
+
+def why_refused(model: Arrays, max_weight: float) -> str:
+    """Return why clients would refuse a model, or an empty string; the rule is that of `check_global_model`."""
+    floats = float_arrays(model).values()
+    if not all(np.all(np.isfinite(array)) for array in floats):
+        return "is not finite"
+    if any(np.any(np.abs(array) > max_weight) for array in floats):
+        return f"has weights above {max_weight:g}"
+    return ""
 
 
 def has_weight(content: RecordDict, key: str = WEIGHT) -> bool:
@@ -110,13 +157,18 @@ def _is_number(value: object) -> bool:
     return type(value) in (int, float) and math.isfinite(value)  # type: ignore[arg-type]
 
 
-def _distance(arrays: ArrayRecord, model: Mapping[str, NDArray[Any]]) -> float:
-    """Return |update - model|; raise `Dropped` if names, shapes, types or values do not fit."""
+def _lower_median(values: Sequence[float]) -> float:
+    """Return the middle value, the smaller one of two, so that one of two clients cannot raise it; 0 without any."""
+    return sorted(values)[(len(values) - 1) // 2] if values else 0.0
+
+
+def _changes(arrays: ArrayRecord, model: Arrays, max_weight: float) -> dict[str, NDArray[Any]]:
+    """Return update - model by array; raise `Dropped` if names, shapes, types or values do not fit."""
     if set(arrays) != set(model):
         missing, extra = sorted(set(model) - set(arrays)), sorted(set(arrays) - set(model))
         names = f"missing: {', '.join(missing) or 'none'}; unexpected: {', '.join(extra)[:200] or 'none'}"
         raise Dropped(f"the arrays do not match the model ({names})")
-    square = 0.0
+    changes = {}
     for name, expected in model.items():
         claimed = tuple(arrays[name].shape), str(arrays[name].dtype)
         if claimed != (expected.shape, str(expected.dtype)):
@@ -130,11 +182,7 @@ def _distance(arrays: ArrayRecord, model: Mapping[str, NDArray[Any]]) -> float:
             raise Dropped(f"array {name!r} is not as announced: {array.shape} of {array.dtype}")
         if not np.all(np.isfinite(array)):
             raise Dropped(f"array {name!r} is not finite")
-        square += _square(array.astype(np.float64) - expected.astype(np.float64))
-    return math.sqrt(square)
-
-
-def _square(array: NDArray[Any]) -> float:
-    flat = np.asarray(array, np.float64).ravel()
-    with np.errstate(over="ignore"):
-        return float(flat @ flat)
+        if why_refused({name: array}, max_weight):
+            raise Dropped(f"array {name!r} has weights above {max_weight:g}, which clients refuse")
+        changes[name] = array.astype(np.float64) - expected.astype(np.float64)
+    return changes

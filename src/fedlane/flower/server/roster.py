@@ -24,6 +24,11 @@ from fedlane.validate import InputError, at_least
 class RosterError(InputError):
     """A node may not take part under the name that it gives."""
 
+    def __init__(self, reason: str, holder: int | None = None) -> None:
+        """``holder`` is the node whose leaving would free the name; None if waiting for that does not help."""
+        super().__init__(reason)
+        self.holder = holder
+
 
 @dataclass(frozen=True)
 class Member:
@@ -56,18 +61,20 @@ class Member:
         return 0 < self.introduction.max_uploads <= self.uploads
 
     @property
-    def epsilon(self) -> float | None:
-        """Upper bound on the epsilon that it has spent; None without a mechanism.
+    def private(self) -> bool:
+        """Whether it has a privacy mechanism."""
+        return self.introduction.epsilon > 0
 
-        This is the client's own figure if every order is accounted for. Otherwise it is the epsilon agreed to over all
-        uploads, which its ledger does not exceed; the server does not know the client's noise for a tighter bound.
+    @property
+    def epsilon(self) -> float | None:
+        """The epsilon that it has spent, by its own ledger; None without a mechanism, or if it is unreported.
+
+        It is unreported while an order has not been answered: the client may have uploaded once more, and the server,
+        which knows neither its noise nor its number of records exactly, cannot compute what that costs. The last
+        figure may be too small then, and the epsilon agreed to over all uploads says nothing about what was spent.
         """
-        if self.introduction.epsilon <= 0:
-            return None
         reported = self.epsilon_reported > 0 or not self.uploads
-        if reported and not self.unanswered:
-            return self.epsilon_reported
-        return max(self.introduction.epsilon, self.epsilon_reported)
+        return self.epsilon_reported if self.private and reported and not self.unanswered else None
 
     def ordered(self) -> "Member":
         """Return the client after one more order."""
@@ -117,7 +124,8 @@ class Roster:
             raise RosterError(f"the node is client {client.name!r} and now introduces itself as {introduction.name!r}")
         if owner is not None and owner.node_id != node_id:
             if not self.trust_names or owner.node_id in set(connected):
-                raise RosterError(f"the name {introduction.name!r} belongs to node {owner.node_id}")
+                holder = owner.node_id if self.trust_names else None
+                raise RosterError(f"the name {introduction.name!r} belongs to node {owner.node_id}", holder)
             client = owner
         if client is None:
             if len(self.members) == self.capacity:
@@ -133,6 +141,11 @@ class Roster:
                 epsilon_reported=max(client.epsilon_reported, introduction.epsilon_spent),
             )
         )
+
+    @property
+    def voters(self) -> int:
+        """Number of clients that may still send updates."""
+        return sum(not member.barred and not member.spent for member in self.members)
 
     def put(self, member: Member) -> Member:
         """Replace a client's entry with a newer one."""

@@ -7,11 +7,12 @@ from dataclasses import dataclass, field
 import numpy as np
 from flwr.app import Message
 
-from fedlane.flower.protocol import Order
-from fedlane.flower.server.aggregation import to_model
+from fedlane.flower.protocol import Order, Report
+from fedlane.flower.server.aggregation import Model, to_model
 from fedlane.flower.server.contacts import Contacts, Overdue, log_client
 from fedlane.flower.server.grid import Arrival
-from fedlane.flower.server.guard import Dropped
+from fedlane.flower.server.guard import Dropped, InspectedUpdate
+from fedlane.flower.server.roster import Member
 from fedlane.flower.server.scheduler import MeasuredDelay
 from fedlane.flower.server.state import ServerState
 from fedlane.records import BoolArray
@@ -30,30 +31,53 @@ class RoundInFlight:
 
     def end(self, arrivals: Sequence[Arrival], state: ServerState, contacts: Contacts) -> list[Message]:
         """Check the arrivals, update the policy, and return the replies that may be aggregated."""
-        scheduler, model = state.scheduler, to_model(state.arrays)
+        scheduler, model, clients = state.scheduler, to_model(state.arrays), state.roster.voters
         measured = {client: MeasuredDelay(lane, None) for client, lane in self.failed.items()}
-        accepted = []
+        inspected = [found for arrival in arrivals if (found := self._inspect(arrival, state, contacts, model))]
         for arrival in arrivals:
-            order, member = self.orders[arrival.node_id], state.roster.of_node(arrival.node_id)
-            assert member is not None
+            order, member = self._of(arrival, state)
             measured[member.index] = MeasuredDelay(order.lane, None)
-            try:
-                if not arrival.post.settled:
-                    contacts.overdue[arrival.node_id] = Overdue(arrival.post, order)
-                if arrival.reply is None or arrival.delay_s is None:
-                    raise Dropped(arrival.reason)
-                report = state.guard.report(arrival.reply.content, order)
-                member = state.roster.put(member.heard(report))
-                state.guard.check(arrival.reply.content, report, model, member.introduction.size)
-            except Dropped as reason:
-                log_client(logging.WARNING, order.round, member, order.lane, f"dropped: {reason}")
-                state.drop(member)
+        reasons = state.guard.judge([update for _, _, update in inspected], model, clients)
+        accepted = []
+        for (arrival, report, _), reason in zip(inspected, reasons, strict=True):
+            order, member = self._of(arrival, state)
+            assert arrival.reply is not None
+            assert arrival.delay_s is not None
+            if reason:
+                _drop(order, member, reason, state)
                 continue
             measured[member.index] = MeasuredDelay(order.lane, arrival.delay_s, report.compute_s + report.switch_s)
             accepted.append(arrival.reply)
             log_client(logging.INFO, order.round, member, order.lane, f"punctual after {arrival.delay_s:.2f} s")
         scheduler.learn(measured, self.available)
-        scheduler.epsilon[scheduler.round - 1] = [
-            np.nan if member.epsilon is None else member.epsilon for member in state.roster.members
-        ]
+        scheduler.record_epsilon([member.epsilon for member in state.roster.members])
         return accepted
+
+    def _inspect(
+        self, arrival: Arrival, state: ServerState, contacts: Contacts, model: Model
+    ) -> tuple[Arrival, Report, InspectedUpdate] | None:
+        """Read a reply; None if it is dropped."""
+        order, member = self._of(arrival, state)
+        try:
+            if not arrival.post.settled:
+                contacts.overdue[arrival.node_id] = Overdue(arrival.post, order)
+            if arrival.reply is None or arrival.delay_s is None:
+                raise Dropped(arrival.reason)
+            report = state.guard.report(arrival.reply.content, order)
+            member = state.roster.put(member.heard(report))
+            update = state.guard.inspect(arrival.reply.content, report, model, member.introduction.size)
+        except Dropped as reason:
+            _drop(order, member, str(reason), state)
+            return None
+        return arrival, report, update
+
+    def _of(self, arrival: Arrival, state: ServerState) -> tuple[Order, Member]:
+        """Return the order and the client that an arrival belongs to."""
+        member = state.roster.of_node(arrival.node_id)
+        assert member is not None
+        return self.orders[arrival.node_id], member
+
+
+def _drop(order: Order, member: Member, reason: str, state: ServerState) -> None:
+    log_client(logging.WARNING, order.round, member, order.lane, f"dropped: {reason}")
+    state.drop(member.name)

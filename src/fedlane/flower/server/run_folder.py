@@ -1,7 +1,7 @@
 """The federation as an ordinary run folder: the tables of a simulation, with measured values.
 
 Positions are null, because they are not known. ``epsilon`` is the client's own figure if every order was answered, and
-otherwise the epsilon it agreed to (see `roster`). ``uploads`` counts orders, including those of a crashed round.
+otherwise null: unreported (see `roster`). ``uploads`` counts orders, including those of a round that a crash cut off.
 """
 
 from collections.abc import Mapping, Sequence
@@ -105,19 +105,21 @@ def _with(table: pa.Table, **columns: "pa.Array[Any]") -> pa.Table:
 
 def _privacy(members: Sequence[Member]) -> dict[str, Any] | None:
     """Return the summary's privacy section, with the keys of a simulation; None if no client has a mechanism."""
-    private = [member for member in members if member.epsilon is not None]
+    private = [member for member in members if member.private]
     if not private:
         return None
 
-    def extremes(values: Sequence[float]) -> dict[str, float]:
-        return {"smallest": min(values), "largest": max(values)}
+    def extremes(values: Sequence[float]) -> dict[str, float | None]:
+        return {"smallest": min(values, default=None), "largest": max(values, default=None)}
 
+    reported = [member.epsilon for member in private if member.epsilon is not None]
     return {
         "mechanism": "rigorous",
         "epsilon_agreed": extremes([member.introduction.epsilon for member in private]),
         "per": "run",
         "delta": extremes([member.introduction.delta for member in private]),
-        "epsilon": extremes([member.epsilon or 0.0 for member in private]),
+        "epsilon": extremes(reported),
+        "unreported": len(private) - len(reported),
         "uploads": extremes([member.sent for member in private]),
         "exhausted": sum(member.spent for member in private),
         "randomness": "each client's own",

@@ -4,7 +4,7 @@ The policy's problem has the clients that have joined so far. When clients join,
 policy's state and keeps what was learned.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -50,7 +50,7 @@ class Scheduler:
         self.trace = Trace.empty(1, rounds, 0, lanes)
         self.queue = np.zeros((1, 0))
         self.epsilon = np.zeros((rounds, 0))
-        """(T, U): upper bound on the epsilon that each client had spent after each round; NaN without a mechanism."""
+        """(T, U): the epsilon that each client had spent after each round; NaN if unreported or without a mechanism."""
         self.seed, self._streams = seed, RoundStreams([seed], "policy")
 
     @property
@@ -109,6 +109,10 @@ class Scheduler:
         self.queue = updated_queues(self.queue, self.quota, punctual)
         self.trace.append(feedback, self.queue, available[None], deadline_s)
         return feedback
+
+    def record_epsilon(self, epsilon: Sequence[float | None]) -> None:
+        """Store the epsilon of every client after the round that was played last."""
+        self.epsilon[self.round - 1] = [np.nan if value is None else value for value in epsilon]
 
     def record_metrics(self, round: int, metrics: Mapping[str, object]) -> None:
         """Store the accuracy and the loss after a round, if the metrics have them."""

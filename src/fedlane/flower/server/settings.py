@@ -5,7 +5,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Any, TypedDict
 
 from fedlane.scheduling.policy import Policy, SinglePolicy
-from fedlane.validate import InputError, at_least, positive
+from fedlane.validate import LARGEST_WEIGHT, InputError, at_least, positive
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,7 +58,9 @@ class GuardSettings:
         capacity: Maximum number of clients, including those that have left.
         trust_names: Whether a name may move to a new node while its old node is not connected. Without node
             authentication, a restarted node has a new id.
-        max_update_norm: Largest norm of an update; by default it follows the norms of earlier updates.
+        max_update_norm: Largest norm of an update; by default it follows the norms of the clients' updates.
+        max_weight: Largest absolute weight of the model. `LaneClient` refuses a model with weights above the default,
+            so raise it only for clients with your own training function.
 
     Examples:
         >>> from fedlane.flower import GuardSettings
@@ -69,9 +71,11 @@ class GuardSettings:
     capacity: int = 64
     trust_names: bool = False
     max_update_norm: float | None = None
+    max_weight: float = LARGEST_WEIGHT
 
     def __post_init__(self) -> None:
         at_least("capacity", self.capacity, 1)
+        positive("max_weight", self.max_weight)
         if self.max_update_norm is not None:
             positive("max_update_norm", self.max_update_norm)
 
@@ -90,6 +94,7 @@ class SettingsByKeyword(TypedDict, total=False):
     capacity: int
     trust_names: bool
     max_update_norm: float | None
+    max_weight: float
 
 
 def grouped(

@@ -5,14 +5,15 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from flwr.app import ArrayRecord
 from flwr.serverapp.strategy import Strategy
 
 from fedlane.flower.server.aggregation import Aggregation, to_arrays, to_model
-from fedlane.flower.server.guard import Guard
+from fedlane.flower.server.guard import Guard, why_refused
 from fedlane.flower.server.roster import Member, Roster
 from fedlane.flower.server.run_folder import describe, make_run
-from fedlane.flower.server.scheduler import Scheduler
+from fedlane.flower.server.scheduler import MeasuredDelay, Scheduler
 from fedlane.flower.server.settings import GuardSettings
 from fedlane.flower.server.state_files import Saved, StateStore
 from fedlane.scenario import Scenario
@@ -31,8 +32,8 @@ class ServerState:
         """``identity`` holds the settings that must be the same in every run on this folder."""
         self.store = StateStore(state_dir)
         self.roster = Roster(guard.capacity, trust_names=guard.trust_names)
-        self.aggregation = Aggregation(inner)
-        self.guard = Guard(guard.max_update_norm, self.aggregation.weight)
+        self.aggregation = Aggregation(inner, guard.max_weight)
+        self.guard = Guard(guard.max_update_norm, self.aggregation.weight, guard.max_weight)
         self.identity = identity
         self.arrays = ArrayRecord()
         self.elapsed_s = 0.0
@@ -48,18 +49,46 @@ class ServerState:
             raise InputError("LaneStrategy must be started: start(grid, initial_arrays, ...)")
         return self._scheduler
 
-    def start(self, scheduler: Scheduler, initial_arrays: ArrayRecord) -> None:
-        """Begin a run, or continue from the store. Orders interrupted by a crash count as sent."""
+    def start(self, scheduler: Scheduler, initial_arrays: ArrayRecord) -> bool:
+        """Begin a run, or continue from the store. Orders that a crash cut off count as sent, their rounds as played.
+
+        Returns:
+            Whether there were such rounds.
+        """
         self._scheduler, self.arrays, self._saved = scheduler, initial_arrays, []
         saved = self.store.load()
-        if saved is not None:
+        if saved is None:
+            self._check_model("initial_arrays")
+        else:
             self._restore(saved)
             logger.info("round %d: continuing from %s", scheduler.round, self.store.folder)
         charged = self.store.charged()
         for member in list(self.roster.members):
             for _ in range(charged.get(member.name, 0) - member.sent):
                 self.roster.put(self.roster.members[member.index].ordered())
+        played = scheduler.round
+        if saved is not None:
+            self._count_cut_off_rounds()
         self.roster.pardon()
+        return scheduler.round > played
+
+    def _count_cut_off_rounds(self) -> None:
+        """Add the rounds of the journal that the checkpoint lacks, with all their orders late.
+
+        Without this, a server that crashes again and again in one round would charge its clients again and again. A
+        crash between the journal's line and its messages costs at most one upload of each ordered client.
+        """
+        scheduler, by_round = self.scheduler, dict(self.store.journal())
+        clients = {member.name: member.index for member in self.roster.members}
+        last = max(by_round, default=-1)
+        if last >= scheduler.problem.rounds:
+            raise InputError(f"num_rounds must be at least the {last + 1} rounds begun, got {scheduler.problem.rounds}")
+        for round in range(scheduler.round, last + 1):
+            orders = {clients[name]: lane for name, lane in by_round.get(round, {}).items() if name in clients}
+            available = np.isin(np.arange(scheduler.problem.clients), list(orders))
+            scheduler.learn({client: MeasuredDelay(lane, None) for client, lane in orders.items()}, available)
+            scheduler.record_epsilon([member.epsilon for member in self.roster.members])
+            logger.warning("round %d: a crash cut it off; its %d orders count as late", round, len(orders))
 
     def _restore(self, saved: Saved) -> None:
         folder = self.store.folder
@@ -72,13 +101,18 @@ class ServerState:
         self.scheduler.restore(saved.part("scheduler"))
         self.roster.restore(saved.values["roster"])
         self.aggregation.restore(saved.part("inner"))
-        self.guard.norms, self.guard.seen = dict(saved.values["norms"]), int(saved.values["updates_seen"])
+        self.guard.restore(saved.values)
         self.elapsed_s, self.dropped = float(saved.values["elapsed_s"]), dict(saved.values["dropped"])
         self.arrays = to_arrays(model)
+        self._check_model(f"the model in state_dir {folder}")
 
-    def drop(self, member: Member) -> None:
+    def _check_model(self, source: str) -> None:
+        if reason := why_refused(to_model(self.arrays), self.guard.max_weight):
+            raise InputError(f"{source} {reason}, which clients refuse: begin with another model and state_dir")
+
+    def drop(self, client: str) -> None:
         """Count an unused reply of a client."""
-        self.dropped[member.name] = self.dropped.get(member.name, 0) + 1
+        self.dropped[client] = self.dropped.get(client, 0) + 1
 
     def save_clients(self) -> None:
         """Write the checkpoint if the roster has changed since the last one."""
@@ -90,8 +124,7 @@ class ServerState:
         values = {
             **self.identity,
             "roster": self.roster.values(),
-            "norms": self.guard.norms,
-            "updates_seen": self.guard.seen,
+            **self.guard.values(),
             "elapsed_s": self.elapsed_s,
             "dropped": self.dropped,
         }

@@ -4,7 +4,8 @@
 - ``federation.npz``, the checkpoint, has the model, the policy's state, the trace, the roster and the arrays of the
   aggregation, written after every round. It holds plain arrays and JSON; nothing is unpickled.
 
-After a crash the run continues from the checkpoint, and later orders in the journal count as sent.
+After a crash the run continues from the checkpoint. Later orders in the journal count as sent, and their rounds as
+played: nobody is ordered twice for the same round.
 """
 
 import contextlib
@@ -13,6 +14,7 @@ import io
 import json
 import os
 import time
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -83,23 +85,29 @@ class StateStore:
                 sync_folder(self.folder)
 
     def charged(self) -> dict[str, int]:
-        """Return the number of orders in the journal by client. An incomplete last line was never sent."""
-        path, count = self.folder / JOURNAL, dict[str, int]()
+        """Return the number of orders in the journal by client."""
+        return dict(Counter(client for _, orders in self.journal() for client in orders))
+
+    def journal(self) -> list[tuple[int, dict[str, int]]]:
+        """Return (round, {client: lane}) for every line of the journal.
+
+        A last line cut off by a crash was never sent, and is removed before the next one is appended.
+        """
+        path = self.folder / JOURNAL
         if not path.is_file():
-            return count
-        lines = path.read_bytes().split(b"\n")
+            return []
+        entries, lines = [], path.read_bytes().split(b"\n")
         for number, line in enumerate(lines[:-1]):
             try:
-                orders = json.loads(line)["orders"]
-                for client in orders:
-                    count[client] = count.get(client, 0) + 1
-            except (ValueError, KeyError, TypeError):
+                entry = json.loads(line)
+                entries.append((int(entry["round"]), {str(name): int(lane) for name, lane in entry["orders"].items()}))
+            except (ValueError, KeyError, TypeError, AttributeError):
                 raise InputError(f"{path} is damaged at line {number + 1}") from None
-        if lines[-1]:  # remove the incomplete line before the next one is appended
+        if lines[-1]:
             with path.open("r+b") as file:
                 file.truncate(sum(len(line) + 1 for line in lines[:-1]))
                 os.fsync(file.fileno())
-        return count
+        return entries
 
     def save(self, saved: Saved) -> None:
         """Replace the checkpoint atomically."""

@@ -86,7 +86,7 @@ class LaneStrategy(Strategy):
                 its side of the lanes here.
             **settings: Any field of `ScheduleSettings` or `GuardSettings` by its name: `lanes`, `deadline_s`,
                 `policy`, `quotas`, `min_clients`, `local_iterations`, `evaluate_every`, `seed`; `capacity`,
-                `trust_names`, `max_update_norm`.
+                `trust_names`, `max_update_norm`, `max_weight`.
 
         Raises:
             InputError: A setting is out of bounds.
@@ -222,6 +222,8 @@ class LaneStrategy(Strategy):
             The new model and the aggregated metrics; None for each that is absent.
         """
         aggregated = self.state.aggregation.aggregate(server_round, list(replies), to_model(self.state.arrays))
+        if aggregated.blamed:
+            self.state.drop(aggregated.blamed)
         return aggregated.arrays, aggregated.metrics
 
     def configure_evaluate(
@@ -251,7 +253,9 @@ class LaneStrategy(Strategy):
         scheduler = Scheduler(
             self.policy, lanes=schedule.lanes, deadline_s=self.deadline_s, rounds=num_rounds, seed=schedule.seed
         )
-        self.state.start(scheduler, initial_arrays)
+        if self.state.start(scheduler, initial_arrays):
+            self.state.save()
+            self.state.write_run_folder(self.scenario, self.floor_s)
         self.summary()
         return scheduler
 

@@ -26,7 +26,9 @@ function sharedBudget() {
 const RANGE = "minimum to maximum over seeds";
 
 function privacyFigures() {
-  const absent = "These runs have no privacy mechanism, so no privacy loss is accounted for.";
+  const absent = model.runs.some(unreported)
+    ? "No client has reported what it has spent since its last order; the clients’ ledgers have it."
+    : "These runs have no privacy mechanism, so no privacy loss is accounted for.";
   return [
     dotFigure({
       title: "Epsilon of each client",
@@ -74,7 +76,7 @@ function tightSummary() {
   const named = (bound) =>
     accounted
       .filter((run) => largestEpsilon(run).bound === bound)
-      .map((run) => `${run.name} ${plain(largestEpsilon(run).largest)}${bound === "at most" ? of(run) : ""}`);
+      .map((run) => `${run.name} ${plain(largestEpsilon(run).largest)}${bound === "at most" ? of(run) + unreported(run) : ""}`);
   const [upperBounds, lowerBounds] = [named("at most"), named("at least")];
   const upper = upperBounds.length
     ? `Largest epsilon spent, an upper bound for the whole run: ${listed(upperBounds)}.`

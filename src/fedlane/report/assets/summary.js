@@ -18,6 +18,11 @@ function largestEpsilon(run) {
   return { largest, bound: run.privacy?.mechanism === "paper" ? "at least" : "at most" };
 }
 
+/* How many clients of a federation have not reported what they spent, as a remark. */
+function unreported(run) {
+  return run.privacy?.unreported ? `, ${run.privacy.unreported} clients unreported` : "";
+}
+
 function overview() {
   const holder = el("div");
   on("data", () => holder.replaceChildren(model.runs.length === 1 ? tiles(model.runs[0]) : comparison(model.runs)));
@@ -35,9 +40,11 @@ function tiles(run) {
       tile(
         "Largest epsilon",
         plain(epsilon.largest),
-        epsilon.bound === "at least" ? "leaked, a lower bound" : "spent, an upper bound",
+        epsilon.bound === "at least" ? "leaked, a lower bound" : `spent, an upper bound${unreported(run)}`,
       ),
     );
+  } else if (unreported(run)) {
+    shown.push(tile("Largest epsilon", "unreported", "no client has answered its last order"));
   }
   return el("dl", { class: "tiles" }, shown);
 }
@@ -113,7 +120,7 @@ function epsilonRow(runs) {
         el(
           "span",
           { class: "detail" },
-          epsilon ? (epsilon.bound === "at least" ? "leaked at least" : "spent at most") : "",
+          epsilon ? (epsilon.bound === "at least" ? "leaked at least" : `spent at most${unreported(run)}`) : "",
         ),
       );
     }),

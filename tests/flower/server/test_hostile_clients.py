@@ -1,0 +1,193 @@
+"""One hostile client of five: the others keep accepting the model, and their training continues."""
+
+import numpy as np
+import pytest
+import torch
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
+from flwr.serverapp.strategy import FedAdam, FedAvg, FedAvgM
+
+from fedlane.flower.protocol import KEY, Introduction, Report
+from fedlane.flower.server.aggregation import Aggregation, to_arrays
+from fedlane.flower.server.state_files import Saved, StateStore
+from fedlane.learning.system_random import check_global_model
+from fedlane.simulation.results import Run
+from fedlane.validate import InputError
+from support.local_grid import LocalGrid, Node, strategy
+
+SHAPES = {"large": (200, 100), "bias": (10,)}
+MODEL = ArrayRecord({name: Array(np.full(shape, 0.05, np.float32)) for name, shape in SHAPES.items()})
+
+
+class Honest(Node):
+    """Refuses a model as LaneClient does; otherwise moves it towards 1 with some noise."""
+
+    def __init__(self, name):
+        super().__init__(name)
+        self.rng, self.refusals = np.random.default_rng(len(name)), 0
+
+    def __call__(self, message):
+        answer = super().__call__(message)
+        if message.metadata.message_type == MessageType.TRAIN:
+            try:
+                for array in message.content["arrays"].values():
+                    check_global_model(torch.from_numpy(array.numpy().reshape(1, -1)))
+            except InputError as error:
+                self.refusals += 1
+                answer[KEY]["status"], answer[KEY]["reason"] = "failed", str(error)
+        return answer
+
+    def train(self, weights):
+        return weights + np.float32(0.1) * (1 - weights) + self.rng.normal(scale=0.01, size=weights.shape).astype("f")
+
+
+class Hostile(Node):
+    """Adds its own change to the model, and claims as many records as the protocol allows."""
+
+    def __init__(self, change, size=1e9):
+        super().__init__("a")  # the first client, so it is judged first
+        self.change, self.size = change, size
+
+    def __call__(self, message):
+        answer = super().__call__(message)
+        if message.metadata.message_type == MessageType.QUERY:
+            introduction = Introduction("a", self.size, (), 10.0, 1e-5, 50, len(self.orders), 8, 2, 1e-9)
+            return RecordDict({KEY: introduction.record()})
+        if message.metadata.message_type == MessageType.TRAIN:
+            answer["metrics"]["num-examples"] = 10 * self.size
+        return answer
+
+    def train(self, weights):
+        return self.change(weights, len(self.orders) - 1)
+
+
+def spike(length):
+    """All of the change in one weight of the large array."""
+
+    def change(weights, order):
+        moved = weights.copy()
+        moved.flat[0] += length if weights.size > 10 else 0
+        return moved
+
+    return change
+
+
+def flat(length):
+    """The same change of every weight."""
+    return lambda weights, order: weights + np.float32(length / np.sqrt(weights.size))
+
+
+def growing(factor):
+    """A change that grows with every order."""
+    return lambda weights, order: spike(0.5 * factor**order)(weights, order)
+
+
+ATTACKS = {
+    f"{shape.__name__} {length:g}": shape(length) for shape in (spike, flat) for length in (1, 30, 140, 900, 1390)
+}
+ATTACKS |= {f"growing by {factor:g}": growing(factor) for factor in (1.5, 4.0)}
+
+
+@pytest.mark.parametrize("lanes", [1, 2, 5])
+@pytest.mark.parametrize("attack", ATTACKS)
+def test_one_hostile_client_does_not_stop_the_others(tmp_path, attack, lanes):
+    honest = [Honest(name) for name in "bcde"]
+    grid = LocalGrid(Hostile(ATTACKS[attack]), *honest)
+    rounds = {1: 10, 2: 7, 5: 5}[lanes]
+    settings = {"lanes": lanes, "min_clients": 5, "policy": "round-robin"}
+    strategy(tmp_path, FedAvg(fraction_evaluate=0.0), **settings).start(grid, MODEL, num_rounds=rounds)
+    result = strategy(tmp_path, FedAvg(fraction_evaluate=0.0), **settings).start(grid, MODEL, num_rounds=rounds + 2)
+    run = Run.load(tmp_path)
+    assert sum(node.refusals for node in honest) == 0
+    assert not set(run.summary["flower"]["dropped"]) & set("bcde")
+    late = [row for row in run.assignments.to_pylist() if row["client"] != 0 and not row["punctual"]]
+    assert late == []
+    for name in SHAPES:
+        weights = result.arrays[name].numpy()
+        assert np.abs(weights).max() <= 1000
+    if attack in ("spike 900", "spike 1390", "flat 900", "flat 1390"):  # far above the others: nothing of it is used
+        assert 0.05 < weights.mean() < 1.1
+        assert run.summary["flower"]["dropped"]["a"] == len(grid.nodes[100].orders)
+
+
+def reply(client, arrays, examples=100.0):
+    report = Report(client, 0, 0, "trained", "", 0.1, 0.0, 1, 50, 0.1, 1e-5)
+    asked = Message(RecordDict({}), dst_node_id=1, message_type=MessageType.TRAIN)
+    asked.metadata.__dict__["_message_id"] = "1"
+    metrics = MetricRecord({"num-examples": examples})
+    return Message(RecordDict({KEY: report.record(), "arrays": to_arrays(arrays), "metrics": metrics}), reply_to=asked)
+
+
+@pytest.mark.parametrize("make", [FedAvg, FedAdam, lambda: FedAvgM(server_momentum=0.9)])
+def test_a_patient_client_that_uses_the_whole_bound_does_not_stop_the_others(tmp_path, make):
+    """In every round it moves 50 weights as far as the bound and the range allow; the others' updates still pass."""
+    inner = make()
+    server = strategy(tmp_path, inner)
+    guard, aggregation, rng = server.state.guard, Aggregation(inner), np.random.default_rng(0)
+    model = {name: np.full(shape, 0.05, np.float32) for name, shape in SHAPES.items()}
+    for round in range(250):
+        aggregation.content(round + 1, to_arrays(model), ConfigRecord())
+        limit = guard.bounds.limits(model, 5).arrays["large"]
+        pushed = model["large"].copy()
+        pushed.flat[:50] = np.minimum(pushed.flat[:50] + 0.99 * limit / np.sqrt(50), 999.9)
+        replies = [reply("hostile", {**model, "large": pushed}, 1e9)]
+        for client in "bcde":
+            noisy = {name: old + rng.normal(scale=0.3, size=old.shape).astype("f") for name, old in model.items()}
+            replies.append(reply(client, noisy))
+        updates = [guard.inspect(m.content, Report.read(m.content), model, 1e9) for m in replies]
+        reasons = guard.judge(updates, model, 5)
+        assert reasons[1:] == [""] * 4
+        accepted = [message for message, reason in zip(replies, reasons, strict=True) if not reason]
+        new = aggregation.aggregate(round + 1, accepted, model).arrays
+        assert new is not None
+        model = {name: new[name].numpy() for name in model}
+        for array in model.values():
+            check_global_model(torch.from_numpy(array.reshape(1, -1)))
+    assert np.abs(model["large"]).max() <= 500
+
+
+def test_a_model_that_clients_would_refuse_is_not_adopted(caplog):
+    """A strategy that leaves the range keeps its old model and its old arrays, and the cause is named."""
+    model = {"w": np.zeros(4, np.float32), "n": np.zeros(1, np.int64)}
+
+    class Eager(FedAvg):
+        """Goes 1000 times as far as the updates."""
+
+        def __init__(self):
+            super().__init__()
+            self.steps = {"w": np.zeros(4)}
+
+        def aggregate_train(self, server_round, replies):
+            arrays, metrics = super().aggregate_train(server_round, replies)
+            self.steps["w"] += arrays["w"].numpy()
+            return ArrayRecord({"w": Array(1000 * arrays["w"].numpy()), "n": arrays["n"]}), metrics
+
+    aggregation = Aggregation(Eager())
+
+    def aggregate(last):
+        moved = [np.float32([1, 0, 0, 0]), np.float32([0.1, 0, 0, last])]
+        replies = [reply(name, {"w": w, "n": np.array([7])}) for name, w in zip(("calm", "wild"), moved, strict=True)]
+        return aggregation.aggregate(3, replies, model)
+
+    refused = aggregate(9.0)
+    assert (refused.arrays, refused.metrics, refused.blamed) == (None, None, "wild")
+    assert "round 2: the aggregated model has weights above 1000 and is not used; updates of calm, wild" in caplog.text
+    assert aggregation.inner.steps["w"].tolist() == [0, 0, 0, 0]
+    held = aggregate(0.5)
+    assert held.arrays["w"].numpy().tolist() == [500, 0, 0, 250]
+    assert "round 2: weights are kept within 500; largest change there by calm" in caplog.text
+    assert held.arrays["n"].numpy().tolist() == [7]
+
+
+def test_a_stored_model_that_clients_refuse_is_refused(tmp_path):
+    """A state folder of an earlier version may hold one."""
+    grid = LocalGrid(Node("a"))
+    arrays = ArrayRecord({"w": Array(np.full(5, 1e4, np.float32))})
+    with pytest.raises(InputError, match=r"initial_arrays has weights above 1000, which clients refuse"):
+        strategy(tmp_path / "new").start(grid, arrays, num_rounds=1)
+    strategy(tmp_path / "old", max_weight=1e5).start(grid, arrays, num_rounds=1)
+    with pytest.raises(InputError, match=r"the model in state_dir .*old has weights above 1000, which clients refuse"):
+        strategy(tmp_path / "old").start(grid, arrays, num_rounds=2)
+    saved = StateStore(tmp_path / "old").load()
+    StateStore(tmp_path / "old").save(Saved(saved.values, {**saved.arrays, "model.w": np.full(5, np.nan, np.float32)}))
+    with pytest.raises(InputError, match="is not finite, which clients refuse"):
+        strategy(tmp_path / "old").start(grid, arrays, num_rounds=2)
