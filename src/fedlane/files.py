@@ -1,13 +1,15 @@
 """Files on disk: atomic replacement, durable names, arrays without pickle, and names made from text."""
 
 import contextlib
+import errno
 import os
 import re
+import stat
 import threading
 import zipfile
 import zlib
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
@@ -55,6 +57,42 @@ def sync_folder(folder: Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
+
+
+def open_regular(path: Path, *, writable: bool = False) -> BinaryIO:
+    """Open an existing regular file without a buffer; a pipe or a device is refused at once instead of waited for.
+
+    Args:
+        path: The file.
+        writable: Open it for writing as well.
+
+    Raises:
+        OSError: The file cannot be opened, or is not a regular file.
+    """
+    flags = (os.O_RDWR if writable else os.O_RDONLY) | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+    if stat.S_ISREG(path.stat().st_mode):  # opening a device can have effects
+        descriptor = os.open(path, flags)
+        if stat.S_ISREG(os.fstat(descriptor).st_mode):
+            return os.fdopen(descriptor, "r+b" if writable else "rb", buffering=0)
+        os.close(descriptor)
+    raise OSError(errno.EINVAL, "it is not a regular file")
+
+
+def read_regular(path: Path, largest: int | None = None) -> bytes:
+    """Return the content of a regular file.
+
+    Args:
+        path: The file.
+        largest: Largest size that is accepted, in bytes; None accepts any.
+
+    Raises:
+        OSError: The file cannot be read, is too large, or is not a regular file.
+    """
+    with open_regular(path) as file:
+        size = os.fstat(file.fileno()).st_size
+        if largest is not None and size > largest:
+            raise OSError(errno.EFBIG, f"it has {size:,} bytes, at most {largest:,} are read")
+        return file.read()
 
 
 def load_arrays(path: Path) -> dict[str, NDArray[Any]]:
