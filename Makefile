@@ -1,27 +1,36 @@
 # Everything a newcomer or a contributor types. Needs Python 3.11 or newer and make; the rest goes into .venv.
 PYTHON ?= python3
 BIN := .venv/bin
+PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: help install demo test lint format bench docs clean
+.PHONY: help install demo quick test lint format bench docs clean
 
 help:  ## show this list
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
 
 install: .venv/ready  ## create .venv and install FedLane with its developer tools
 
-.venv/ready: pyproject.toml constraints.txt
+# Two stamps for one environment: what FedLane needs to run, and the developer tools on top of it.
+.venv/core: pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "FedLane needs Python 3.11 or newer")'
 	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
+	$(PIP_INSTALL) --editable .
 	@touch $@
 
-demo: install  ## the first run: a private model over the air, the same without privacy, and a page that shows both
+.venv/ready: .venv/core
+	$(PIP_INSTALL) --editable '.[dev]'
+	@touch $@
+
+demo: .venv/core  ## the first run: a private model over the air, the same without privacy, and a page that shows both
 	rm -rf runs/demo
 	$(BIN)/fedlane run quickstart --out runs/demo/private
 	$(BIN)/fedlane run quickstart --set privacy.mechanism=none --set learning.learning_rate=0.1 --out runs/demo/plain
 	$(BIN)/fedlane report runs/demo/private runs/demo/plain --out runs/demo/report.html
 
-test: install  ## what CI runs: lint, types, tests
+quick: install  ## the tests to run while working: no servers, no browser, nothing slow
+	$(BIN)/pytest -m 'not slow and not alone'
+
+test: install  ## what CI runs: lint, types, all tests
 	@.ci/system
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .

@@ -10,6 +10,31 @@ import pytest
 from support.parts import SHARED_DATA, missing
 
 os.environ["OMP_NUM_THREADS"] = "1"  # two workers share two cores; read when PyTorch is first imported
+BIG_DATA = {"fashion_mnist", "cifar10"}
+"""Fixtures with data sets that take seconds to load."""
+
+
+@pytest.hookimpl(tryfirst=True)  # before -m looks at the markers
+def pytest_collection_modifyitems(items):
+    """Start with the tests that wait for servers, so that the other worker computes meanwhile; end with quick ones."""
+
+    def place(item):
+        group = item.get_closest_marker("xdist_group")
+        slow = item.get_closest_marker("slow") is not None
+        return (not (slow and group is not None and group.args == ("flower",)), not slow)
+
+    for item in items:
+        if not BIG_DATA.isdisjoint(item.fixturenames):
+            item.add_marker(pytest.mark.slow)
+    items.sort(key=place)
+
+
+@pytest.fixture(scope="module")  # Playwright keeps an event loop running, which asyncio.run() in other tests refuses
+def browser():
+    from support.browsing import chromium
+
+    with chromium() as running:
+        yield running
 
 
 @pytest.fixture(scope="session")

@@ -1,4 +1,4 @@
-"""The user's cache of downloads and of numbers that take seconds to compute."""
+"""The user's cache of downloads and of results that take seconds to compute."""
 
 import contextlib
 import hashlib

@@ -18,17 +18,17 @@ READ_ERRORS = (
     *(OSError, ValueError, KeyError, EOFError, TypeError, AttributeError, NotImplementedError),
     *(zipfile.BadZipFile, zlib.error),
 )
-"""Everything that reading a missing, damaged or foreign file of arrays may raise."""
+"""Exceptions that reading a missing, damaged or foreign file of arrays may raise."""
 
 
 def write_atomically(path: Path, content: bytes, *, durable: bool = False) -> None:
-    """Replace a file as a whole: readers, also after a crash, find the old content or the new one.
+    """Replace a file atomically: readers find either the old content or the new, even after a crash.
 
     Args:
         path: The file; its folder must exist.
         content: The new content.
-        durable: Force content and name to disk before returning. Presumes a single writer, because the temporary
-            name is fixed, so that a crash leaves at most one temporary file behind.
+        durable: Force content and name to disk before returning. Assumes a single writer: the temporary name is
+            fixed, so that a crash leaves at most one temporary file.
 
     Raises:
         OSError: The file could not be written; the old content is unchanged.

@@ -7,7 +7,7 @@ from fedlane.records import FloatArray
 
 
 def student_interval(values: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """Return the mean over the first axis between the bounds of its 95% Student interval.
+    """Return the mean over the first axis and the bounds of its 95% Student interval.
 
     Args:
         values: (S, ...), one row per seed.

@@ -1,6 +1,6 @@
 """Old import paths that the documentation once named, kept for programs that use them.
 
-An old path imports a module with the names of the new module, and with the old names of what was renamed.
+Importing an old path gives a module with the names of the new module, and the old names of renamed objects.
 """
 
 import importlib

@@ -143,7 +143,7 @@ MEASURES = ("delay_s", "clock_s", "punctual", "accuracy", "loss", "max_queue", "
 
 @dataclass(frozen=True)
 class RunInfo:
-    """What is fixed during a simulated run and shown with every round.
+    """Values that stay fixed during a simulated run and are shown with every round.
 
     Attributes:
         scenario: Name of the scenario.
@@ -170,7 +170,7 @@ class RunInfo:
 class RoundDetail:
     """Assignments, queues, budgets and the history after a round, as displays show them.
 
-    The arrays are views of the run's own memory: read them, but do not change them.
+    The arrays are views of the run's data and must not be modified.
 
     Attributes:
         client: (R, N): the client on each channel, -1 for none.
@@ -233,9 +233,9 @@ State = Mapping[str, NDArray[Any]]
 
 @dataclass(frozen=True)
 class MechanismSpec:
-    """What every client does to its data before an upload, and so the privacy event that is accounted for.
+    """The processing of every client's data before an upload, and hence the privacy event that is accounted for.
 
-    The privacy plane makes it and accounts for it; the learning plane executes it. An upload takes tau steps. Each step
+    The privacy plane creates and accounts for it; the learning plane executes it. An upload takes tau steps. Each step
     samples records (b at random, or every record with probability q), clips each record's gradient to norm C, sums
     them, adds N(0, (step_noise C)^2) and moves the weights by eta / b times the result. Once per upload,
     N(0, (upload_noise eta C / b)^2) is added to the weights; eta C / b is the largest distance that one record can move

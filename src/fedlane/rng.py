@@ -47,7 +47,7 @@ class RoundStreams:
         self._generators = [np.random.Generator(bits) for bits in self._bits]
 
     def at(self, round: int) -> RoundRng:
-        """Return a round's random numbers; Philox is a function of key and counter, so any round can be reached."""
+        """Return a round's random numbers; Philox needs only a key and a counter, so any round can be drawn."""
         for bits, state in zip(self._bits, self._states, strict=True):
             state["state"]["counter"][:] = (0, 0, round, 0)
             bits.state = state

@@ -1,4 +1,4 @@
-"""Checks of user input whose errors are one line that names the field, the value and the bound."""
+"""Checks of user input. Each error is one line that names the field, the value and the bound."""
 
 import difflib
 from collections.abc import Iterable
@@ -21,7 +21,7 @@ def nearest(word: str, known: Iterable[str]) -> str:
 def unknown(kind: str, word: str, known: Iterable[str]) -> InputError:
     """Return the error for an unknown name."""
     names = sorted(known)
-    return InputError(f"unknown {kind} '{word}'{nearest(word, names) or ': known are ' + ', '.join(names)}")
+    return InputError(f"unknown {kind} '{word}'{nearest(word, names) or ': choose from ' + ', '.join(names)}")
 
 
 def at_least(field: str, value: float, bound: float) -> None:

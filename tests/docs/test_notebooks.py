@@ -24,6 +24,7 @@ def printed(notebook):
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_notebook(path, tmp_path):
     if any(importlib.util.find_spec(name) is None for name in ("nbclient", "nbformat", "ipykernel")):

@@ -79,6 +79,7 @@ def check_equations_lead_to_their_lines(site):
         assert name.split(".")[-1] in text or f"def {name.split('.')[-1]}" in around, (path, line, name)
 
 
+@pytest.mark.slow
 def test_site(hooks, tmp_path):
     """One test: a site takes several seconds to build, and workers share no fixtures."""
     command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--config-file", str(ROOT / "mkdocs.yml")]

@@ -37,6 +37,7 @@ def play(page, folder):
     return json.loads(done.stdout)["wrong"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_page(page, tmp_path):
     if page.stem == "real-federation" and importlib.util.find_spec("flwr") is None:

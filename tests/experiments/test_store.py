@@ -228,6 +228,7 @@ def small_test_set(cifar10, monkeypatch):
     monkeypatch.setattr(schedule, "load_dataset", lambda name: dataclasses.replace(cifar10, test=few))
 
 
+@pytest.mark.slow
 @pytest.mark.xdist_group("cifar10")  # unpacked once
 @pytest.mark.parametrize(("policy", "setting"), [("random", "tau-1"), ("mamab-om:V=100", "private")])
 def test_an_experiment_on_cifar10_learns_the_same_as_a_fresh_run(tmp_path, small_test_set, policy, setting):

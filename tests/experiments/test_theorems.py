@@ -138,6 +138,7 @@ class TestMeasured:
         assert fast == Bound(np.inf, fast.vacuous)
 
 
+@pytest.mark.slow
 def test_the_panels_and_the_table(tmp_path, store):
     plan = ReproductionPlan({"fig-convergence": FIGURES["fig-convergence"]}, 2, 1, ("fashion-mnist",))
     for experiment in plan.scheduled():

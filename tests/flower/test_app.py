@@ -13,6 +13,7 @@ APP = Path(__file__).parents[2] / "examples" / "flower-app"
 ROUNDS, CLIENTS = 2, 2
 
 
+@pytest.mark.slow
 @pytest.mark.xdist_group("flower")
 def test_the_example_app_trains_and_counts_uploads(tmp_path):
     ledgers = [tmp_path / f"{number}.ledger" for number in range(CLIENTS)]
@@ -21,9 +22,9 @@ def test_the_example_app_trains_and_counts_uploads(tmp_path):
             switch = f"mkdir -p {tmp_path}/switched/{number}-{{lane}}"
             config = {"fedlane-ledger": str(ledger), "fedlane-switch": switch}
             federation.start_node(number, preload=["fedlane.flower.node.preload"] * number, **config)
-        config = {"rounds": ROUNDS, "clients": CLIENTS, "hidden": 16, "lanes": 2, "deadline-s": 60.0}
+        config = {"rounds": ROUNDS, "clients": CLIENTS, "hidden": 16, "lanes": 2, "deadline-s": 200.0}
         run = federation.run(APP, {**config, "state-dir": str(tmp_path / "state")})
-        run.wait(150)
+        run.wait(500)
     saved = Run.load(tmp_path / "state")
     rounds, clients = saved.rounds.to_pydict(), saved.clients.to_pydict()
     assert rounds["punctual"] == [CLIENTS] * ROUNDS

@@ -146,7 +146,7 @@ def test_a_later_attempt_resumes_an_earlier_one(server):
     archived(server)
     server.behaviour.update(cut=99)
     info = tiny(server.home + "all.tar.gz")
-    with pytest.raises(InputError, match="what was received is kept and resumed"):
+    with pytest.raises(InputError, match="the next attempt resumes it"):
         datasets._download(info)
     server.behaviour.update(cut=0)
     before = len(server.requests)
@@ -211,7 +211,7 @@ def test_folders_are_searched_in_order_and_damage_is_found(tmp_path, monkeypatch
     with pytest.raises(InputError, match=r"two\.gz is damaged"):
         datasets._verified(folder, info.files[1])
     (folder / "one").write_bytes(CONTENT["one"][:-1] + b"x")
-    with pytest.raises(InputError, match="its checksum is not the published one"):
+    with pytest.raises(InputError, match="its checksum does not match the published one"):
         datasets._verified(folder, info.files[0])
 
 

@@ -75,6 +75,7 @@ def test_the_paper_s_mechanism_is_flagged():
     assert result.epsilon_low > 2 * result.claim
 
 
+@pytest.mark.slow
 def test_the_paper_s_whole_mlp_with_fewer_trials():
     result = audit(AuditPlan(pixels=28, trials=4000))
     assert not result.flagged
@@ -83,6 +84,7 @@ def test_the_paper_s_whole_mlp_with_fewer_trials():
     assert audit(plan, replace(plan.spec(), step_noise=plan.spec().step_noise / 2)).flagged
 
 
+@pytest.mark.slow
 def test_too_little_noise_is_flagged_under_sampling_too():
     """At q = 0.1 the right noise passes and a tenth of it does not."""
     plan = AuditPlan(records=160, batch_size=16, epsilon=1.0)

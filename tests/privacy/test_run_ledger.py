@@ -57,9 +57,9 @@ def test_the_ledger_of_another_run_is_refused(tmp_path):
         charged(tmp_path, range(3), epsilon=0.9)
     other = RunLedger(spec(), "images", [3, 8])
     other.charge(0, ~ROUNDS[0])
-    with pytest.raises(InputError, match="holds other uploads"):
+    with pytest.raises(InputError, match="does not match the run's checkpoint"):
         other.attach_file(tmp_path)
-    with pytest.raises(InputError, match="round 1 was charged to other clients before"):
+    with pytest.raises(InputError, match="round 1 was charged to different clients before"):
         ledger.charge(1, ~ROUNDS[1])
     with pytest.raises(ValueError, match="round 4 cannot be charged before round 3"):
         ledger.charge(4, ROUNDS[4])

@@ -203,7 +203,7 @@ def on_a_terminal(arguments, cwd, columns=80, rows=24, interrupt=None):
         env={**environment, "TERM": "xterm-256color"},
     )
     os.close(slave)
-    seen, deadline = b"", time.monotonic() + 120
+    seen, deadline = b"", time.monotonic() + 400
     while time.monotonic() < deadline:
         if select.select([master], [], [], 0.1)[0]:
             try:
@@ -214,11 +214,12 @@ def on_a_terminal(arguments, cwd, columns=80, rows=24, interrupt=None):
             if interrupt is not None and interrupt.encode() in seen:
                 process.send_signal(signal.SIGINT)
                 interrupt = None
-    output, _ = process.communicate(timeout=60)
+    output, _ = process.communicate(timeout=180)
     os.close(master)
     return process.returncode, output.decode(), seen.decode()
 
 
+@pytest.mark.slow
 def test_a_terminal_shows_the_panel_and_the_cursor_is_restored(tmp_path):
     options = ("--policy", "lane", "--policy", "random", "--rounds", "3000", "--no-learning", "--out", "o")
     code, output, seen = on_a_terminal(("compare", "quickstart", *options), tmp_path, 100, 30)
@@ -231,6 +232,7 @@ def test_a_terminal_shows_the_panel_and_the_cursor_is_restored(tmp_path):
     assert "╭─" not in output
 
 
+@pytest.mark.slow
 def test_ctrl_c_on_a_terminal_saves_and_says_how_to_continue(tmp_path):
     command = ("run", "--rounds", "400000", "--no-learning", "--out", "o")
     code, _, seen = on_a_terminal(command, tmp_path, interrupt=" s simulated")
@@ -241,6 +243,7 @@ def test_ctrl_c_on_a_terminal_saves_and_says_how_to_continue(tmp_path):
     assert json.loads((tmp_path / "o" / "status.json").read_text())["state"] == "interrupted"
 
 
+@pytest.mark.slow
 def test_json_on_a_terminal_is_only_json(tmp_path):
     code, output, seen = on_a_terminal(("run", "--rounds", "50", "--no-learning", "--json", "--out", "o"), tmp_path)
     assert (code, seen) == (0, "")

@@ -13,17 +13,11 @@ import pytest
 
 from fedlane.report.page import build_page
 from fedlane.report.page_data import page_data
-from support.browsing import Tab, chromium, save_run
+from support.browsing import Tab, save_run
 
-pytestmark = pytest.mark.xdist_group("browser")
+pytestmark = [pytest.mark.xdist_group("browser"), pytest.mark.slow]
 
 HOSTILE = "</title></script><script>window.hacked=1</script>\"'&<img src=x onerror=window.hacked=2>"
-
-
-@pytest.fixture(scope="module")
-def browser():
-    with chromium() as started:
-        yield started
 
 
 @pytest.fixture(scope="module")

@@ -12,9 +12,10 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from support.browsing import Tab, chromium, save_run
+from support.browsing import Tab, save_run
+from support.terminal import HELD, fedlane
 
-pytestmark = pytest.mark.xdist_group("browser")
+pytestmark = [pytest.mark.xdist_group("browser"), pytest.mark.slow]
 
 FEDLANE = [sys.executable, "-c", "from fedlane.cli import main; main()"]
 
@@ -30,7 +31,7 @@ def watching(folder, *options):
             yield url
         finally:
             server.send_signal(signal.SIGINT)
-            assert server.wait(30) == 0
+            assert server.wait(180) == 0
             assert server.stderr.read() == ""
 
 
@@ -123,19 +124,21 @@ def test_other_machines_need_a_token(finished):
         assert token not in url
 
 
-def test_a_run_is_followed_to_its_end(tmp_path):
+def test_a_run_is_followed_to_its_end(browser, tmp_path):
     from playwright.sync_api import expect
 
     folder = tmp_path / "run"
     folder.mkdir()
     settings = ["--set", "learning.evaluate_every=5", "--checkpoint-every", "10", "--rounds", "120", "--quiet"]
-    with chromium() as browser, watching(folder) as url, Tab(browser, url) as tab:
+    with watching(folder) as url, Tab(browser, url) as tab:
         state = tab.page.locator("#state")
         expect(state).to_have_text("waiting for the first rounds")
-        with subprocess.Popen([*FEDLANE, "run", "quickstart", *settings, "--out", str(folder)]) as run:
+        held = [sys.executable, "-c", HELD, "60", str(tmp_path / "seen")]
+        with subprocess.Popen([*held, "run", "quickstart", *settings, "--out", str(folder)]) as run:
             expect(state).to_contain_text(re.compile(r"running: round \d+ of 120"))
             first = int(tab.page.locator("#slider").input_value())
             assert 0 < first < 120
+            (tmp_path / "seen").touch()
             expect(state).to_have_text("finished")
             assert run.wait() == 0
         assert tab.page.locator("#slider").input_value() == "120"  # the page followed the newest round
@@ -144,12 +147,12 @@ def test_a_run_is_followed_to_its_end(tmp_path):
         assert {request.removeprefix(url) for request in tab.requests} == {"", "data"}
 
 
-def test_the_page_keeps_the_selected_round_and_reports_a_damaged_folder(finished, tmp_path):
+def test_the_page_keeps_the_selected_round_and_reports_a_damaged_folder(browser, finished, tmp_path):
     from playwright.sync_api import expect
 
     folder = tmp_path / "run"
     shutil.copytree(finished, folder)
-    with chromium() as browser, watching(folder) as url, Tab(browser, url) as tab:
+    with watching(folder) as url, Tab(browser, url) as tab:
         tab.look_at_round(3)
         tab.page.locator("#service .figure-numbers summary").first.click()
         longer = tmp_path / "longer"
@@ -174,14 +177,14 @@ def test_the_page_keeps_the_selected_round_and_reports_a_damaged_folder(finished
     ],
 )
 def test_bad_input_is_a_one_line_error(tmp_path, arguments, line):
-    done = subprocess.run([*FEDLANE, "watch", *arguments, "--no-open"], capture_output=True, text=True, cwd=tmp_path)
+    done = fedlane("watch", *arguments, "--no-open", cwd=tmp_path)
     assert (done.returncode, len(done.stderr.splitlines())) == (2, 1)
     assert line in done.stderr
 
 
 def test_a_port_in_use_is_a_one_line_error(local, tmp_path):
     port = str(urlsplit(local).port)
-    done = subprocess.run([*FEDLANE, "watch", str(tmp_path), "--port", port], capture_output=True, text=True)
+    done = fedlane("watch", tmp_path, "--port", port, cwd=tmp_path)
     assert done.returncode == 2
     assert "--port 0 chooses a free port" in done.stderr
 

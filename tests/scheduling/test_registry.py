@@ -42,7 +42,7 @@ def test_the_contract_s_defaults():
     ("text", "settings", "message"),
     [
         ("lne", {}, r"unknown policy 'lne' \(did you mean 'lane'\?\)"),
-        ("zzzzzz", {}, "unknown policy 'zzzzzz': known are genie, lane"),
+        ("zzzzzz", {}, "unknown policy 'zzzzzz': choose from genie, lane"),
         ("lane:T0=3", {}, "policy lane has no parameter 'T0'"),
         ("lane:explration=3", {}, r"no parameter 'explration' \(did you mean 'exploration'\?\)"),
         ("lane", {"lane": {"X": 1}}, "policy lane has no parameter 'X'"),

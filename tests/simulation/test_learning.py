@@ -14,6 +14,7 @@ def runs(fashion_mnist):
     return {p: simulate(scenario, p, rounds=200, seeds=range(3)) for p in ("lane", "mamab-om:V=100", "random")}
 
 
+@pytest.mark.slow
 @pytest.mark.xdist_group("full-fashion-mnist")
 class TestFashionMnist:
     def test_lane_and_om_reach_an_accuracy_sooner_than_random(self, runs):
@@ -49,6 +50,7 @@ def test_evaluation_every_k_rounds_and_after_the_last(tmp_path):
     np.testing.assert_array_equal(again.model["replica1.layer1.bias"], run.model["replica1.layer1.bias"])
 
 
+@pytest.mark.slow
 def test_quickstart_reaches_its_accuracy_and_learns_better_without_privacy():
     run = simulate("quickstart", "lane")
     assert max(run.clients["epsilon"].to_pylist()) <= 8.0

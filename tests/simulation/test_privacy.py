@@ -60,6 +60,7 @@ def test_the_schedule_is_the_same_without_learning():
     assert with_.client_rounds.equals(without.client_rounds)
 
 
+@pytest.mark.slow
 def test_epsilons_agree_with_dp_accounting():
     run = simulate(scenario(privacy__max_uploads=40), "lane", seeds=[2], learning=False)
     clients, setup = run.clients.to_pydict(), prepare(run.scenario, [2])
@@ -92,7 +93,7 @@ def test_the_paper_mechanism_reports_its_formula_and_its_leakage():
         assert by_formula < 0.8 * leakage_lower_bound(noise, 64 / 6000, 5, 1e-3, uploads) < epsilon
         assert epsilon <= leakage_lower_bound(noise, 64 / 6000, 5, 1e-3, uploads)
     (warning,) = [note for note in notes(run.summary) if "leaks" in note]
-    assert "the paper's formula says" in warning
+    assert "the paper's formula gives" in warning
     assert run.summary["privacy"]["epsilon_composed"] > run.summary["privacy"]["epsilon_paper"]
 
 
@@ -187,11 +188,13 @@ def test_a_schedule_carries_the_mechanism(tmp_path):
     np.testing.assert_array_equal(curves.weights, simulation.federation.weights.numpy())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mechanism", ["paper", "rigorous"])
 def test_accounting_of_a_replica_depends_on_its_own_seed_only(mechanism):
     """The clients' data sizes differ, so that sample rates are rounded."""
     settings = {"privacy__mechanism": mechanism, "data__imbalance": 0.4, "rounds": 10, "privacy__epsilon": 4.0}
-    among = simulate(scenario(**settings), "lane", seeds=[1, 7, 3], learning=False)
+    settings["network__clients"] = 5  # every client's noise is calibrated
+    among = simulate(scenario(**settings), "lane", seeds=[1, 7], learning=False)
     alone = simulate(scenario(**settings), "lane", seeds=[7], learning=False)
     mine = among.clients.filter(among.clients["replica"].to_numpy() == 1)
     for column in ("quota", "uploads", "epsilon", "epsilon_paper"):
@@ -231,11 +234,12 @@ def test_a_run_with_a_changed_ledger_is_not_resumed(tmp_path, change):
     file = folder.path / NAME
     changed = "".join(change(file.read_text().splitlines(keepends=True)))
     file.write_text(changed)
-    with pytest.raises(InputError, match=r"is damaged|holds other uploads"):
+    with pytest.raises(InputError, match=r"is damaged|does not match the run's checkpoint"):
         QUIET.play("resuming", lambda: Simulation.resume(folder.path), RunFolder(folder.path))
     assert file.read_text() == changed
 
 
+@pytest.mark.slow
 def test_rounding_many_data_sizes_to_few_curves_keeps_lower_bounds():
     run = Simulation(scenario(privacy__mechanism="paper", data__imbalance=0.5, rounds=8), "random", range(6))
     run.play()

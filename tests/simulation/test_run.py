@@ -269,7 +269,7 @@ def test_a_foreign_table_and_a_missing_folder_are_refused(saved, tmp_path):
 
     folder = copied(saved[1], tmp_path / "b")
     pq.write_table(pa.table({"x": [1]}), folder / "clients.parquet")
-    with pytest.raises(InputError, match=r"clients\.parquet is not FedLane's: column replica is missing"):
+    with pytest.raises(InputError, match=r"clients\.parquet was not written by FedLane: column replica is missing"):
         Run.load(folder)
     with pytest.raises(InputError, match="does not exist"):
         Run.load(tmp_path / "nowhere")

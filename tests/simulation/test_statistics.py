@@ -28,6 +28,7 @@ def participation(simulation):
     return in_time / simulation.round
 
 
+@pytest.mark.slow
 @pytest.mark.xdist_group("statistics")
 class TestStatistics:
     @pytest.mark.parametrize("policy", ["mamab-om", "mamab-gmba"])

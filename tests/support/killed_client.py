@@ -1,6 +1,6 @@
 """A real client that is killed repeatedly, and the server that counts its uploads. Run by test_ledger.
 
-    python killed_client.py FOLDER KILLS          kills at random moments
+    python killed_client.py FOLDER KILLS          kills at random moments, until every stage was hit
     python killed_client.py FOLDER steps          kills before and after every write, sync, link and rename
 
 The client opens its ledger, reserves an upload, trains with the operating system's randomness, adds noise, sends its
@@ -143,6 +143,17 @@ def counted(folder):
     return read_accounts(path)[1].get("images").uploads if path.exists() and len(path.read_bytes()) > 512 else 0
 
 
+def three_uploads_s(work, seen):
+    """Return the seconds from a client's start to its third upload, which depend on the machine's load."""
+    start, before = time.monotonic(), seen[0]
+    pid = child(work)
+    while seen[0] < before + 3:
+        time.sleep(0.001)
+    os.kill(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)
+    return time.monotonic() - start
+
+
 def main():
     folder, kills = Path(sys.argv[1]), sys.argv[2]
     torch.set_num_threads(1)
@@ -155,8 +166,10 @@ def main():
         time.sleep(0.01)
     chance = random.Random(5)
     stages, worst, killed = dict.fromkeys(STAGES, 0), 0, 0
-    plan = range(60) if kills == "steps" else range(int(kills))
-    for number in plan:
+    uploads_s = 0.0 if kills == "steps" else three_uploads_s(lambda: run_client(folder, stage, tools, seen), seen)
+    for number in range(60 if kills == "steps" else 10 * int(kills)):
+        if kills != "steps" and number >= int(kills) and min(stages.values()) > 0:
+            break
         if kills == "steps":
             if number % 20 == 0:  # start a new ledger, so that its creation is interrupted as well
                 for name in ("ledger", "ledger.head", ".ledger.head", "ledger.summary"):
@@ -165,7 +178,7 @@ def main():
             pid = child(lambda step=number % 20: (die_at(step), run_client(folder, stage, tools, seen)))
         else:
             pid = child(lambda: run_client(folder, stage, tools, seen))
-            time.sleep(chance.uniform(0.0, 0.06))
+            time.sleep(chance.uniform(0.0, uploads_s))
             os.kill(pid, signal.SIGKILL)
         _, status = os.waitpid(pid, 0)
         if os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL:

@@ -11,21 +11,36 @@ from unittest import mock
 COMMAND = str(Path(sys.executable).with_name("fedlane"))
 """The installed command."""
 ENVIRONMENT = {"COLUMNS": "80"}
-KILLED = """
-import os, signal, sys
+HOOKED = """
+import os, signal, sys, time
+from pathlib import Path
 from fedlane.cli import main
 from fedlane.simulation.run import Simulation
 
-step, last = Simulation.step, int(sys.argv.pop(1))
+step, at = Simulation.step, int(sys.argv.pop(1))
 
-def step_or_die(simulation):
-    if simulation.round == last:
-        os.kill(os.getpid(), signal.SIGKILL)
+def step_with_hook(simulation):
+    if simulation.round == at:
+        hook()
     step(simulation)
 
-Simulation.step = step_or_die
+Simulation.step = step_with_hook
+"""
+KILLED = f"""{HOOKED}
+hook = lambda: os.kill(os.getpid(), signal.SIGKILL)
 main()
 """
+"""A program: `fedlane`, which kills itself before it plays a round. Arguments: the round, then those of `fedlane`."""
+HELD = f"""{HOOKED}
+seen = Path(sys.argv.pop(1))
+
+def hook():
+    while not seen.exists():
+        time.sleep(0.05)
+
+main()
+"""
+"""A program: `fedlane`, which waits before a round until a file exists. Arguments: round, file, and the rest."""
 
 
 def fedlane(*arguments, cwd, code=None, **environment):

@@ -1,4 +1,4 @@
-"""The program `fedlane`: its commands, which the modules of this package define, and its entry point."""
+"""The `fedlane` program: its entry point and its commands, which the modules of this package define."""
 
 import sys
 from typing import Annotated
@@ -47,7 +47,7 @@ def _options(
     pass
 
 
-# In the order of `fedlane --help`.
+# `fedlane --help` lists the commands in this order.
 app.command(
     epilog=examples(
         "fedlane run",

@@ -12,7 +12,7 @@ from fedlane.cli.session import messages, screen
 
 
 class Benchmark(StrEnum):
-    """What can be measured."""
+    """The available benchmarks."""
 
     matching = "matching"
     schedule = "schedule"

@@ -13,7 +13,7 @@ from fedlane.records import RoundRecord, RunInfo
 from fedlane.report.live import live_line, live_panel
 from fedlane.report.live_view import Assigned, Finished, LiveView, PrivacySpent
 
-if TYPE_CHECKING:  # imported only for annotations: `fedlane --help` answers at once
+if TYPE_CHECKING:  # imported only for annotations, to keep `fedlane --help` fast
     from fedlane.simulation.run import Simulation
 
 REFRESH_S, SLOWEST_S = 0.1, 2.0
@@ -23,8 +23,8 @@ SHARE = 0.01
 CHECK_S = 0.02
 """Shortest time between two readings of the processor clock, each of which is a system call."""
 LINE_S, QUICK_LINE_S = 5.0, 1.0
-"""Without a terminal, a line is printed after this many seconds, or at every tenth of the run but no more often than
-the second value."""
+"""Without a terminal, a line is printed every `LINE_S` seconds, and at each tenth of the run if at least `QUICK_LINE_S`
+seconds have passed."""
 
 
 class Display:
@@ -55,11 +55,11 @@ class Display:
             self._live.stop()
 
     def preparing(self, name: str) -> AbstractContextManager[Any]:
-        """Return a context manager that shows that a run is being prepared."""
+        """Return a context manager that shows a message while a run is being prepared."""
         return self.console.status(f"{name}: preparing") if self._panel else nullcontext()
 
     def begin(self, simulation: "Simulation") -> None:
-        """Start to show a run, before its first round."""
+        """Start showing a run, before its first round."""
         if self._panel:
             simulation.last_round()  # computes the run's epsilon curves, which is slow, before the clock starts
         self._started = self._shown = time.monotonic()
@@ -72,10 +72,10 @@ class Display:
             self._rest_s = self.drawing_s = 0.0  # the first drawing is slow: it fills rich's caches
 
     def update(self, simulation: "Simulation") -> None:
-        """Show the round just played, if it is time to."""
+        """Show the round just played, if an update is due."""
         now = time.monotonic()
         if self._live is not None:
-            # Processor time rather than elapsed time: a busy machine, which gives the run less of it, draws less often.
+            # Processor time, not elapsed time, is measured, so that a busy machine draws less often.
             if now > self._next_check:
                 self._next_check = now + CHECK_S
                 if time.thread_time() - self._worked > self._rest_s or now - self._shown > SLOWEST_S:

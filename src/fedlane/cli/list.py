@@ -11,11 +11,11 @@ from fedlane.cli.options import JsonOption
 from fedlane.cli.session import screen
 
 Rows = tuple[list[tuple[str, ...]], tuple[str, ...]]
-"""Rows of a table, and its headings, which are also the keys of the JSON output."""
+"""The rows of a table and its headings, which are also the keys of the JSON output."""
 
 
 class Kind(StrEnum):
-    """What can be listed."""
+    """The kinds of items that can be listed."""
 
     policies = "policies"
     scenarios = "scenarios"

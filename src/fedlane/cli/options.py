@@ -8,12 +8,12 @@ import typer
 
 from fedlane.validate import InputError, at_least
 
-if TYPE_CHECKING:  # imported only for annotations: `fedlane --help` answers at once
+if TYPE_CHECKING:  # imported only for annotations, to keep `fedlane --help` fast
     from fedlane.scenario import Scenario
 
 
 class Device(StrEnum):
-    """Where models are trained."""
+    """The device that trains the models."""
 
     cpu = "cpu"
     cuda = "cuda"
@@ -28,7 +28,7 @@ SetOption = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="KEY=VALUE", help="Change a scenario value, for example network.clients=20."),
 ]
-DeviceOption = Annotated[Device, typer.Option("--device", help="Where models are trained.")]
+DeviceOption = Annotated[Device, typer.Option("--device", help="Device that trains the models.")]
 NoLearningOption = Annotated[bool, typer.Option("--no-learning", help="Compute the schedule only.")]
 OutOption = Annotated[Path | None, typer.Option("--out", metavar="DIR", help="Output folder, new or empty.")]
 TargetOption = Annotated[
@@ -52,12 +52,12 @@ def resolved_scenario(name: str, settings: list[str] | None, rounds: int | None)
 
 
 def chosen_seeds(seed: int, seeds: int | None) -> list[int]:
-    """The seeds that ``--seed`` or ``--seeds`` names."""
+    """Return the seeds that ``--seed`` or ``--seeds`` selects."""
     if seeds is None:
         at_least("seed", seed, 0)
         return [seed]
     if seeds < 1:
         raise InputError(f"--seeds must be at least 1, got {seeds}")
     if seed != 0:
-        raise InputError("--seed and --seeds exclude each other")
+        raise InputError("--seed and --seeds cannot be combined")
     return list(range(seeds))

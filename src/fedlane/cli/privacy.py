@@ -98,7 +98,7 @@ def account(
     uploads: UploadsOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Print the privacy that was spent: per client and data set of a ledger, or for uploads described by options."""
+    """Print the privacy spent, per client and data set of a ledger or for uploads described by options."""
     at_least("--iterations", iterations, 1)
     with messages.status("Accounting"):
         if ledger is not None:

@@ -11,7 +11,7 @@ from fedlane.cli.session import messages, screen
 from fedlane.files import open_regular
 from fedlane.validate import InputError
 
-if TYPE_CHECKING:  # imported where they are used, so that `fedlane --help` answers at once
+if TYPE_CHECKING:  # imported inside functions, to keep `fedlane --help` fast
     from fedlane.privacy import Terms
 
 ALWAYS_COLUMNS = frozenset({"client", "uploads", "epsilon"})
@@ -65,7 +65,7 @@ def scenario_rows(name: str, settings: list[str], seed: int) -> list[dict[str, A
 
 
 def ledger_rows(path: Path) -> list[dict[str, Any]]:
-    """Return what each client of a ledger has spent, per data set; ``path`` is a ledger or a run folder."""
+    """Return the privacy that each client of a ledger has spent, per data set; ``path`` is a ledger or a run folder."""
     from fedlane.privacy.ledger import read_accounts
     from fedlane.privacy.run_ledger import NAME, read_run_accounts
 
@@ -129,12 +129,12 @@ def paper_rows(
             "epsilon": composed_gaussian(epsilon, delta, uploads),
         },
         {
-            "figure": "what the paper's noise leaks, at least",
+            "figure": "lower bound on what the paper's noise leaks",
             "uploads": 1,
             "epsilon": leakage_lower_bound(noise, rate, iterations, delta),
         },
         {
-            "figure": "what the paper's noise leaks, at least",
+            "figure": "lower bound on what the paper's noise leaks",
             "uploads": uploads,
             "epsilon": leakage_lower_bound(noise, rate, iterations, delta, uploads),
         },
@@ -165,7 +165,7 @@ def print_rows(rows: list[dict[str, Any]]) -> None:
     from fedlane.privacy import mechanism_of
 
     if not rows:
-        screen.print("No data set has an account yet: nothing is spent.")
+        screen.print("No data set has an account yet, so no privacy has been spent.")
         return
     shown = dict(rows[0])
     if len(rows) > 1:

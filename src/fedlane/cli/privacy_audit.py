@@ -8,7 +8,7 @@ from rich.table import Table
 
 from fedlane.cli.session import messages, screen
 
-if TYPE_CHECKING:  # imported where they are used, so that `fedlane --help` answers at once
+if TYPE_CHECKING:  # imported inside functions, to keep `fedlane --help` fast
     from fedlane.privacy.audit_statistics import AuditResult, SamplingResult
     from fedlane.simulation.audit import AuditPlan
 
@@ -17,11 +17,11 @@ FULL_PIXELS = 28
 
 
 def audit_plan(mechanism: str, changes: Mapping[str, Any], *, full: bool, **options: Any) -> "AuditPlan":
-    """Return the usual audit of a mechanism with the ``changes`` that are not None.
+    """Return the default audit of a mechanism, with the ``changes`` that are not None applied.
 
     Args:
         mechanism: "paper" or "rigorous".
-        changes: Fields of `AuditPlan`; None for the usual value.
+        changes: Fields of `AuditPlan`; None for the default.
         full: Whether the whole MLP is trained on full-size images, with fewer trials.
         options: Further fields of `AuditPlan`.
     """

@@ -48,7 +48,9 @@ def reproduce(
     ),
     export: Annotated[
         Path | None,
-        typer.Option("--export", metavar="DIR", help="Write the schedules still to be learned, for another machine."),
+        typer.Option(
+            "--export", metavar="DIR", help="Write the untrained schedules, to train them on another machine."
+        ),
     ] = None,
     import_: Annotated[
         Path | None, typer.Option("--import", metavar="DIR", help="Import learning curves from another machine.")
@@ -108,7 +110,7 @@ def _export(plan: "ReproductionPlan", store: "ResultStore", folder: Path) -> Non
     from fedlane.experiments.reproduce import export_pieces
 
     count = export_pieces(plan, store, folder)
-    screen.print(f"Wrote {count} piece{'s' * (count != 1)} to {folder}. Learn from each piece with", highlight=False)
+    screen.print(f"Wrote {count} piece{'s' * (count != 1)} to {folder}. Train each piece with", highlight=False)
     screen.print("python -m fedlane.learning.replay piece-NN.npz --device cuda --out curves-NN.npz", highlight=False)
 
 
@@ -147,7 +149,7 @@ def _compute(plan: "ReproductionPlan", store: "ResultStore", device: str, quiet:
 
 
 def _draw(plan: "ReproductionPlan", store: "ResultStore", quiet: bool) -> None:
-    """Draw the figures, and write the page of results if the plan has all of them."""
+    """Draw the figures, and write the results page if the plan includes all figures."""
     from fedlane.experiments.claims import judge
     from fedlane.experiments.panels import Drawer
     from fedlane.experiments.reproduce import FIGURES

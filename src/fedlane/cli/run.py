@@ -34,7 +34,7 @@ from fedlane.files import file_name
 from fedlane.trackers import check_tracker
 from fedlane.validate import InputError, at_least
 
-if TYPE_CHECKING:  # imported where they are used: `fedlane --help` answers at once
+if TYPE_CHECKING:  # imported inside functions, to keep `fedlane --help` fast
     from fedlane.scenario import Scenario
     from fedlane.simulation import Run
     from fedlane.simulation.run import Simulation
@@ -42,7 +42,7 @@ if TYPE_CHECKING:  # imported where they are used: `fedlane --help` answers at o
 
 @dataclass(frozen=True)
 class RunPlan:
-    """What is simulated, apart from the policy."""
+    """Settings of a simulation, apart from the policy."""
 
     scenario: "Scenario"
     seeds: Sequence[int]
@@ -204,7 +204,7 @@ def _played(session: Session, plan: RunPlan, policies: Sequence[str], folder: Pa
 
 
 def with_target(result: "Run", target: float | None) -> dict[str, Any]:
-    """A run's summary, with the time to reach the accuracy ``target`` if there is one."""
+    """Return a run's summary, with the time to reach the accuracy ``target`` if one is given."""
     from fedlane.simulation.summary import interval
 
     summary = dict(result.summary)
@@ -216,7 +216,7 @@ def with_target(result: "Run", target: float | None) -> dict[str, Any]:
 
 
 def _print_results(table: RenderableType, summaries: Sequence[dict[str, Any]], folder: Path) -> None:
-    """Print a table of results, the notes on them, and where they are."""
+    """Print a table of results, the notes on them, and the folder that holds them."""
     from fedlane.report.terminal import notes
 
     screen.print(table)

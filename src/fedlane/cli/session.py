@@ -14,7 +14,7 @@ from fedlane.cli.display import Display
 from fedlane.trackers import Tracking, make_tracker
 from fedlane.validate import InputError
 
-if TYPE_CHECKING:  # imported only for annotations: `fedlane --help` answers at once
+if TYPE_CHECKING:  # imported only for annotations, to keep `fedlane --help` fast
     from collections.abc import Callable, Iterator, Sequence
 
     from fedlane.report.live_view import Finished
@@ -23,7 +23,7 @@ if TYPE_CHECKING:  # imported only for annotations: `fedlane --help` answers at 
     from fedlane.simulation.run import Simulation
 
 CHECKPOINT_S = 5.0
-"""A long run's folder is rewritten at least this often, in seconds, so that others can follow the run."""
+"""Longest time between two updates of a run's folder, in seconds, so that other programs can follow the run."""
 
 screen = Console()
 messages = Console(stderr=True)
@@ -35,7 +35,7 @@ class InterruptedRunError(Exception):
 
 @dataclass(frozen=True)
 class Session:
-    """Settings with which the terminal plays runs.
+    """Settings for playing runs at the terminal.
 
     Attributes:
         quiet: Show no progress.
@@ -57,7 +57,7 @@ class Session:
         finished: "Sequence[Finished]" = (),
         schedule: Path | None = None,
     ) -> "Run":
-        """Play a run to its end, rewriting its folder on the way.
+        """Play a run to its end, updating its folder along the way.
 
         Args:
             name: Shown while the run is being prepared.
@@ -120,7 +120,7 @@ class Session:
 
 
 def _saved_on_interrupt(simulation: "Simulation", folder: "RunFolder") -> InterruptedRunError:
-    """Save an interrupted run; returns the error that says so."""
+    """Save an interrupted run and return the error that reports the interruption."""
     _save(simulation, folder, interrupted=True)
     if simulation.finished:
         return InterruptedRunError(f"interrupted: the run in {folder.path} is complete")
@@ -130,7 +130,7 @@ def _saved_on_interrupt(simulation: "Simulation", folder: "RunFolder") -> Interr
 
 
 def _save(simulation: "Simulation", folder: "RunFolder", *, interrupted: bool = False) -> "Run":
-    """Write the folder; after the first time, the ledger's file follows the run line by line."""
+    """Write the folder; from the first call on, each charge is also appended to the ledger's file."""
     result = simulation.result()
     folder.write(result, checkpoint=None if simulation.finished else simulation.checkpoint(), interrupted=interrupted)
     if simulation.ledger is not None:
@@ -186,7 +186,7 @@ def new_folder(stem: str) -> Path:
 
 
 def check_writable(path: Path) -> None:
-    """Raise `InputError` if a file cannot be written, before work whose result goes there."""
+    """Raise `InputError` if a file cannot be written; called before the work that produces its content."""
     try:
         with path.open("ab"):
             pass

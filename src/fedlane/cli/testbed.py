@@ -14,7 +14,7 @@ from fedlane.cli.session import InterruptedRunError, messages, new_folder, scree
 from fedlane.files import file_name
 from fedlane.validate import InputError
 
-if TYPE_CHECKING:  # imported where they are used: `fedlane --help` must answer at once
+if TYPE_CHECKING:  # imported inside functions, to keep `fedlane --help` fast
     from fedlane.flower.testbed.spec import TestbedSpec
     from fedlane.flower.testbed.testbed import Testbed, TestbedResult
     from fedlane.records import FloatArray
@@ -45,7 +45,7 @@ def run_testbed(
     ] = None,
     trace: Annotated[
         str | None,
-        typer.Option("--trace", metavar="FILE", help="Replay a throughput trace (path, or in FEDLANE_DATA)."),
+        typer.Option("--trace", metavar="FILE", help="Throughput trace to replay (a path, or a file in FEDLANE_DATA)."),
     ] = None,
     payload: Annotated[int, typer.Option("--payload", metavar="BYTES", help="Size of the model.")] = 1_000_000,
     seed: Annotated[int, typer.Option("--seed", metavar="S", help="Seed of rates, data and policy.")] = 0,
@@ -96,7 +96,7 @@ class TestbedOptions:
         from fedlane.flower.testbed.spec import TestbedSpec
 
         if sum(source is not None for source in (self.scenario, self.rates, self.trace)) > 1:
-            raise InputError("a scenario, --rates and --trace exclude each other: each one defines the links")
+            raise InputError("a scenario, --rates and --trace cannot be combined: each one defines the links")
         if self.seed < 0:
             raise InputError(f"--seed must be at least 0, got {self.seed}")
         scenario = self._load_scenario()
@@ -152,7 +152,7 @@ def _run(
 
     named = _named_policies(policies)
     if calibrate and calibration_file is not None:
-        raise InputError("--calibrate and --calibration exclude each other")
+        raise InputError("--calibrate and --calibration cannot be combined")
     calibration = None if calibration_file is None else Calibration.read(calibration_file)
     spec = options.spec()
     spec.check(calibration)
@@ -174,7 +174,7 @@ def _run(
 
 
 def _named_policies(policies: list[str]) -> dict[str, str]:
-    """Return {folder name: policy}; raise `InputError` for duplicates and policies that no federation can serve."""
+    """Return {folder name: policy}; raise `InputError` for duplicates and policies that no real federation can run."""
     from fedlane.scheduling import make_policy
 
     named = {file_name(policy): policy for policy in policies}

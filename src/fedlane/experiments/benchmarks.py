@@ -109,7 +109,7 @@ def schedule() -> list[BenchmarkRow]:
 
 
 def decision_s(clients: int, channels: int) -> float:
-    """Seconds of the slowest of 20 decisions of `lane`, with every pair observed five times (the hardest case)."""
+    """Time in seconds of the slowest of 20 decisions of `lane`, all pairs observed five times (the hardest case)."""
     scenario = Scenario.load("paper-fmnist").with_values(
         {
             "rounds": 1,
@@ -187,7 +187,7 @@ def ideal_round_s() -> float:
 
 
 def round_s(rounds: int = 150) -> float:
-    """Median seconds of one round of learning, with 4 random clients of 10, all punctual.
+    """Median time in seconds of one round of learning, with 4 random clients of 10, all punctual.
 
     Drawing samples, clipping, noise and aggregation are included.
     """
@@ -255,7 +255,7 @@ def report_round() -> None:
 
 
 def _peer(root: Path, name: str, package: str) -> str:
-    """Python of a peer's environment, created on first use with the torch version of the constraints file."""
+    """Path of Python in a peer's environment, created on first use with the torch version of the constraints file."""
     python = root / name / "bin" / "python"
     if not python.exists():
         subprocess.run([sys.executable, "-m", "venv", str(root / name)], check=True)

@@ -228,7 +228,7 @@ def participation(punctual: BoolArray, client: IntArray, clients: int) -> BoolAr
 
 
 def promised(task: LearningTask, present: BoolArray, losses: MeasuredLosses, best: float | None) -> Bound:
-    """Theorem 5 if the loss at the optimum is known, otherwise Theorem 6 with F(w*) >= 0; vacuous if inapplicable."""
+    """Bound of Theorem 5 if the optimal loss is known, else of Theorem 6 with F(w*) >= 0; vacuous if inapplicable."""
     try:
         inputs = bound_inputs(task, losses.smoothness)
     except InputError as error:
@@ -243,7 +243,7 @@ def promised(task: LearningTask, present: BoolArray, losses: MeasuredLosses, bes
 
 @dataclass(frozen=True)
 class Constructed:
-    """Theorems 5 and 6 in a setting without noise, skew or absence, after every round."""
+    """Measurements and bounds of Theorems 5 and 6 after every round, in a setting without noise, skew or absence."""
 
     gap: FloatArray
     """(T,): F(w(t)) - F(w*)."""
@@ -258,8 +258,8 @@ class Constructed:
 def constructed(rounds: int = CONSTRUCTED_ROUNDS) -> Constructed:
     """Replay a run of four clients with equal label shares, full batches and no noise, all present in every round.
 
-    The two classes have four pixels each, with overlapping distributions. There is one step per round, so that every
-    gradient in Theorem 6's sum is measured.
+    Images have four pixels, and the two classes overlap. There is one step per round, so that every gradient in Theorem
+    6's sum is measured.
     """
     clients, samples_each = 4, 250
     rng = generator(0, "constructed")

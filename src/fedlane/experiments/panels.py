@@ -27,7 +27,7 @@ from fedlane.report.paper_figures import Line, Panel
 from fedlane.simulation.setup import prepare
 
 Measure = Callable[[Experiment, int], FloatArray]
-"""A quantity of one seed of an experiment."""
+"""Function that computes a quantity for one seed of an experiment."""
 
 
 class Drawer:
@@ -37,7 +37,7 @@ class Drawer:
         self.plan, self.store = plan, store
 
     def over_seeds(self, experiment: Experiment, of: Measure, learned: bool = False) -> FloatArray:
-        """(S, ...): a quantity of every seed that has a schedule, or that learned."""
+        """(S, ...): a quantity for every seed with a schedule, or with learning curves if ``learned``."""
         seeds = range(self.plan.learning_seeds) if learned else self.plan.seeds(experiment)
         return np.stack([of(experiment, seed) for seed in seeds])
 
@@ -86,7 +86,7 @@ class Drawer:
         return self._both_readings("base")
 
     def fig_private(self) -> list[Panel]:
-        """Accuracy and delay at every V under stronger privacy, and what the uploads leak."""
+        """Accuracy and delay at every V under stronger privacy, and the leakage of the uploads."""
         return [*self._both_readings("private"), *(leakage_panel(task, self.store.rounds) for task in self.plan.tasks)]
 
     def _both_readings(self, setting: str) -> list[Panel]:

@@ -54,7 +54,7 @@ def assignment_of(result: Result) -> IntArray:
 
 
 def regret_panels(plan: ReproductionPlan, store: ResultStore) -> list[Panel]:
-    """Cumulative pseudo-regret (reading 15) against rounds: the paper's policies, and the others with the best of them.
+    """Cumulative pseudo-regret (reading 15): the paper's policies, and the others with the best of the paper's.
 
     Theorem 4's bound is drawn for each of the paper's policies, which are the only ones it covers, if it is not
     vacuous for any seed; otherwise the first panel's title says why it is vacuous.
@@ -119,7 +119,7 @@ def promised_regret(experiment: Experiment, seed: int, result: Result) -> Promis
 
 
 def _why_vacuous(promises: Sequence[Promise]) -> str:
-    """In how many runs Theorem 4 is vacuous, and why in the run that comes closest to its condition."""
+    """Say in how many runs Theorem 4 is vacuous, and why it is in the run that comes closest to its condition."""
     vacuous = [promise for promise in promises if promise.vacuous is not None]
     if not vacuous:
         return ""
@@ -130,7 +130,7 @@ def _why_vacuous(promises: Sequence[Promise]) -> str:
 def complexity_panels() -> list[Panel]:
     """Decision times of the matchings of OM and GMBA against U and N, log-log, with fitted exponents.
 
-    Estimates are random. A call decides for many networks at once to keep Python's overhead small. Takes two seconds.
+    Estimates are random. A call decides for many networks at once, to limit Python's overhead. This takes two seconds.
     """
     return [
         _complexity_panel("U", [(clients, 10) for clients in CLIENTS], "10 channels", "clients U"),

@@ -53,7 +53,7 @@ policy's whole run.
 """
 DELAY_SEEDS, LEARNING_SEEDS = 200, 10
 PIECE_REPLICAS = {"fashion-mnist": 120, "cifar10": 60}
-"""Replicas per piece of learning, chosen so that a piece takes a few minutes."""
+"""Replicas per exported piece, chosen so that training a piece takes a few minutes."""
 
 
 def _experiments(
@@ -117,7 +117,7 @@ def select_figures(names: Sequence[str]) -> dict[str, PaperFigure]:
 
 @dataclass(frozen=True)
 class ReproductionPlan:
-    """Which experiments are wanted, and with how many seeds."""
+    """The experiments to reproduce, and their numbers of seeds."""
 
     figures: dict[str, PaperFigure]
     delay_seeds: int
@@ -170,7 +170,7 @@ def compute_schedules(plan: ReproductionPlan, store: ResultStore, progress: Call
 
 
 def export_pieces(plan: ReproductionPlan, store: ResultStore, folder: Path) -> int:
-    """Write the pieces to be learned: a schedule file each, and a JSON list of its experiments. Return their number."""
+    """Write each piece to be trained as a schedule file and a JSON list of its experiments; return their number."""
     folder.mkdir(parents=True, exist_ok=True)
     if any(folder.glob("curves-*.npz")):
         raise InputError(f"{folder} already contains curves: import them with --import, then export to a new folder")
@@ -183,7 +183,7 @@ def export_pieces(plan: ReproductionPlan, store: ResultStore, folder: Path) -> i
 
 
 def import_pieces(store: ResultStore, folder: Path) -> int:
-    """Import the curves of pieces that were learned elsewhere. Return the number of pieces."""
+    """Import the curves of pieces that were trained elsewhere. Return the number of pieces."""
     files = sorted(folder.glob("curves-*.npz"))
     if not files:
         raise InputError(f"{folder} contains no curves-*.npz")
@@ -201,10 +201,10 @@ def import_pieces(store: ResultStore, folder: Path) -> int:
             raise InputError(f"{file} cannot be imported: {error}") from error
         shape = (len(wanted), len(arrays["round"]))
         fits = rounds == store.rounds and all(arrays[name].shape == shape for name in ("clock_s", "accuracy", "loss"))
-        for r, (experiment, seed) in enumerate(wanted if fits else []):  # curves of another schedule have another clock
+        for r, (experiment, seed) in enumerate(wanted if fits else []):  # another schedule has another clock
             clock = np.cumsum(store.result(experiment, seed).delay_s)[arrays["round"]]
             fits &= bool(np.allclose(arrays["clock_s"][r], clock))
         if not fits:
-            raise InputError(f"{file} does not match {piece_list.name}: it was learned from another schedule")
+            raise InputError(f"{file} does not match {piece_list.name}: its curves belong to another schedule")
         store.save_curves(wanted, Curves(weights=np.zeros((len(wanted), 0)), **arrays))
     return len(files)

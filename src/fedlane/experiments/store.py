@@ -1,7 +1,7 @@
 """The experiments of the paper's evaluation, and the store that keeps their results on disk.
 
 An experiment is a task, a policy, a setting and a reading of the paper. Its schedules are computed for many seeds at
-once and saved in one file per seed, as are the learning curves. Files that exist are not computed again, so that an
+once and saved in one file per seed, as are the learning curves. Existing files are not computed again, so an
 interrupted run continues where it stopped. Learning batches the seeds of many experiments.
 """
 
@@ -87,7 +87,7 @@ class Result:
     quota: FloatArray
     """(U,): quotas used by the policy, slack included."""
     learned: Curves | None = None
-    """Learning curves of one replica; None if the schedule has not been learned from."""
+    """Learning curves of one replica; None if no model has been trained from the schedule."""
 
     def share(self, of: str = "punctual") -> FloatArray:
         """(U,): share of rounds in which each client was punctual, or assigned if ``of`` is "assigned"."""
@@ -145,7 +145,7 @@ class ResultStore:
             raise InputError(f"{experiment.name}, seed {seed}: not a file written by FedLane ({error})") from error
 
     def joint_schedule(self, wanted: Sequence[SeededExperiment]) -> Schedule:
-        """Join stored schedules into one, a replica each; all must have the same task, batch size and tau."""
+        """Join stored schedules into one, with one replica each; all must have the same task, batch size and tau."""
         results = [self.result(experiment, seed) for experiment, seed in wanted]
         tasks = [_learning_task(experiment, seed, self.rounds) for experiment, seed in wanted]
         return Schedule(
@@ -172,12 +172,12 @@ class ResultStore:
         device: str = "cpu",
         progress: Callable[[int, float], None] | None = None,
     ) -> None:
-        """Learn from stored schedules as one batch, and save the curves."""
+        """Train from stored schedules as one batch, and save the curves."""
         self.save_curves(wanted, learn(self.joint_schedule(wanted), device, progress))
 
 
 def batches(wanted: Iterable[SeededExperiment], max_size: int) -> list[list[SeededExperiment]]:
-    """Group experiments that can be learned as replicas of one federation, at most ``max_size`` per group."""
+    """Group experiments that can be trained as replicas of one federation, at most ``max_size`` per group."""
     groups: dict[tuple[object, ...], list[SeededExperiment]] = {}
     for experiment, seed in wanted:
         scenario = experiment.scenario()

@@ -109,7 +109,7 @@ def _title(experiment: Experiment, bounds: Sequence[Bound]) -> str:
 
 
 def _bound_text(bounds: Sequence[Bound]) -> str:
-    """Range of the bounds of several runs; if some are vacuous, how many and the reason in the first of them."""
+    """Range of the bounds of several runs; if some are vacuous, their number and the reason in the first of them."""
     vacuous = [bound for bound in bounds if bound.vacuous is not None]
     if not vacuous:
         return f"at most {_shown([bound.value for bound in bounds])}"
@@ -178,7 +178,7 @@ def _convergence_row(plan: ReproductionPlan, store: ResultStore, experiment: Exp
 
 
 def _shown(values: Sequence[float]) -> str:
-    """Mean and 95% interval; a single value alone."""
+    """Mean and 95% interval as text; without the interval for a single value."""
     low, mean, high = student_interval(np.asarray(values, np.float64))
     return f"{mean:.3g}" if len(values) == 1 else f"{mean:.3g} [{low:.3g}, {high:.3g}]"
 

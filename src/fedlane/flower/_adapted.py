@@ -3,12 +3,12 @@
 Flower's `HttpGrid.pull_messages` claims replies once their headers have arrived, then fetches one after the other, two
 objects at a time, and retries a missing object after 1, 2, 4, 8, 10, 10 ... s; these waits cannot be configured. Here
 the two steps are separate: headers are claimed for all messages in one request, and each claimed reply is fetched by
-Flower's own code with another `pull_objects`, which fetches the objects that are there and soon retries the others.
+Flower's own code with another `pull_objects`, which fetches the objects that have arrived and soon retries the others.
 Flower itself is not changed.
 
 Flower's SuperNode sleeps for 3 s when there is no work. Its ClientApp starts while the model is still being
-transferred, and retries after 1, 2, 4, 8, 10, 10 ... s, so that a model that took 8 s may be seen after 15 s. Neither
-can be configured. `look_every` and `look_for_the_model_every` shorten these waits in a process that runs only a
+transferred, and retries after 1, 2, 4, 8, 10, 10 ... s, so a model that took 8 s to arrive may be noticed after 15 s.
+Neither can be configured. `look_every` and `look_for_the_model_every` shorten these waits in a process that runs only a
 SuperNode or only a ClientApp.
 
 With untested versions of Flower, and with other grids, Flower's own behaviour is kept.
@@ -152,7 +152,7 @@ def look_every(seconds: float) -> bool:
     A node that polls often may see a message whose objects have not all arrived; it retries those at the same interval.
 
     Returns:
-        Whether it was done; False for an untested version of Flower.
+        Whether the interval was set; False for an untested version of Flower.
     """
     from flwr.supernode import start_client_internal as node
 
@@ -169,7 +169,7 @@ def look_every(seconds: float) -> bool:
 
 
 def look_for_the_model_every(seconds: float) -> bool:
-    """Make this process's ClientApp check for the whole message at this interval; return whether it was done."""
+    """Make this process's ClientApp check for the whole message at this interval; return whether that was set."""
     from flwr.supernode.runtime import run_clientapp
 
     if not _shorten_waits(vars(run_clientapp), "pull_and_inflate_object_from_tree", seconds):

@@ -2,7 +2,7 @@
 
 In a round the server sends a TRAIN message with the model and an `Order`, and the client answers with its update and a
 `Report`. Before a client's first order the server sends a QUERY message with a `Hello`, and the client answers with an
-`Introduction`. Each is one ConfigRecord under the key `fedlane`. Anything malformed is a `ProtocolError`.
+`Introduction`. Each is one ConfigRecord under the key `fedlane`. A malformed record raises `ProtocolError`.
 """
 
 import math
@@ -40,7 +40,7 @@ class _WireRecord:
 
     @classmethod
     def read(cls, content: RecordDict) -> Self:
-        """Read the record from a message's content; a `ProtocolError` if it is missing, incomplete or out of bounds."""
+        """Read the record from a message; raise `ProtocolError` if it is missing, incomplete or out of bounds."""
         record = content.get(KEY)
         kind = cls.__name__
         if not isinstance(record, ConfigRecord) or record.get("kind") != kind:
@@ -74,15 +74,15 @@ class Hello(_WireRecord):
     """Server to client: the request for an introduction."""
 
     federation: str
-    """The federation's name, by which a client may tell servers apart."""
+    """The federation's name, by which a client can distinguish servers."""
 
 
 @dataclass(frozen=True)
 class Introduction(_WireRecord):
-    """Client to server: what scheduling needs. The client chooses to make all of it public."""
+    """Client to server: the facts that scheduling needs, all of which the client chooses to release."""
 
     name: str
-    """The client's name, for people and for its ledger. The server identifies clients by the authenticated node id."""
+    """The client's name, for logs and for its ledger. The server identifies clients by the authenticated node id."""
     size: float
     """Number of records as released: the sum of the noisy histogram if the budget covers one."""
     label_counts: tuple[float, ...]
@@ -155,9 +155,9 @@ class Report(_WireRecord):
     lane: int
     status: str
     reason: str
-    """One line why there is no update; empty if the client trained."""
+    """One-line reason why there is no update; empty if the client trained."""
     compute_s: float
-    """Seconds from receiving the model to having the update, on the client's clock, without switching lanes."""
+    """Seconds from receiving the model until the update is ready, on the client's clock, excluding lane switching."""
     switch_s: float
     """Seconds spent on switching lanes, on the client's clock."""
     uploads: int

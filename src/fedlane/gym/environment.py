@@ -65,7 +65,7 @@ class SchedulingEnv(gymnasium.Env[Observation, Action]):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Observation, dict[str, Any]]:
-        """Start an episode on the network of ``seed``; without a seed, on a network that is drawn at random."""
+        """Start an episode on the network of ``seed``; without a seed, on a random network."""
         super().reset(seed=seed)
         network = drawn_network(self.np_random, self.networks) if seed is None else seed
         self.episode, self._last = Episode(self.terms, [network]), None

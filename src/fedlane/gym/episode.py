@@ -1,6 +1,6 @@
 """Episodes of many replicas at once: scores are turned into a matching, which is played on the network and rewarded.
 
-A replica is the network of a seed, the same that `simulate(..., seeds=[seed])` uses.
+A replica is the network of a seed, the same network that `simulate(..., seeds=[seed])` uses.
 """
 
 from collections.abc import Sequence
@@ -92,7 +92,7 @@ class Episode:
 
     @property
     def available(self) -> BoolArray:
-        """Whether each client's privacy budget is not spent (R, U)."""
+        """Whether each client has privacy budget left (R, U)."""
         return np.asarray(self.uploads < self.max_uploads)
 
     def observe(self) -> NDArray[np.float32]:

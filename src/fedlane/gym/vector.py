@@ -19,7 +19,7 @@ BoolVector = NDArray[np.bool_]
 
 
 class SchedulingVectorEnv(VectorEnv[Observation, Action, NDArray[Any]]):
-    """``num_envs`` networks that advance together, each with the results of `SchedulingEnv`.
+    """``num_envs`` networks that advance together, each with the same results as `SchedulingEnv`.
 
     All episodes end together. The step after the last one starts new episodes and ignores its action (Gymnasium's
     `AutoresetMode.NEXT_STEP`).
@@ -31,7 +31,7 @@ class SchedulingVectorEnv(VectorEnv[Observation, Action, NDArray[Any]]):
         V: Weight of time against queues in the reward.
         quota_slack: Share by which the quotas are reduced, from 0 to less than 1.
         networks: Seeds that networks are drawn from; None for all seeds.
-        render_mode: Not supported; None.
+        render_mode: Not supported; must be None.
 
     Raises:
         InputError: An argument is out of bounds, or the scenario is not valid.

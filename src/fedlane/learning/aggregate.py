@@ -27,7 +27,7 @@ class Uploads:
 
     @classmethod
     def of(cls, client: IntArray, punctual: BoolArray, sizes: FloatArray) -> "Uploads":
-        """Return the punctual ones among the clients on the channels, both (R, N), with shares from |D_i| (R, U)."""
+        """Return the uploads of the punctual clients; client and punctual are (R, N), and sizes |D_i| are (R, U)."""
         replica, channel = np.nonzero(punctual)
         clients = client[replica, channel].astype(np.int64)
         size = sizes[replica, clients]
@@ -44,7 +44,7 @@ class Uploads:
 def aggregate_(current: Tensor, models: Tensor, uploads: Uploads) -> None:
     """Set current (R, d) to w(t), the sum over punctual i of p_i w_i, from models (G, d).
 
-    Uploads of the same rank belong to different replicas, so that adding rank by rank is reproducible to the bit.
+    Uploads of the same rank belong to different replicas, so adding rank by rank is reproducible to the bit.
     """
     share = torch.from_numpy(uploads.share.astype(np.float32)).to(models.device)
     ranks = int(uploads.rank.max(initial=-1)) + 1

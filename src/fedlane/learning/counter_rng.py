@@ -62,7 +62,7 @@ def poisson_positions(
     """Draw every position below ``size`` independently with probability ``rate``.
 
     The gaps between drawn positions are geometric: floor(ln u / ln(1 - q)). All arguments have the same shape S.
-    Positions beyond the first ``max_batch`` are lost (see `largest_poisson_batch`).
+    Positions beyond the first ``max_batch`` are dropped (see `largest_poisson_batch`).
 
     Returns:
         Positions (*S, max_batch) and a mask of that shape, True for those that were drawn.

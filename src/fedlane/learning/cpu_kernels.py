@@ -14,7 +14,7 @@ _ZERO, _ONE = np.float32(0.0), np.float32(1.0)
 
 @njit(cache=True, fastmath={"reassoc", "contract", "nsz", "arcp"})
 def mlp_tail(
-    hidden: Floats,  # (G, B, H): input of bias and ReLU; overwritten by the clipped gradient at this place
+    hidden: Floats,  # (G, B, H): input to bias and ReLU; overwritten by the clipped gradient there
     bias: Floats,  # (G, H)
     matrix: Floats,  # (G, M, H)
     out_bias: Floats,  # (G, M)
@@ -37,6 +37,9 @@ def mlp_tail(
         matrix_step = np.zeros((classes, width), np.float32)
         out_step, bias_step = np.zeros(classes, np.float32), np.zeros(width, np.float32)
         for s in range(samples):
+            if scale[g, s] == _ZERO:  # a null sample: nothing is computed that could overflow
+                hidden[g, s] = _ZERO
+                continue
             length = _ONE
             for k in range(width):
                 active[k] = max(hidden[g, s, k] + offset[k], _ZERO)
@@ -65,7 +68,7 @@ def mlp_tail(
                 error[k] = error[k] if active[k] > _ZERO else _ZERO
                 square += error[k] * error[k]
             norm = np.sqrt(square * (squares[g, s] + _ONE) + out_square * length)
-            if limit < np.inf and not np.isfinite(norm):  # an overflow must not reach the other samples
+            if limit < np.inf and not np.isfinite(norm):  # an overflow must not affect the other samples
                 hidden[g, s] = _ZERO
                 continue
             factor = scale[g, s] * (limit / norm if norm > limit else _ONE)
@@ -105,7 +108,7 @@ def sample_rows(
     max_batch: int,
     gamma: int,
 ) -> NDArray[np.int64]:
-    """Return the records of `counter_rng.sample_positions`, the same numbers; (G, tau, max_batch)."""
+    """Return the same records as `counter_rng.sample_positions`, (G, tau, max_batch)."""
     result = np.empty((len(key), iterations, max_batch), np.int64)
     for g in range(len(key)):
         n, count = size[g], counts[g]
@@ -134,7 +137,7 @@ def poisson_rows(
     gamma: int,
     stride: int,
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return the records of `counter_rng.poisson_positions`, (G, tau, max_batch), and their number, (G, tau)."""
+    """Return the same records as `counter_rng.poisson_positions`, (G, tau, max_batch), and their number, (G, tau)."""
     result = np.empty((len(key), iterations, max_batch), np.int64)
     drawn = np.zeros((len(key), iterations), np.int64)
     for g in range(len(key)):

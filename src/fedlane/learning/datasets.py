@@ -39,13 +39,13 @@ class DatasetInfo:
 
     Attributes:
         name: Name in scenarios.
-        title: Title for people.
+        title: Human-readable title.
         input_shape: (planes, height, width) of an image.
         classes: Number of classes, M.
         train_per_class: Training samples of each class.
         test_per_class: Test samples of each class.
         licence: Licence of the data.
-        folders: Names of the folders in which the files may be.
+        folders: Names of the folders that are searched for the files.
         files: The files; none for the embedded subset.
         home: Address of the download: a folder of .gz files, or a .tar.gz archive.
 
@@ -203,7 +203,7 @@ def _verified(folder: Path, file: SourceFile) -> bytes:
     except (OSError, EOFError, zlib.error) as error:
         raise InputError(f"data file {path} is damaged: {error}") from error
     if len(content) != file.size or hashlib.sha256(content).hexdigest() != file.sha256:
-        raise InputError(f"data file {path} is damaged: its checksum is not the published one")
+        raise InputError(f"data file {path} is damaged: its checksum does not match the published one")
     return content
 
 

@@ -41,7 +41,7 @@ def fetch(url: str, folder: Path) -> Path:
                 break
         except (OSError, http.client.HTTPException) as error:
             problem = error
-    raise InputError(f"download of {url} failed: {problem}; what was received is kept and resumed") from problem
+    raise InputError(f"download of {url} failed: {problem}; the next attempt resumes it") from problem
 
 
 def _fetch_rest(url: str, part: Path) -> None:
@@ -62,7 +62,7 @@ def _fetch_rest(url: str, part: Path) -> None:
 def unpack(part: Path, folder: Path, wanted: Mapping[str, str]) -> None:
     """Extract the wanted files (name -> SHA-256 of the content) from a .gz or .tar.gz, verify and rename them.
 
-    If a checksum is wrong, no file gets its final name and the download is deleted: the next attempt starts over.
+    If a checksum is wrong, no file gets its final name and the download is deleted, so the next attempt starts over.
     """
     temporary = {name: folder / f".{name}.{os.getpid()}" for name in wanted}
     try:

@@ -18,7 +18,7 @@ def evaluate(
         weights: (R, d) weight sets.
         images: (n, ...) test images, bytes or floats.
         labels: (n,) their classes.
-        memory_bytes: Memory that one piece of the work may use.
+        memory_bytes: Memory that one chunk of the work may use, in bytes.
 
     Returns:
         Accuracy (R,) and loss (R,), float64.

@@ -1,7 +1,7 @@
 """The federations of all replicas on one device: global models, clients' data, and a round of learning.
 
-A round takes the clients on the channels and which of them were punctual. It makes no difference whether they come
-from a running simulation or from a saved schedule. Only PyTorch and NumPy are needed.
+The inputs of a round are the client on each channel and whether it was punctual, from a running simulation or from a
+saved schedule. Only PyTorch and NumPy are needed.
 """
 
 from collections.abc import Sequence
@@ -16,6 +16,7 @@ from fedlane.learning.aggregate import Uploads, aggregate_
 from fedlane.learning.counter_rng import add_normals_, keys, normals
 from fedlane.learning.datasets import Dataset, Samples
 from fedlane.learning.evaluate import evaluate
+from fedlane.learning.input_range import check_inputs
 from fedlane.learning.local import ClientData, TrainingBatch, as_inputs, train_locally
 from fedlane.learning.model_interface import Model
 from fedlane.learning.partition import assign_samples
@@ -25,7 +26,7 @@ from fedlane.records import BoolArray, FloatArray, IntArray, MechanismSpec
 from fedlane.validate import InputError
 
 CPU_MEMORY_BYTES = 2e9
-"""Memory that one piece of work may use on a CPU, so that other programs have room."""
+"""Memory in bytes that one chunk of work may use on a CPU, which leaves room for other programs."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +47,7 @@ class FederationBatch:
 
     Args:
         model: The model.
-        dataset: The data set that is shared out among the clients.
+        dataset: The data set that is divided among the clients.
         label_counts: (R, U, M) training samples of each class at each client.
         seeds: R seeds, one per replica.
         mechanism: Clipping, sampling and noise.
@@ -173,7 +174,7 @@ class FederationBatch:
         return models
 
     def noise_of_average(self, uploads: Uploads, rows: slice = slice(None)) -> NDArray[np.float32]:
-        """Return the standard deviation (R,) of sum p_i n_i, which is Gaussian and therefore drawn as a whole."""
+        """Return the standard deviation (R,) of sum p_i n_i, which is Gaussian and therefore drawn once."""
         sigma = self._upload_deviation[rows][uploads.replica, uploads.client]
         count = len(self._upload_deviation[rows])
         return np.sqrt(np.bincount(uploads.replica, (uploads.share * sigma) ** 2, minlength=count)).astype(np.float32)
@@ -223,7 +224,7 @@ Federation = FederationBatch  # old name
 
 
 def _check_rates(mechanism: MechanismSpec, sizes: IntArray) -> None:
-    """Refuse a mechanism for other data: its privacy accounting would not describe this training."""
+    """Reject a mechanism for other data, because its privacy accounting would not describe this training."""
     if mechanism.batch_size.shape != sizes.shape:
         raise ValueError(f"the mechanism is for {mechanism.batch_size.shape} clients, the data for {sizes.shape}")
     short = mechanism.sample_rate < mechanism.batch_size / sizes * (1 - 1e-9)
@@ -245,6 +246,7 @@ def torch_device(name: str) -> torch.device:
 def _resident(samples: Samples, device: torch.device) -> tuple[Tensor, Tensor]:
     """Return images and labels on the device: bytes on a CPU, floats on a GPU."""
     images = torch.from_numpy(np.array(samples.images)).to(device)
+    check_inputs(images)
     return images if device.type == "cpu" else as_inputs(images), torch.from_numpy(samples.labels).to(device)
 
 

@@ -69,12 +69,9 @@ class LayeredModel(Model):
             for layer, results in zip(self.layers[1:], passes[1:], strict=True):
                 square += layers.squared_norms(layer, results)
             finite = torch.isfinite(square)
-            if weights.device.type == "cpu" and bool((~finite & (scale > 0)).any()):
-                # A sample that overflowed must not reach the others: the step is repeated without it.
-                kept = finite.view(*finite.shape, *(1,) * (batch.x.ndim - 2))
-                rest = Batch(batch.x.where(kept, torch.zeros(())), batch.targets)
-                self.descend(weights, rest, clip_norm, scale * finite, into)
-                return
+            if weights.device.type != "cpu" or not bool(finite.all()):  # on a GPU, checking would force a wait
+                for results in passes:
+                    layers.drop_samples(results, ~finite)
             factor = torch.where(finite, scale * (clip_norm / square.sqrt_().clamp_(min=clip_norm)), 0.0)
         for layer, target, results in zip(self.layers, targets, passes, strict=True):
             layers.descend(layer, target, results, factor)
@@ -88,7 +85,7 @@ class LayeredModel(Model):
         clip_norm: float | None,
         scale: Tensor,
     ) -> None:
-        """Make the same step of a two-layer network: two matrix products, and one kernel for everything in between."""
+        """Do the same for a two-layer network, with two matrix products and one kernel for everything in between."""
         assert mlp_tail is not None
         (first, bias), (second, out_bias) = (
             layers.weights_of(layer, block) for layer, block in zip(self.layers, blocks, strict=True)
@@ -104,7 +101,7 @@ class LayeredModel(Model):
         first_into.baddbmm_(hidden.transpose(1, 2), x, alpha=-1.0)
 
     def bytes_per_sample(self) -> int:
-        """Return about how much memory one sample needs during training."""
+        """Return the approximate memory in bytes that one sample needs during training."""
         floats = 0
         for layer in self.layers:
             if isinstance(layer, Convolution):

@@ -101,12 +101,23 @@ def squared_norms(layer: Layer, results: Pass, squares: Tensor | None = None) ->
     return (results.per_sample.square().sum((1, 2)) + results.per_sample_bias.square().sum(1)).view(groups, -1)
 
 
+def drop_samples(results: Pass, dropped: Tensor) -> None:
+    """Remove samples, dropped (G, B), before `descend`: a factor of 0 would leave NaN where they overflowed."""
+    if results.per_sample is not None and results.per_sample_bias is not None:
+        results.per_sample.masked_fill_(dropped.view(-1, 1, 1), 0)
+        results.per_sample_bias.masked_fill_(dropped.view(-1, 1), 0)
+        return
+    assert results.gradient is not None
+    results.gradient = results.gradient.masked_fill(dropped[..., None], 0)
+    results.inputs = results.inputs.masked_fill(dropped[..., None], 0)
+
+
 def descend(layer: Layer, block: Tensor, results: Pass, factor: Tensor) -> None:
     """Subtract factor (G, B) times each sample's gradient, summed over the samples, from the block in place."""
     matrix, bias = weights_of(layer, block)
     assert results.gradient is not None
     groups, samples = factor.shape
-    if results.per_sample is not None and results.per_sample_bias is not None:  # exactly what was measured
+    if results.per_sample is not None and results.per_sample_bias is not None:  # the arrays whose norms were measured
         matrix -= torch.bmm(factor[:, None], results.per_sample.view(groups, samples, -1)).view_as(matrix)
         bias -= torch.bmm(factor[:, None], results.per_sample_bias.view(groups, samples, -1)).view_as(bias)
         return
@@ -135,7 +146,7 @@ def _gathered(spread: Tensor) -> Tensor:
     """Reverse `_patches`: add up (n, height, width, 9, planes) at each pixel, giving (n, height, width, planes)."""
     n, height, width, _, planes = spread.shape
     rows = _pixel_rows(n, height, width, spread.device)
-    # Row 0 lies outside the first image, so that it can be the padding index.
+    # Row 0 lies outside the first image, so it can be the padding index.
     return torch.nn.functional.embedding_bag(rows, spread.view(-1, planes), mode="sum", padding_idx=0)
 
 

@@ -1,7 +1,7 @@
 """Local training: the steps that a round's clients make from the global model (paper, Section II, steps 2 and 3).
 
-Each training client of each replica is one row. All rows make tau steps of clipped SGD at once, with noise where the
-mechanism asks for it. Simulated rounds, audits and real clients all train through `train_locally`.
+Each training client of each replica is one row. All rows make tau steps of clipped SGD at once, with noise if the
+mechanism requires it. Simulated rounds, audits and real clients all train through `train_locally`.
 """
 
 from collections.abc import Callable
@@ -43,7 +43,7 @@ class TrainingBatch:
     indices: Tensor
     """(G, tau, B): records in each step's sample."""
     mask: Tensor
-    """(G, tau, B): True for the records that are in the sample; empty where all are."""
+    """(G, tau, B): True for the records that are in the sample; empty if all are."""
     batch_size: Tensor
     """(G,): the fixed b by which a step's sum is divided."""
     step_noise: Tensor
@@ -59,7 +59,7 @@ def train_locally(
     """Make tau steps w -= (eta / b) (sum_s clip(g_s) + N(0, (z C)^2)), in place on weights (G, d).
 
     With noise, the sum and the noise are added before either reaches the weights. The server chooses the weights: if
-    large weights rounded the sum first, a record could show below the noise.
+    large weights rounded the sum first, a record could be visible beneath the noise.
     """
     if rows.add_noise is not None and clip_norm is None:
         raise ValueError("noise needs a clip norm: without one it has no scale")
@@ -67,10 +67,10 @@ def train_locally(
     move = torch.zeros_like(weights) if rows.add_noise is not None else weights
     scale = (learning_rate / rows.batch_size)[:, None].repeat(1, indices.shape[2])
     deviation = (learning_rate * (clip_norm or 0.0)) * rows.step_noise / rows.batch_size
-    targets, squares = _rows(data.targets, indices), _rows(data.squares, indices)
+    targets, squares = (_blank(_rows(table, indices), mask) for table in (data.targets, data.squares))
     for step in range(indices.shape[1]):
         batch = Batch(
-            x=_images(data.images, indices[:, step]),
+            x=_blank(_images(data.images, indices[:, step]), mask[:, step] if mask.numel() else mask),
             targets=targets[:, step],
             squares=squares[:, step],
         )
@@ -79,6 +79,13 @@ def train_locally(
             rows.add_noise(move, step, deviation)
             weights += move
             move.zero_()
+
+
+def _blank(samples: Tensor, mask: Tensor) -> Tensor:
+    """Turn padding into null samples, in place: a record outside the sample must not enter any product."""
+    if mask.numel() == 0:
+        return samples
+    return samples.masked_fill_(~mask.view(*mask.shape, *(1,) * (samples.ndim - mask.ndim)), 0)
 
 
 def as_inputs(images: Tensor) -> Tensor:

@@ -41,20 +41,20 @@ class Model(ABC):
     ) -> None:
         """Subtract scale_s min(1, C / |g_s|) g_s, summed over the samples s, from ``into`` in place.
 
-        g_s is the cross-entropy gradient of sample s at the weights. Without a clip norm, g_s is used as it is. With
-        one, a sample whose gradient is not finite contributes nothing.
+        g_s is the cross-entropy gradient of sample s at the weights. Without a clip norm, g_s is not clipped. With
+        a clip norm, a sample whose gradient is not finite contributes nothing.
 
         Args:
             weights: (G, d) weights at which the gradients are taken.
             batch: The samples.
             clip_norm: C, or None for no clipping.
             scale: (G, B) factor of each sample.
-            into: (G, d) what is updated; the weights themselves if None.
+            into: (G, d) array to update; the weights themselves if None.
         """
 
     @abstractmethod
     def bytes_per_sample(self) -> int:
-        """Return about how much memory one sample needs during training."""
+        """Return the approximate memory in bytes that one sample needs during training."""
 
     @abstractmethod
     def tensors(self, weights: Tensor) -> dict[str, Tensor]:

@@ -14,7 +14,7 @@ class ModuleModel(Model):
     """A user's `torch.nn.Module` that maps images (B, planes, height, width) to scores (B, M).
 
     torch.func computes per-sample gradients for one chunk of samples at a time. A module with buffers is refused: if
-    they change during training (batch normalisation), samples mix and have no gradients of their own.
+    they change during training (batch normalisation), samples are not independent and have no individual gradients.
     """
 
     def __init__(self, make: Callable[[], torch.nn.Module], chunk: int = 64) -> None:
@@ -75,7 +75,7 @@ class ModuleModel(Model):
             target -= step
 
     def bytes_per_sample(self) -> int:
-        """Return about how much memory one sample needs during training."""
+        """Return the approximate memory in bytes that one sample needs during training."""
         return 8 * self.size
 
     def tensors(self, weights: Tensor) -> dict[str, Tensor]:

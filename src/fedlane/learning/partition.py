@@ -1,6 +1,6 @@
 """The number of samples of each class at each client (reading 17 in docs/reading-the-paper.md).
 
-Counts depend only on the settings, the seed and the class totals, so that quotas do not require the data.
+Counts depend only on the settings, the seed and the class totals, so quotas can be computed without the data.
 """
 
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from fedlane.validate import InputError
 
 @dataclass(frozen=True)
 class Partition:
-    """How a data set is shared out. The degree ranges from 0 (all clients alike) to 1 (one class per client).
+    """Division of a data set among clients. The degree ranges from 0 (all clients alike) to 1 (one class per client).
 
     dominant   a share ``degree`` of a client's samples is of class i mod M for client i, the rest is uniform;
     dirichlet  label shares are Dirichlet with concentration (1 - degree) / degree per class;
@@ -32,7 +32,7 @@ class Partition:
 def label_counts(partition: Partition, class_totals: IntArray, clients: int, seed: int) -> IntArray:
     """Return the samples of class m at client i, (U, M); every client has at least one sample.
 
-    A class that is wanted more than it exists is shared in proportion. The clients that miss samples then get others.
+    A class with too few samples is shared in proportion. Clients that lack samples get samples of other classes.
     """
     total = int(class_totals.sum())
     if clients > total:
@@ -45,7 +45,7 @@ def label_counts(partition: Partition, class_totals: IntArray, clients: int, see
     need, left = sizes - counts.sum(axis=1), class_totals - counts.sum(axis=0)
     counts += (need[:, None] * (left / max(left.sum(), 1))).astype(np.int64)
     need, left = sizes - counts.sum(axis=1), class_totals - counts.sum(axis=0)
-    # Rounding down left a few places open: fill them with the remaining samples in random order.
+    # Rounding down left a few clients short: give them the remaining samples in random order.
     spare = rng.permutation(np.repeat(np.arange(len(left)), left))[: need.sum()]
     np.add.at(counts, (np.repeat(np.arange(clients), need), spare), 1)
     return counts

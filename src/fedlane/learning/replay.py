@@ -1,4 +1,4 @@
-"""Learn from a saved schedule, on a machine that needs only PyTorch and NumPy.
+"""Train models from a saved schedule, on a machine that needs only PyTorch and NumPy.
 
 python -m fedlane.learning.replay schedule.npz --device cuda --out curves.npz
 """
@@ -18,12 +18,12 @@ __all__ = ["Curves", "LearningTask", "Schedule", "learn", "main"]
 
 
 def main() -> None:
-    """Learn from a schedule file and write the curves."""
-    parser = argparse.ArgumentParser(prog="fedlane.learning.replay", description="Learn from a saved schedule.")
+    """Train models from a schedule file and write the learning curves."""
+    parser = argparse.ArgumentParser(prog="fedlane.learning.replay", description="Train models from a saved schedule.")
     parser.add_argument("schedule", help="schedule file (.npz)")
     parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"), help="device to train on (default: cpu)")
     parser.add_argument("--out", default="curves.npz", help="file for the learning curves (default: curves.npz)")
-    parser.add_argument("--evaluate-every", type=int, help="rounds between two tests (default: the scenario's)")
+    parser.add_argument("--evaluate-every", type=int, help="rounds between evaluations (default: the scenario's)")
     parser.add_argument("--weights", action="store_true", help="also write the final models")
     options = parser.parse_args()
     try:

@@ -38,7 +38,7 @@ class RoundGraph:
         federation.weights.copy_(initial)
 
     def _play_captured(self) -> None:
-        """Play the round that is in the input tensors; this is what the graph captures."""
+        """Play the round described by the input tensors; the graph captures this function."""
         federation = self.federation
         weights = federation.weights
         models = federation.trained(self._round, self._replica, self._client)

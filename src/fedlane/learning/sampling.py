@@ -24,7 +24,7 @@ except ImportError:  # without Numba, PyTorch does the same a little more slowly
 
 @dataclass(frozen=True)
 class Sampling:
-    """How the sample of a local step is drawn."""
+    """Settings for drawing the sample of a local step."""
 
     poisson: bool
     """Whether every record is drawn independently; otherwise ``batch_size`` distinct records are drawn."""
@@ -39,7 +39,7 @@ class Sampling:
 
 
 def sampling_of(mechanism: MechanismSpec, sizes: IntArray, device: torch.device) -> Sampling:
-    """Return the mechanism's way of sampling from clients with ``sizes`` (R, U) records, on the device."""
+    """Return the mechanism's sampling settings for clients with ``sizes`` (R, U) records, on the device."""
     poisson = mechanism.sampling == "poisson"
     max_batch = largest_poisson_batch(sizes, mechanism.sample_rate) if poisson else int(mechanism.asked_batch.max())
     return Sampling(
@@ -76,7 +76,7 @@ def draw_samples(
 
     Returns:
         Record indices (G, tau, B), and a mask of that shape, True for the records that are in the sample; the mask is
-        empty where all are.
+        empty if all are.
     """
     size, start, max_batch = data.size[replica, client], data.start[replica, client], sampling.max_batch
     count, rate = sampling.batch_size[replica, client], sampling.rate[replica, client]

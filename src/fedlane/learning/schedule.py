@@ -1,7 +1,7 @@
-"""A saved schedule and learning from it: the schedule of all rounds is computed first, the models are trained later.
+"""Saved schedules: the schedule of all rounds is computed first, and the models are trained from it later.
 
-For most policies the model does not influence the schedule. It can be computed where that is cheap and then learned
-from on a machine with a GPU, PyTorch and NumPy. The data set must be installed there or come with the package.
+For most policies the model does not influence the schedule. The schedule can then be computed on one machine, and the
+models trained on another with a GPU, PyTorch and NumPy. The data set must be installed there or come with the package.
 """
 
 from collections.abc import Callable, Mapping
@@ -22,7 +22,7 @@ from fedlane.validate import InputError
 
 @dataclass(frozen=True)
 class LearningTask:
-    """Everything that R federations need in order to learn, as plain values."""
+    """Everything that R federations need for learning, as plain values."""
 
     dataset: str
     model: str
@@ -70,10 +70,10 @@ class LearningTask:
 
 @dataclass(frozen=True)
 class Schedule:
-    """Which client used which channel in every round, whether it was punctual, and what is to be learned.
+    """Which client used which channel in every round, whether it was punctual, and the learning task.
 
     Attributes:
-        task: What the federations learn.
+        task: The learning task of the federations.
         client: (R, T, N) client on each channel, -1 where the channel was idle.
         punctual: (R, T, N) whether that client met the deadline.
         delay_s: (R, T) duration of each round in seconds.

@@ -67,7 +67,7 @@ def system_rows(spec: MechanismSpec, size: int) -> TrainingBatch:
 
 
 def check_global_model(weights: Tensor) -> None:
-    """Refuse a model that no honest server sends: one that is not finite, or large enough to overflow float32."""
+    """Reject a model that no honest server sends: one that is not finite, or large enough to overflow float32."""
     if not bool(torch.isfinite(weights).all()):
         raise InputError("the server's model is not finite: training is refused")
     if float(weights.abs().max()) > LARGEST_WEIGHT:

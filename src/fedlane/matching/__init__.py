@@ -14,7 +14,7 @@ from fedlane.validate import InputError, matrix
 
 
 def max_min_matching(estimates: ArrayLike) -> IntArray:
-    """Return the matching with the largest smallest value and, among those, the largest sum.
+    """Return the matching whose smallest value is largest and, among those, whose sum is largest.
 
     This is the paper's OM (Section V-A; reading 8 in docs/reading-the-paper.md). The criteria, in this order: as many
     pairs as the allowed edges permit; the largest bottleneck, which is exact because values are only compared; as many
@@ -69,7 +69,7 @@ def greedy_matching(estimates: ArrayLike, order: ArrayLike) -> IntArray:
         (..., U) channel of each client, -1 for none.
 
     Raises:
-        InputError: If there is a NaN, or ``order`` is not an order of all clients.
+        InputError: If there is a NaN, or ``order`` is not a permutation of all clients.
 
     Examples:
         >>> greedy_matching([[10.0, 4.0], [5.0, 0.0]], order=[1, 0])

@@ -95,7 +95,7 @@ def assign(edges: Edges, columns: int, deficient: bool) -> IntArray:
 
 @njit(cache=True)
 def _costs(edges: Edges) -> tuple[FloatArray, float]:
-    """Return non-negative costs whose minimum is the maximum of the values: most +inf edges, then the finite sum."""
+    """Return non-negative costs; minimising them maximises the number of +inf edges, then the finite sum."""
     k = len(edges.start)
     low, high, infinite = np.inf, -np.inf, False
     for r in range(k):

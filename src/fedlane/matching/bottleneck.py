@@ -47,7 +47,7 @@ def greedy_batch(weights: FloatArray, order: IntArray) -> IntArray:
 
 @njit(cache=True)
 def solve(w: FloatArray, max_min: bool, result: IntArray) -> None:
-    """Match one matrix (U, N) and write each client's channel into ``result`` (U,), which holds -1 before."""
+    """Match one matrix (U, N) and write each client's channel into ``result`` (U,), which holds -1 on entry."""
     best_of_client, best_of_channel = _best(w)
     row_is_channel = np.sum(best_of_channel > -np.inf) <= np.sum(best_of_client > -np.inf)
     best_of_row = best_of_channel if row_is_channel else best_of_client
@@ -60,7 +60,7 @@ def solve(w: FloatArray, max_min: bool, result: IntArray) -> None:
     row_of = np.full(columns, -1, np.int64)
     floor, share, bottleneck = -np.inf, 1.0, -np.inf
     if max_min:
-        # Upper bounds of the bottleneck: the worst row's best value, and the k-th best column's.
+        # Upper bounds on the bottleneck: the worst row's best value, and the k-th best column's.
         bottleneck = min(best_of_row[rows].min(), largest(best_of_column, k))
         if w.size > _SMALL:
             sample = _sample(w)
@@ -89,7 +89,7 @@ def solve(w: FloatArray, max_min: bool, result: IntArray) -> None:
             result[rows[r]] = c
 
 
-@njit(cache=True, fastmath={"nnan", "nsz"})  # there is no NaN, so that maxima can use vector instructions
+@njit(cache=True, fastmath={"nnan", "nsz"})  # without NaN, maxima can use vector instructions
 def _best(w: FloatArray) -> tuple[FloatArray, FloatArray]:
     """Return the largest entry of each client and of each channel."""
     clients, channels = w.shape
@@ -118,7 +118,7 @@ def _sample(w: FloatArray) -> FloatArray:
 
 @njit(cache=True)
 def _floor(sample: FloatArray, share: float) -> float:
-    """Return about the value that a ``share`` of the entries exceeds; -inf if the share is large."""
+    """Return approximately the value that a ``share`` of the entries exceeds; -inf if the share is large."""
     return -np.inf if share > 0.25 else largest(sample, 1 + int(len(sample) * share))
 
 
@@ -177,7 +177,7 @@ def _saturate(edges: Edges, row_of: IntArray, root: int, threshold: float) -> tu
     """Match rows ``root``, root + 1, ... along edges of at least ``threshold``, lowering it only when forced.
 
     If a row cannot be matched, the rows reached from it have too few columns above the threshold. The best edge that
-    leaves this set is an upper bound of the bottleneck, so that the final threshold is the bottleneck itself.
+    leaves this set is an upper bound on the bottleneck, so the final threshold is the bottleneck itself.
     Return the first row that no edge list can match (or the number of rows), and the threshold.
     """
     k = len(edges.start)

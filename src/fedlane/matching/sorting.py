@@ -10,7 +10,7 @@ from fedlane.records import FloatArray, IntArray
 def sort_best(column: IntArray, value: FloatArray, k: int) -> int:
     """Bring the k largest values to the front, largest first, with their columns; return their number.
 
-    This is a quicksort that leaves the part behind position k unsorted.
+    This is a quicksort that leaves the part after position k unsorted.
     """
     pending = np.empty((64, 2), np.int64)
     pending[0] = 0, len(value) - 1

@@ -1,6 +1,6 @@
-"""The radio link between a client and a channel: path loss, interference, rate (paper, Section II-A, (3) and (4)).
+"""The radio link of a client on a channel: path loss, interference and rate (paper, Section II-A, (3) and (4)).
 
-Powers are relative to the noise power, so that the rate is B log2(1 + snr / (1 + interference)). Readings are numbered
+Powers are relative to the noise power, so the rate is B log2(1 + snr / (1 + interference)). Readings are numbered
 as in docs/reading-the-paper.md.
 """
 

@@ -75,7 +75,7 @@ class Compute:
 
         Args:
             uniform: Uniform numbers in [0, 1), (R, U), or (..., U) for one replica.
-            replica: That replica; None for all.
+            replica: Index of that replica; None for all.
 
         Returns:
             Seconds, in the shape of ``uniform``.

@@ -1,4 +1,4 @@
-"""Links of given rates, as in a testbed: the payload over the rate, a floor that the software adds, and computing."""
+"""Links with given rates, as in a testbed. A delay is payload / rate, a floor that the software adds, and computing."""
 
 from collections.abc import Iterator, Sequence
 
@@ -50,7 +50,7 @@ class FixedLinks(Network):
     def delays(self, round: int, assignment: IntArray) -> Delays:
         """Return the delays of a round.
 
-        Half of the floor counts as download and half as upload, because a server cannot measure them separately.
+        Half of the floor counts as download and half as upload, because a server cannot measure the two separately.
 
         Args:
             round: The round's number, from 0.

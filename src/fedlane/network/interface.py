@@ -49,7 +49,7 @@ class Network(ABC):
 
     @abstractmethod
     def channel_state(self, round: int) -> FloatArray:
-        """Return the total delay of every pair in a round, for policies that may see it.
+        """Return the total delay of every pair in a round, for policies that require it.
 
         Args:
             round: The round's number, from 0.

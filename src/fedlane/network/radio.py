@@ -27,7 +27,7 @@ class _Draws:
     down: FloatArray
     """(R, B, U, N): |N(0, 1)|, the downlink interference over its scale."""
     up: FloatArray
-    """(R, B, U, N): likewise of the uplink."""
+    """(R, B, U, N): the same for the uplink."""
     fading: FloatArray | None
     """(R, B, U, N): exponential power with mean 1, the same up and down; None without fading."""
     frequency: FloatArray

@@ -1,4 +1,4 @@
-"""Privacy accounting for clients: the terms that each agreed to, and what it has spent after a number of uploads."""
+"""Privacy accounting for clients: a client's terms, and the privacy that it has spent after a number of uploads."""
 
 import math
 from dataclasses import asdict, dataclass
@@ -17,12 +17,12 @@ from fedlane.validate import InputError
 __all__ = ["Spent", "Terms", "account", "check_budget", "epsilon_curve", "spent"]
 
 EXACT_UPLOADS = 256
-"""Every upload count up to this one is computed; larger counts are spaced 1% apart."""
+"""Epsilon is computed for every upload count up to this one; larger counts are spaced 1% apart."""
 
 
 @dataclass(frozen=True)
 class Terms:
-    """The terms that one client agreed to for one data set, and how it trains on it: all that accounting needs.
+    """The terms of one client for one data set: the agreed budget, and the training settings that accounting needs.
 
     Attributes:
         mechanism: Name of the mechanism, "paper" or "rigorous".
@@ -107,7 +107,7 @@ class Spent:
 
     Attributes:
         uploads: Number of uploads.
-        epsilon: rigorous: a tight upper bound. paper: a lower bound on what leaks (no upper bound is known).
+        epsilon: A tight upper bound (rigorous), or a lower bound on the leakage (paper; no upper bound is known).
         epsilon_paper: Epsilon by the paper's formula (6), from the epsilon of one upload.
         epsilon_composed: Epsilon of Gaussian rounds that are each exactly (epsilon, delta)-DP, tightly composed (paper
             only; 0 otherwise).
@@ -120,7 +120,7 @@ class Spent:
 
 
 def spent(terms: Terms, uploads: int) -> Spent:
-    """Return what a client has spent.
+    """Return the privacy that a client has spent.
 
     Args:
         terms: The client's terms.
@@ -161,7 +161,7 @@ def epsilon_curve(terms: Terms, uploads: int) -> FloatArray:
     """Return epsilon after 0, 1, ... ``uploads`` uploads, from the user's cache if it was computed before.
 
     Above 256 uploads, only counts that are 1% apart are computed. The counts in between take the next larger one's
-    epsilon (upper bounds) or the next smaller one's (lower bounds), so bounds remain bounds.
+    epsilon (upper bounds) or the next smaller one's (lower bounds), so that the bounds remain valid.
 
     Args:
         terms: The client's terms.

@@ -67,7 +67,7 @@ def audit_scores(
     confidence: float,
     gaussian: bool,
 ) -> AuditResult:
-    """Bound epsilon from below by the scores of an attack.
+    """Compute lower bounds on epsilon from the scores of an attack.
 
     Args:
         without: The attack's features of trials without the record (trials, K).
@@ -133,7 +133,7 @@ def _thresholds(low: FloatArray, high: FloatArray, delta: float, miss: float) ->
 
 
 def _rates(low: FloatArray, high: FloatArray, threshold: float, miss: float) -> tuple[float, float]:
-    """Return bounds, each wrong with probability ``miss``: FPR from above, TPR from below."""
+    """Return an upper bound on the FPR and a lower bound on the TPR, each wrong with probability ``miss``."""
     false, true = int(np.sum(low > threshold)), int(np.sum(high > threshold))
     return 1 - _clopper_pearson(len(low) - false, len(low), miss), _clopper_pearson(true, len(high), miss)
 
@@ -152,14 +152,15 @@ def _bound_any(fpr: float, tpr: float, delta: float) -> float:
 
 @dataclass(frozen=True)
 class SamplingResult:
-    """Result of a test whether samples are Poisson: every record is included independently, at its rate.
+    """Result of a test for Poisson sampling, where every record is included independently at its rate.
 
     Attributes:
         draws: Number of samples.
-        inclusion: p-value: every record is included at its rate (smallest over the records, Bonferroni-corrected).
-        batch_mean: p-value: the mean batch size is n q.
-        batch_variance: p-value: the batch size has a binomial variance; a fixed batch has none.
-        overlap: p-value: successive steps share n q^2 records on average; a reused sample shares all.
+        inclusion: P-value of the hypothesis that every record is included at its rate (Bonferroni-corrected).
+        batch_mean: P-value of the hypothesis that the mean batch size is n q.
+        batch_variance: P-value of the hypothesis that the batch size has a binomial variance; a fixed batch has none.
+        overlap: P-value of the hypothesis that successive steps share n q^2 records on average; a reused sample
+            shares all.
         confidence: Confidence of the verdict.
     """
 

@@ -84,7 +84,7 @@ def _search(spent: Callable[[float, float], float], epsilon: float, coarse: floa
         low, high = low / 2, low
         if low < SMALLEST_NOISE:
             raise InputError(f"epsilon {epsilon:g} is too large: noise multipliers below {2 * low:g} give no privacy")
-    # The coarse root is slightly too large. Two Newton steps on fine epsilons, then round up to the safe side.
+    # The coarse root is slightly too large. Take two Newton steps at the fine resolution, then round up to be safe.
     noise = float(brentq(lambda z: spent(z, coarse) - epsilon, low, high, xtol=1e-6))
     slope = (spent(noise * 1.001, coarse) - spent(noise, coarse)) / (noise * 0.001)
     for _ in range(2):

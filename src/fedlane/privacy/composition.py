@@ -45,7 +45,7 @@ def account(
         sample_rate: Probability that a record is in a step's sample, greater than 0 and at most 1.
         steps: Number of steps.
         delta: Target delta, from 1e-12 to less than 1.
-        histogram_noise: Noise multiplier of one label-histogram release that is paid for as well; 0 for none.
+        histogram_noise: Noise multiplier of one label-histogram release that is accounted for as well; 0 for none.
         interval: Discretisation interval of the privacy loss. Smaller is tighter and slower.
 
     Returns:
@@ -66,7 +66,7 @@ def account(
     if noise_multiplier <= 0 or steps == 0:
         return math.inf if steps else gaussian_epsilon(1 / histogram_noise if histogram_noise else 0.0, delta)
     check_steps(sample_rate, steps, delta)
-    if sample_rate >= 1 or noise_multiplier < SMALLEST_NOISE:  # in closed form; ignoring the sampling only adds to it
+    if sample_rate >= 1 or noise_multiplier < SMALLEST_NOISE:  # closed form; ignoring the sampling only raises epsilon
         square = steps / noise_multiplier**2 + (1 / histogram_noise**2 if histogram_noise else 0.0)
         return gaussian_epsilon(math.sqrt(square), delta)
     distribution = loss_distribution(noise_multiplier, sample_rate, interval).self_compose(steps)
@@ -102,7 +102,7 @@ def check_steps(sample_rate: float, steps: int, delta: float) -> None:
 
 
 def composed_epsilons(terms: "Terms", counts: IntArray) -> FloatArray:
-    """Return upper bounds on epsilon at increasing upload counts, of sampled Gaussian steps composed one by one."""
+    """Return upper bounds on epsilon at increasing upload counts, composing sampled Gaussian steps one by one."""
     histogram = gaussian_epsilon(1 / terms.histogram_noise, terms.delta) if terms.histogram_noise else 0.0
     interval = resolution(terms.epsilon)
     step = loss_distribution(terms.step_noise, terms.sample_rate, interval)

@@ -1,15 +1,15 @@
 """A client's ledger: an append-only, checksummed record of its uploads on the client's own disk.
 
 A line is written and forced to disk BEFORE the client trains, and it is never removed: an upload that is late, lost or
-rejected is spent all the same. Every line has 512 bytes and carries the digest of the line before it. A line lies
+rejected still counts as spent. Every line has 512 bytes and carries the digest of the line before it. A line lies
 within one page of the file and is written by one call, so a process that is killed at any moment leaves it complete or
 absent. A second file next to the ledger, PATH.head, holds the number of lines and the last digest, so that a ledger
 that was truncated or restored from a copy is detected. If both files were restored, the server's count of the client's
-uploads decides.
+uploads reveals it.
 
-Any damage stops the client with a one-line error: a ledger that cannot be trusted counts as spent. The exception is
-damage that cannot change the accounts: opening a ledger verifies the lines since its last summary only (see
-`fedlane.privacy.ledger_files`), so a changed line before it is detected by `read_accounts`, which verifies all.
+Any damage stops the client with a one-line error: a budget whose ledger cannot be trusted counts as spent. The
+exception is damage that cannot change the accounts: opening a ledger verifies the lines since its last summary only
+(see `fedlane.privacy.ledger_files`), so a changed line before it is detected by `read_accounts`, which verifies all.
 """
 
 import contextlib
@@ -143,7 +143,7 @@ class ClientLedger:
             terms: The client's terms.
 
         Raises:
-            LedgerError: The account has other terms, its noise is too small for its epsilon, or the ledger cannot be
+            LedgerError: The account has different terms or too little noise for its epsilon, or the ledger cannot be
                 written.
             InputError: The terms are invalid.
         """
@@ -155,12 +155,12 @@ class ClientLedger:
                 self.accounts[dataset] = Account(verified, 0)
             elif self.accounts[dataset].terms != terms:
                 raise LedgerError(
-                    f"ledger {self.path} holds other terms for data set {dataset}: a client's terms cannot change"
+                    f"ledger {self.path} holds different terms for data set {dataset}: a client's terms cannot change"
                 )
             return self._account(dataset)
 
     def histogram(self, dataset: str, draw: Callable[[], Sequence[float]]) -> tuple[float, ...]:
-        """Return the label histogram to release: a new one the first time, the same one ever after.
+        """Return the label histogram to release: a new one on the first call, the same one afterwards.
 
         It is on disk before it is returned, so the noise is never drawn twice for a histogram that may have been sent.
 

@@ -1,4 +1,4 @@
-"""The lines of a client's ledger: 512 bytes of JSON each, chained by digests, and the accounts that they add up to."""
+"""The lines of a client's ledger: 512 bytes of JSON each, chained by digests, and the accounts computed from them."""
 
 import hashlib
 import json
@@ -28,7 +28,7 @@ class Account:
     """The account of one data set in a ledger.
 
     Attributes:
-        terms: What the client agreed to.
+        terms: The client's terms.
         uploads: Number of uploads charged so far.
         histogram: The noisy label histogram (M,) that was released; None before its release.
     """

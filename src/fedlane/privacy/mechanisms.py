@@ -1,6 +1,6 @@
-"""Privacy mechanisms: what each does to a client's data before an upload, and how its uploads are accounted for.
+"""Privacy mechanisms: how each processes a client's data before an upload, and how its uploads are accounted for.
 
-A `MechanismSpec` is plain data. The classes below hold the behaviour that goes with its name; `mechanism_of` finds it.
+A `MechanismSpec` is plain data. The classes below implement the behaviour for its name; `mechanism_of` looks it up.
 Numbered readings are explained in docs/reading-the-paper.md.
 """
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from fedlane.privacy.accountant import Terms
 
 FEW_KINDS = 4
-"""A replica with more kinds of clients has its sample rates rounded to a grid, so that few kinds are computed."""
+"""With more kinds of clients in a replica, sample rates are rounded to a grid, so that few kinds are computed."""
 GRID = 1.05
 """Ratio of neighbouring values on that grid."""
 
@@ -29,7 +29,7 @@ _Noise = TypeVar("_Noise", float, FloatArray)
 
 
 class Mechanism(ABC):
-    """What a mechanism does with a client's data, and what an upload costs.
+    """Base class of mechanisms: the processing of a client's data, and the privacy that an upload costs.
 
     Attributes:
         name: Name in scenarios, ledgers and `MechanismSpec.name`.
@@ -37,7 +37,7 @@ class Mechanism(ABC):
         has_ledger: Whether the mechanism makes a privacy claim, so that every upload is charged to a budget.
         is_calibrated: Whether its noise is calibrated to a budget.
         budget_period: What the agreed epsilon covers: "round" or "run".
-        is_lower_bound: Whether the accounted epsilon is a lower bound on what leaks; else it is an upper bound.
+        is_lower_bound: Whether the accounted epsilon is a lower bound on the leakage; otherwise it is an upper bound.
     """
 
     name: ClassVar[str]
@@ -56,7 +56,7 @@ class Mechanism(ABC):
         return step_noise
 
     def divergence_noise(self, spec: MechanismSpec) -> FloatArray | None:
-        """Return the standard deviation of an upload's noise in units of eta C, (R, U); None: the paper's formula."""
+        """Return the standard deviation of an upload's noise in units of eta C, (R, U); None for the paper's noise."""
         return None
 
     def accounted(self, spec: MechanismSpec) -> MechanismSpec:
@@ -102,7 +102,7 @@ class NoMechanism(Mechanism):
 class PaperMechanism(Mechanism):
     """The paper's mechanism: fixed batches, noise once per upload, epsilon per round (reading 19).
 
-    Its claim does not hold. The accounted epsilon is a lower bound on what leaks (reading 20).
+    Its claim does not hold. The accounted epsilon is a lower bound on the leakage (reading 20).
     """
 
     name = "paper"
@@ -121,7 +121,7 @@ class PaperMechanism(Mechanism):
     def accounted(self, spec: MechanismSpec) -> MechanismSpec:
         """Return ``spec`` with noise rounded up and rates rounded down in replicas with many kinds of clients.
 
-        Less leaks under it than under ``spec``, so lower bounds stay lower bounds.
+        The result leaks less than ``spec``, so lower bounds remain valid.
         """
         noise, rate = spec.upload_noise.copy(), spec.sample_rate.copy()
         for r in range(len(noise)):
@@ -131,7 +131,7 @@ class PaperMechanism(Mechanism):
         return replace(spec, upload_noise=noise, sample_rate=np.minimum(rate, spec.sample_rate))
 
     def epsilon_after(self, terms: "Terms", uploads: int) -> float:
-        """Return a lower bound on what leaks."""
+        """Return a lower bound on the leakage."""
         return self._leakage(terms).epsilon(terms.delta, uploads)
 
     def epsilon_per_upload(self, terms: "Terms") -> float:
@@ -143,7 +143,7 @@ class PaperMechanism(Mechanism):
         return composed_gaussian(terms.epsilon, terms.delta, uploads) if uploads else 0.0
 
     def epsilons(self, terms: "Terms", counts: IntArray) -> FloatArray:
-        """Return lower bounds on what leaks."""
+        """Return lower bounds on the leakage."""
         return self._leakage(terms).epsilons(terms.delta, counts)
 
     def _leakage(self, terms: "Terms") -> PaperLeakage:
@@ -171,15 +171,15 @@ class RigorousMechanism(Mechanism):
         return noise
 
     def epsilon_after(self, terms: "Terms", uploads: int) -> float:
-        """Return a tight upper bound on what is spent."""
+        """Return a tight upper bound on the epsilon spent."""
         return self._account(terms, uploads, terms.histogram_noise)
 
     def epsilon_per_upload(self, terms: "Terms") -> float:
-        """Return a tight upper bound."""
+        """Return a tight upper bound on the epsilon of a single upload."""
         return self._account(terms, 1, 0.0)
 
     def epsilons(self, terms: "Terms", counts: IntArray) -> FloatArray:
-        """Return upper bounds on what is spent."""
+        """Return upper bounds on the epsilon spent."""
         if terms.step_noise <= 0:
             return np.where(counts > 0, np.inf, 0.0)
         return super().epsilons(terms, counts) if terms.sample_rate >= 1 else composed_epsilons(terms, counts)
@@ -210,10 +210,10 @@ _MECHANISMS = {mechanism.name: mechanism for mechanism in (NoMechanism(), PaperM
 
 
 def mechanism_of(name: str) -> Mechanism:
-    """Return the mechanism of a name, such as `MechanismSpec.name` or `Terms.mechanism`.
+    """Return the mechanism with a name, such as `MechanismSpec.name` or `Terms.mechanism`.
 
     Raises:
-        InputError: There is no mechanism of that name.
+        InputError: There is no mechanism with that name.
 
     Examples:
         >>> mechanism_of("paper").budget_period

@@ -1,4 +1,4 @@
-"""The paper's privacy formulas, their tight counterparts, and a lower bound on what the paper's noise leaks.
+"""The paper's privacy formulas, their tight counterparts, and a lower bound on the leakage of the paper's noise.
 
 Numbered readings are explained in docs/reading-the-paper.md.
 """
@@ -90,7 +90,7 @@ class PaperLeakage:
     """Privacy loss of the paper's upload on a pair of data sets: one record's gradient is C v, all others' are -C v.
 
     The record is in k ~ Binomial(tau, q) of an upload's steps. As b is fixed, it replaces another record in each of
-    them and moves the upload by 2 eta C / b. An attacker has to tell a mixture of N(k mu, 1) from N(0, 1), where
+    them and moves the upload by 2 eta C / b. An attacker must distinguish a mixture of N(k mu, 1) from N(0, 1), where
     mu = 2 / noise. The privacy loss increases with the output, so the problem is one-dimensional.
 
     Args:
@@ -128,7 +128,7 @@ class PaperLeakage:
         """Return lower bounds at increasing upload counts; more uploads never leak less."""
         if len(counts) <= 2:
             return np.array([self.epsilon(delta, int(count)) for count in counts])
-        # Composition takes a tenth of a second. Compute about 40 counts; the others take the next smaller one's bound.
+        # Composition takes a tenth of a second. Compute about 40 counts; the others use the next smaller one's bound.
         few = np.unique(np.concatenate([counts[counts <= 4], np.geomspace(4, max(counts[-1], 5), 40).astype(np.int64)]))
         few = few[few <= counts[-1]]
         bounds = np.maximum.accumulate([self.epsilon(delta, int(count)) for count in few])
@@ -171,7 +171,7 @@ class PaperLeakage:
         return float(brentq(lambda epsilon: delta_at(epsilon) - delta, 0.0, float(losses[-1]) + 1.0))
 
     def _reaches(self, uploads: int) -> tuple[float, float]:
-        """Return two ranges of the summed loss: from the number of inclusions (few, large), and from its variance."""
+        """Return two estimates of the summed loss's range: from the number of inclusions, and from its variance."""
         mean = uploads * self._steps * self._rate
         inclusions = min(uploads * self._steps, mean + 6 * math.sqrt(mean) + 10)  # more are very unlikely
         counted = inclusions * (min(self._steps, 3) * self._mu**2 / 2 + 6 * self._mu) + 5

@@ -1,6 +1,6 @@
 """The ledger of a simulated run: one file for all replicas, one line per round with its (replica, client) pairs.
 
-A seeded run that is repeated after a crash makes the same uploads again: they must match the existing lines and are not
+A seeded run that is repeated after a crash makes the same uploads again. They must match the existing lines and are not
 counted twice. Lines are JSON, each with a digest of itself and of the previous line. Nothing is forced to disk, as no
 real privacy is spent; an incomplete last line is written again.
 """
@@ -104,7 +104,7 @@ class RunLedger:
                 if common and stored[0] != self._lines[0]:
                     raise InputError(f"ledger {path} belongs to another run")
                 if stored[:common] != self._lines[:common]:
-                    raise InputError(f"ledger {path} holds other uploads than the run's checkpoint: one was changed")
+                    raise InputError(f"ledger {path} does not match the run's checkpoint: one of the two was changed")
                 if len(stored) > len(self._lines):
                     self._lines, self._digest = stored, digest
             write_atomically(path, self.text().encode())
@@ -113,19 +113,19 @@ class RunLedger:
         self._path = path
 
     def charge(self, round: int, assigned: BoolArray) -> None:
-        """Charge the uploads of a round before its clients train. Repeating a charged round changes nothing.
+        """Charge the uploads of a round before its clients train. Charging a round again changes nothing.
 
         Args:
             round: Index of the round; at most the number of rounds charged so far.
             assigned: Whether each client uploads (R, U).
 
         Raises:
-            InputError: The round was charged to other clients, or the file cannot be written.
+            InputError: The round was charged to different clients, or the file cannot be written.
         """
         uploads = {"round": round, "uploads": np.argwhere(assigned).tolist()}
         if round < self.rounds:
             if json.loads(self._lines[1 + round])["uploads"] != uploads["uploads"]:
-                raise InputError(f"round {round} was charged to other clients before: this is a different run")
+                raise InputError(f"round {round} was charged to different clients before: this is a different run")
             return
         if round > self.rounds:
             raise ValueError(f"round {round} cannot be charged before round {self.rounds}")

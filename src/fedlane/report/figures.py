@@ -85,7 +85,7 @@ def audit_figure(
     axes[0].legend(frameon=False, loc="lower left", bbox_to_anchor=(0.0, 1.0), ncols=3, fontsize="small")
     refuted = bound > claim
     axes[1].barh([1, 0], [claim, bound], color=[COLOURS[0], COLOURS[1] if refuted else COLOURS[2]], height=0.5)
-    axes[1].set_yticks([1, 0], ["claimed", f"measured, at least\n({confidence:.1%} confidence)"])
+    axes[1].set_yticks([1, 0], ["claimed", f"measured lower bound\n({confidence:.1%} confidence)"])
     axes[1].bar_label(axes[1].containers[0], labels=[f"{claim:g}", f"{bound:.2f}"], padding=3)
     axes[1].margins(x=0.15)
     axes[1].set_xlabel("epsilon of one upload" + (": claim refuted" if refuted else ""))

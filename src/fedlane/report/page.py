@@ -28,8 +28,8 @@ def build_page(data: Mapping[str, Any], *, live: bool = False) -> str:
     """Build the HTML of a report page.
 
     Args:
-        data: what `page_data` returned.
-        live: let the page ask the server that sent it for newer data (`fedlane watch`).
+        data: data from `page_data`.
+        live: make the page poll its server for newer data (`fedlane watch`).
 
     Returns:
         The page as one self-contained HTML text.

@@ -32,7 +32,7 @@ BASE64 = 4 / 3
 
 @dataclass(frozen=True)
 class Detail:
-    """How much detail of the rounds is embedded."""
+    """The amount of detail that is embedded for the rounds."""
 
     seeds: int
     """Number of seeds embedded in the page."""
@@ -43,7 +43,7 @@ class Detail:
 
 
 def page_data(folders: Sequence[Path]) -> dict[str, Any]:
-    """Collect what a report page shows of some runs.
+    """Collect the data that a report page shows for some runs.
 
     Args:
         folders: run folders, finished or still being written.

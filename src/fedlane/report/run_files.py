@@ -59,7 +59,7 @@ def run_folders(folders: Iterable[Path]) -> list[Path]:
 
 
 def signature(folder: Path) -> str:
-    """A text that changes whenever a file of the folder is rewritten."""
+    """Return a string that changes whenever a file of the folder is rewritten."""
     parts = []
     for name in FILES:
         try:
@@ -72,7 +72,7 @@ def signature(folder: Path) -> str:
 
 
 def read_run(folder: Path) -> RunFiles:
-    """Read a run folder, again if it is rewritten meanwhile. Raises `InputError` if it is incomplete or damaged."""
+    """Read a run folder, retrying if it is rewritten meanwhile. Raises `InputError` if it is incomplete or damaged."""
     for attempt in range(ATTEMPTS):
         before = signature(folder)
         try:

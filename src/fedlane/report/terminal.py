@@ -19,7 +19,7 @@ _ROWS = (
     ("largest queue", "max_queue", "{:.1f}", ""),
 )
 LOWER_BOUND_MECHANISMS = frozenset({"paper"})
-"""Mechanisms whose accounted epsilon is a lower bound on what leaks."""
+"""Mechanisms whose accounted epsilon is a lower bound on the leakage."""
 
 
 def with_interval(measure: Mapping[str, float | None], form: str, unit: str = "") -> str:
@@ -108,7 +108,7 @@ def comparison_table(summaries: Sequence[Summary]) -> Table:
 
 
 def notes(summary: Summary) -> list[str]:
-    """Remarks that a reader of the numbers needs to know."""
+    """Return the remarks that a reader of the numbers needs."""
     return [*_feasibility(summary), *_privacy(summary)]
 
 
@@ -121,8 +121,9 @@ def _privacy(summary: Summary) -> list[str]:
         lines.append(f"{summary['policy']}: {privacy['exhausted']} client budgets are exhausted")
     if privacy["mechanism"] in LOWER_BOUND_MECHANISMS and privacy["epsilon"]["largest"] > privacy["epsilon_paper"]:
         lines.append(
-            f"{summary['policy']}: under the mechanism 'paper', the epsilon of the worst client is at least "
-            f"{privacy['epsilon']['largest']:,.0f}, although the paper's formula gives {privacy['epsilon_paper']:.1f}"
+            f"{summary['policy']}: the mechanism 'paper' leaks an epsilon of at least "
+            f"{privacy['epsilon']['largest']:,.0f} for the worst client, but the paper's formula gives "
+            f"{privacy['epsilon_paper']:.1f}"
         )
     return lines
 

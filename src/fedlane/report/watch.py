@@ -39,7 +39,7 @@ Next = Callable[[Request], Awaitable[Response]]
 
 @dataclass
 class Watch:
-    """A watched folder, the address it is served at, and who may see it."""
+    """A watched folder, the address that serves it, and its access token."""
 
     folder: Path
     host: str
@@ -71,7 +71,7 @@ class Watch:
     def current(self) -> tuple[str, dict[str, Any]]:
         """Return a tag that changes with the files, and the data of the page.
 
-        If the files cannot be read, the data is the last that could be, with the reason under ``problem``.
+        If the files cannot be read, the last readable data is returned, with the reason under ``problem``.
         """
         with self._turn:
             problem = ""

@@ -1,4 +1,4 @@
-"""Scenarios: the frozen, validated object behind config files, ``--set`` options and the header of every result."""
+"""Scenarios: frozen, validated settings, read from TOML files and ``--set`` options and stored with every result."""
 
 import tomllib
 from collections.abc import Mapping, Sequence
@@ -108,7 +108,7 @@ class Scenario(Section):
 
     @classmethod
     def from_values(cls, values: Mapping[str, Any]) -> "Scenario":
-        """Make a scenario from nested plain values, as a TOML file has them.
+        """Make a scenario from nested plain values, such as those of a TOML file.
 
         Args:
             values: Values and tables by key; missing ones take their defaults.
@@ -148,7 +148,7 @@ class Scenario(Section):
             settings: Strings of the form ``key=value``, with the value in TOML.
 
         Raises:
-            InputError: A setting has another form, its key is unknown, or its value is wrong.
+            InputError: A setting is malformed, its key is unknown, or its value is wrong.
         """
         return self.with_values(dict(parse_value(setting) for setting in settings))
 

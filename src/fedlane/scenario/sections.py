@@ -23,7 +23,7 @@ Rates = tuple[tuple[Positive, ...], ...]
 
 
 class Section(BaseModel):
-    """A frozen, strictly typed table without unknown keys; attribute docstrings are the fields' descriptions."""
+    """A frozen, strictly typed table that rejects unknown keys; attribute docstrings are the fields' descriptions."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, use_attribute_docstrings=True)
 
@@ -76,7 +76,7 @@ class NetworkSettings(Section):
             raise ValueError(f"floor_s must be [low, high] with low at most high, got {list(self.floor_s)}")
         if self.rates_mbps is None:
             if self.floor_s != 0.0:
-                raise ValueError("floor_s needs rates_mbps: the delays of a radio have no floor")
+                raise ValueError("floor_s needs rates_mbps: radio links have no floor")
             return self
         table = np.empty((0, 0))
         with contextlib.suppress(ValueError):  # rows of different lengths
@@ -140,7 +140,7 @@ class PrivacySettings(Section):
     mechanism: Literal["none", "paper", "rigorous"] = "paper"
     """Privacy mechanism."""
     epsilon: Epsilon | Annotated[tuple[Epsilon, ...], Field(min_length=1)] | Literal["nonuniform"] = 25.0
-    """Agreed epsilon, per round (paper) or per run (rigorous); "nonuniform" for the paper's; or one per client."""
+    """Agreed epsilon, per round (paper) or per run (rigorous); "nonuniform" for the paper's list; or one per client."""
     delta: OneOrPerClient = 1e-3
     """Agreed delta; one value, or one per client."""
     max_uploads: Count | Annotated[tuple[Count, ...], Field(min_length=1)] | Literal["rounds"] = "rounds"

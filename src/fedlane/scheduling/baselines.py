@@ -34,9 +34,9 @@ class Random(Policy):
 
 @dataclass(frozen=True)
 class RoundRobin(Policy):
-    """ceil(U / N) groups of clients in turn; the last group may leave channels idle.
+    """Serves ceil(U / N) groups of clients in turn; the last group may leave channels idle.
 
-    The channels of a group rotate from one of its turns to the next. A group without available clients is skipped.
+    A group's channels rotate from one of its turns to the next. A group without available clients is skipped.
     """
 
     name: ClassVar[str] = "round-robin"

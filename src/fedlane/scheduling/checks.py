@@ -27,13 +27,13 @@ class PolicyError(AssertionError):
 def check_policy(policy: Policy | SinglePolicy) -> None:
     """Run a policy on small artificial networks and raise on the first broken rule.
 
-    The networks have more clients than channels, as many, and fewer, one client, or one channel; clients become
-    unavailable, at the end all of them. The rules:
+    The networks have more, as many or fewer clients than channels, including a single client and a single channel.
+    Clients become unavailable, at the end all of them. The rules are:
 
     - The assignment is a matching of available clients.
     - The state consists of arrays with a replica axis that can be saved and loaded.
     - The same seed gives the same rounds.
-    - A replica gives the same rounds alone as among others.
+    - A replica plays the same rounds alone as together with others.
     - `select` changes neither the state nor the context.
     - `resize` keeps what was learned about the remaining clients; new clients start as in `init`.
 
@@ -180,7 +180,7 @@ def _available(seed: int, clients: int, round: int) -> BoolArray:
 def _context(
     policy: Policy, problem: Problem, round: int, available: BoolArray, delay_s: np.ndarray, scale: np.ndarray
 ) -> Context:
-    """Return a context with what the policy requires and no more."""
+    """Return a context that holds only what the policy requires."""
     needs = policy.requires
     cells = (np.arange(_CELLS) + 0.5) * problem.deadline_s / _CELLS
     cdf = 1.0 - np.exp(-cells / scale[..., None])

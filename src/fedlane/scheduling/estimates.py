@@ -39,7 +39,7 @@ def record(state: State, feedback: Feedback, deadline_s: FloatArray | float) -> 
 
 
 def bonus(count: IntArray, exploration: float) -> FloatArray:
-    """Return the optimism of equation (11) over V: x sqrt((U + 2) ln n_i / n_ij), n_i = sum_j n_ij; +inf at n_ij = 0.
+    """Return the bonus of (11) divided by V: x sqrt((U + 2) ln n_i / n_ij), n_i = sum_j n_ij; +inf at n_ij = 0.
 
     The logarithm is of max(n_i, 1) (reading 10). The paper has x = 1, with which the bonus exceeds the whole range of
     the reward for hundreds of rounds (reading 11 in docs/reading-the-paper.md).

@@ -1,4 +1,4 @@
-"""`genie`: the rule of `lane` with the true delay distributions. It shows how much there is to gain by learning."""
+"""`genie`: the rule of `lane` with the true delay distributions. It shows how much perfect knowledge would gain."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -15,10 +15,10 @@ from fedlane.scheduling.queues import updated_queues
 
 @dataclass(frozen=True)
 class Genie(Lane):
-    """`lane` without the need to learn; ``exploration`` is accepted and has no effect."""
+    """`lane` with known delay distributions; ``exploration`` is accepted but has no effect."""
 
     name: ClassVar[str] = "genie"
-    summary: ClassVar[str] = "lane's rule with the true delay distributions (a yardstick)"
+    summary: ClassVar[str] = "lane's rule with the true delay distributions (a reference)"
     requires: ClassVar[frozenset[str]] = frozenset({"distributions"})
     per_client: ClassVar[frozenset[str]] = frozenset({"queue", "previous"})
 

@@ -1,4 +1,4 @@
-"""`lane`, FedLane's own policy. A round lasts as long as its slowest client, so it weighs whole matchings.
+"""`lane`, FedLane's own policy. A round lasts as long as its slowest client, so it compares whole matchings.
 
 In each round it selects the matching that maximises
 
@@ -30,7 +30,7 @@ class Lane(Policy):
     """Drift plus penalty on the expected delay of the slowest client, with learned distributions."""
 
     name: ClassVar[str] = "lane"
-    summary: ClassVar[str] = "FedLane's own: queues against the expected slowest delay of the round (default)"
+    summary: ClassVar[str] = "FedLane's policy: queues against the expected delay of the slowest client (default)"
     per_client: ClassVar[frozenset[str]] = STATISTICS | {"queue", "previous", "slot"}
 
     V: float = 5.0

@@ -1,6 +1,6 @@
 """The paper's policies: Algorithm 1 with optimal matching (OM) or with greedy matching (GMBA, Algorithm 2).
 
-Readings are those of docs/reading-the-paper.md.
+Numbered readings are explained in docs/reading-the-paper.md.
 """
 
 from abc import abstractmethod
@@ -46,7 +46,7 @@ class _Mamab(Policy):
         }
 
     def select(self, state: State, context: Context, rng: RoundRng) -> IntArray:
-        """Return a random matching or one on the estimate, as the round's random number decides."""
+        """Return a random matching or one based on the estimate, depending on the round's random number."""
         clients, channels = state["count"].shape[1:]
         keys = rng.uniform(1 + 2 * clients + channels)
         kappa, client_keys, order_keys, channel_keys = np.split(keys, np.cumsum([1, clients, clients]), axis=1)

@@ -95,7 +95,7 @@ class Policy(ABC):
         return state
 
     def resize(self, state: State, old: Problem, new: Problem) -> State:
-        """Return the state for a problem with other quotas, more clients, or fewer.
+        """Return the state for a problem with different quotas or a different number of clients.
 
         Clients keep their index: new ones are appended, and a smaller problem drops the last ones. Remaining clients
         keep what was learned about them; new clients start as in ``init(new)``. Arrays that `per_client` does not name
@@ -119,7 +119,7 @@ class Policy(ABC):
 
 
 def problem_of(record: Context | Feedback) -> Problem:
-    """Return the problem of a context or a feedback; an `InputError` where the caller set none."""
+    """Return the problem of a context or a feedback; raise `InputError` if the caller set none."""
     if record.problem is None:
         raise InputError(f"this policy needs the field 'problem' of {type(record).__name__}")
     return record.problem
@@ -136,9 +136,10 @@ def check_trade_off(V: float, exploration: float, quota_slack: float) -> None:
 class SinglePolicy(ABC):
     """Base class of policies written for one replica: the functions of `Policy` without the replica axis.
 
-    Every function that takes a policy accepts one; `lift` makes it a `Policy`. Attributes are those of `Policy`, except
-    that in `per_client` arrays the clients are the first axis. Of the context's optional fields, `losses` is (U,),
-    `channel_state` is (U, N), and `distributions` keeps a leading axis of 1. The quotas of `problem` are (U,).
+    Every function that takes a policy also accepts a `SinglePolicy`; `lift` turns it into a `Policy`. Attributes are
+    those of `Policy`, except that clients are the first axis of `per_client` arrays. Of the context's optional fields,
+    `losses` is (U,), `channel_state` is (U, N), and `distributions` keeps a leading axis of 1. The quotas of `problem`
+    are (U,).
 
     Examples:
         >>> import numpy as np
@@ -179,7 +180,7 @@ class SinglePolicy(ABC):
         return state
 
     def resize(self, state: State, old: Problem, new: Problem) -> State:
-        """Return the state for a problem with other quotas, more clients, or fewer, as `Policy.resize` does."""
+        """Return the state for a problem with different quotas or clients, as `Policy.resize` does."""
         return resized(self.init, state, old, new, self.per_client, axis=0)
 
 
@@ -198,7 +199,7 @@ class Lifted(Policy):
         return _stack([self.single.init(_problem(problem, r)) for r in range(problem.replicas)])
 
     def select(self, state: State, context: Context, rng: RoundRng) -> IntArray:
-        """Let every replica choose for itself."""
+        """Select in each replica independently."""
         chosen = [
             self.single.select(_replica(state, r), _context(context, r), generator)
             for r, generator in enumerate(rng.generators)

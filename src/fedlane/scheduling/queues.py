@@ -6,7 +6,7 @@ from fedlane.records import BoolArray, FloatArray
 
 
 def updated_queues(queue: FloatArray, quota: FloatArray, punctual: BoolArray) -> FloatArray:
-    """Return Q_i(t) = [Q_i(t-1) + beta_i - 1_i(t-1)]^+ from the previous queues, the quotas and who was punctual.
+    """Return Q_i(t) = [Q_i(t-1) + beta_i - 1_i(t-1)]^+ from the previous queues, the quotas and the punctual clients.
 
     All arrays are (R, U).
     """

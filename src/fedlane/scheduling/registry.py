@@ -28,7 +28,7 @@ def register(policy: PolicyClass) -> PolicyClass:
     Installed packages may instead declare an entry point in the group ``fedlane.policies``.
 
     Args:
-        policy: The class to register; it replaces any other of the same name.
+        policy: The class to register; it replaces any other class of the same name.
 
     Returns:
         The class itself.
@@ -83,10 +83,10 @@ def split_name(text: str) -> tuple[str, dict[str, str]]:
 
 
 def make_policy(text: str, settings: Mapping[str, Mapping[str, Any]] | None = None) -> Policy:
-    """Return the policy that a text names.
+    """Return the policy that ``text`` names.
 
     Args:
-        text: A name with parameters if any, such as ``mamab-om:V=10,T0=50``, or an import path ``module:Class``.
+        text: A name with optional parameters, such as ``mamab-om:V=10,T0=50``, or an import path ``module:Class``.
         settings: Parameters by policy name, as in a scenario's ``[policies.NAME]``. Parameters in ``text`` override
             them, and they override the policy's defaults.
 
@@ -94,7 +94,7 @@ def make_policy(text: str, settings: Mapping[str, Mapping[str, Any]] | None = No
         The policy; a `SinglePolicy` is lifted.
 
     Raises:
-        InputError: The policy or a parameter is unknown, or a value is out of its bounds.
+        InputError: The policy or a parameter is unknown, or a value is out of bounds.
 
     Examples:
         >>> from fedlane import make_policy

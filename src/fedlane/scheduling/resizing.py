@@ -1,4 +1,4 @@
-"""How a policy's state follows clients that join or leave.
+"""Resizing of a policy's state when clients join or leave.
 
 Clients keep their index: new ones are appended, and a smaller problem drops the last ones. The number of channels stays
 the same.
@@ -52,10 +52,10 @@ def with_clients(fresh: NDArray[Any], learned: NDArray[Any], axis: int) -> NDArr
 
 
 def _inferred(before: NDArray[Any], fresh: NDArray[Any], learned: NDArray[Any]) -> NDArray[Any]:
-    """Resize an array of which nothing is declared, from its initial values ``before`` and ``fresh``.
+    """Resize an undeclared array by comparing its initial values ``before`` and ``fresh``.
 
     An array whose initial values differ between the two problems is derived from the problem (quotas, for example) and
-    starts again. Any other keeps its entries at their index; an axis that `init` shortens is cut.
+    is reset. Any other keeps its entries at their index; an axis that `init` shortens is cut.
     """
     if not before.ndim == fresh.ndim == learned.ndim:
         return fresh

@@ -1,8 +1,8 @@
-"""The audit: a membership-inference attack on one client's uploads, made by the same code that trains.
+"""The audit: a membership-inference attack on uploads that the training code itself produces.
 
 The attacker knows everything except the noise, the samples and whether one record, the canary, is in the data. It
-trains both with and without the canary but without noise, sees how far each tensor moves, and projects a real upload
-onto these directions.
+trains once with and once without the canary, both times without noise, measures how the canary moves each tensor, and
+projects a real upload onto these directions.
 """
 
 from collections.abc import Callable
@@ -24,25 +24,25 @@ from fedlane.rng import generator
 from fedlane.validate import InputError, at_least
 
 CHUNK_BYTES = 2e8
-"""Memory of the uploads that are computed together."""
+"""Memory for the uploads that are computed together, in bytes."""
 DEFAULT_PLANS: dict[str, dict[str, object]] = {
     "paper": {"epsilon": 0.8, "delta": 1e-3, "records": 600, "batch_size": 10}
 }
-"""Values of `AuditPlan` that the default audit of a mechanism changes."""
+"""Values of `AuditPlan` that differ in the default audit of a mechanism."""
 SAMPLING_DRAWS, SAMPLING_STEPS, SAMPLING_RECORDS, SAMPLING_RATE = 2000, 3, 100, 0.1
-"""Size of the test of sampling."""
+"""Size of the sampling test."""
 
 
 @dataclass(frozen=True)
 class AuditPlan:
-    """What is audited, and with how many trials.
+    """The settings of an audit.
 
     Attributes:
         mechanism: ``paper`` or ``rigorous``.
-        epsilon: The claim: epsilon of one upload.
-        delta: Delta of the claim.
+        epsilon: Claimed epsilon of one upload.
+        delta: Claimed delta of one upload.
         records: Number of the client's records without the canary, |D|.
-        batch_size: Records per step; as many as ``records`` gives a sample rate of 1, where the attack is strongest.
+        batch_size: Records per step; if equal to ``records``, the sample rate is 1 and the attack is strongest.
         local_iterations: Steps per upload, tau.
         learning_rate: Learning rate, eta.
         clip_norm: Clipping norm, C.
@@ -100,8 +100,8 @@ def audit(
     """Run the trials and compute a lower bound on epsilon.
 
     Args:
-        plan: What is audited.
-        spec: The mechanism that is attacked, if it is not the one that the plan claims.
+        plan: Settings of the audit.
+        spec: The mechanism to attack; by default the one that the plan claims.
         progress: Called with the number of trials done so far.
     """
     at_least("trials", plan.trials, MIN_TRIALS)
@@ -159,11 +159,11 @@ def drawn_samples(seed: int, sampling: str, rate: float = SAMPLING_RATE) -> Bool
 
 
 def _stage(plan: AuditPlan) -> tuple[Model, ClientData]:
-    """A small model and its data: real images shrunk to its size, and last the canary.
+    """Return a small model and its data: real images shrunk to the model's input size, then the canary.
 
     The canary is white and labelled with the class that the model finds least likely. If a step samples only some
-    records, all other records are copies of one, so that only the canary changes an upload: the attacker may choose
-    the data.
+    records, all other records are copies of one record, so that only the canary changes an upload. The
+    attacker is allowed to choose the data.
     """
     source = load_dataset("fashion-mnist-mini")
     if not (1 <= plan.pixels <= 28 and 28 % plan.pixels == 0):
@@ -230,7 +230,7 @@ def _uploads(
 
 
 def _canary_move(plan: AuditPlan, silent: MechanismSpec, model: Model, data: ClientData, first: Tensor) -> Tensor:
-    """(d,): by how much the canary moves an upload without noise and sampling.
+    """(d,): how far the canary moves an upload without noise and sampling.
 
     If a step samples only some records, this is one step in which the canary joins b copies of the other record
     (Poisson sampling) or replaces one of them (fixed batches).

@@ -48,7 +48,7 @@ class Run:
     Attributes:
         scenario: The scenario, including the policy's resolved parameters.
         tables: The tables by name.
-        summary: Mean and 95% interval over seeds of every measure, and the facts of the run.
+        summary: Mean and 95% interval over seeds of every measure, and general facts about the run.
         model: The global model's tensors by name; with several replicas, names begin with ``replicaN.``
         ledger: The run's ledger, which lists every charged upload; empty without a mechanism.
 
@@ -150,7 +150,7 @@ class Run:
                 raise InputError(f"{path / name}.parquet is damaged: {str(error).splitlines()[0]}") from error
             missing = [column for column in columns if column not in loaded[name].column_names]
             if missing:
-                raise InputError(f"{path / name}.parquet is not FedLane's: column {missing[0]} is missing")
+                raise InputError(f"{path / name}.parquet was not written by FedLane: column {missing[0]} is missing")
         try:
             summary = json.loads((path / "summary.json").read_text())
             complete = all(set(summary[measure]) >= {"mean", "low", "high"} for measure in (*MEASURES, *EXTRA))
@@ -159,7 +159,7 @@ class Run:
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise InputError(f"{path / 'summary.json'} is damaged: {error}") from error
         if not complete:
-            raise InputError(f"{path / 'summary.json'} is not FedLane's: a mean or bound is missing")
+            raise InputError(f"{path / 'summary.json'} was not written by FedLane: a mean or bound is missing")
         model = {}
         if (path / MODEL).is_file():
             try:
@@ -176,7 +176,7 @@ class Run:
 
 
 class RunFolder:
-    """A run's folder. Files are written under a temporary name and renamed, so that a reader never sees half a file.
+    """A run's folder. Files are written under a temporary name and renamed, so that a reader never sees a partial file.
 
     Args:
         path: The folder.
@@ -205,7 +205,7 @@ class RunFolder:
         return cls(path, created, new=True)
 
     def write(self, run: Run, *, checkpoint: Checkpoint | None = None, interrupted: bool = False) -> None:
-        """Write or rewrite all files; a failed write leaves the earlier files as they were.
+        """Write or rewrite all files; a failed write leaves the earlier files unchanged.
 
         Args:
             run: The results.

@@ -19,7 +19,7 @@ def play_round(
     distributions: DelayDistributions | None,
     problem: Problem,
 ) -> tuple[State, Feedback]:
-    """Play one round in every replica: the policy selects, the network answers, the policy learns.
+    """Play one round in every replica: the policy selects, the network determines the delays, the policy learns.
 
     Args:
         round: Index of the round, starting at 0.

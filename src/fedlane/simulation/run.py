@@ -30,7 +30,7 @@ def simulate(
         policy: A policy's name, with or without parameters (``mamab-om:V=10``), or a policy object.
         rounds: Number of rounds, instead of the scenario's.
         seeds: One seed per replica, all different.
-        learning: Whether to train the model; without, only the schedule is computed.
+        learning: Whether to train the model; if False, only the schedule is computed.
         device: Where the model is trained: ``cpu`` or ``cuda``.
         progress: Called after every round with the number of rounds played so far.
         trackers: Objects that log the run (see `fedlane.trackers`).

@@ -1,6 +1,6 @@
-"""Everything that a run needs before its first round, from a scenario and seeds.
+"""Preparation of a run from a scenario and seeds.
 
-Partition -> mechanism -> label-histogram release -> theta -> quotas -> problem; and the network.
+Partition -> mechanism -> label-histogram release -> theta -> quotas -> problem, and the network.
 """
 
 from collections.abc import Sequence
@@ -30,7 +30,7 @@ FEASIBILITY_PAIRS = 20_000
 
 @dataclass(frozen=True)
 class Setup:
-    """A run before its first round: R replicas, U clients, M classes.
+    """Everything that a run needs before its first round: R replicas, U clients, M classes.
 
     Attributes:
         scenario: The scenario.
@@ -179,7 +179,7 @@ def _network(
 
 
 def _label_shares(counts: IntArray, mechanism: MechanismSpec, seeds: Sequence[int]) -> FloatArray:
-    """(R, U, M): the label distributions as the server sees them, with the noise of their release if there is any."""
+    """(R, U, M): the label distributions as the server sees them, including the noise of their release, if any."""
     if not mechanism.histogram_noise:
         return np.asarray(counts / counts.sum(axis=2, keepdims=True))
     normals = np.stack([generator(seed, "label-release").standard_normal(counts.shape[1:]) for seed in seeds])
@@ -199,7 +199,7 @@ def _model_size(scenario: Scenario, data: DatasetInfo) -> int:
 
 
 def learning_task(setup: Setup) -> "LearningTask":
-    """The learning part of a scenario as plain values, which need no scenario to be read."""
+    """Return the learning part of a scenario as plain values, usable without the scenario."""
     from fedlane.learning.schedule import LearningTask
 
     learning = setup.scenario.learning

@@ -51,7 +51,7 @@ class Simulation:
         quota: (R, U): quotas as the policy serves them, slack included.
         feasible_scale: (R,): the largest multiple of ``quota`` that any policy can serve; None on large networks.
         distributions: The true delay distributions if the policy requires them, otherwise None.
-        trace: What happened in every round so far.
+        trace: Record of every round so far.
         spending: Accounting of the uploads; None without a mechanism.
         ledger: Record of every charged upload; None without a mechanism.
         federation: The models in training; None without learning.
@@ -176,7 +176,7 @@ class Simulation:
             self._learn(self.federation, self.round - 1)
 
     def _learn(self, federation: "FederationBatch", t: int) -> None:
-        """Train on the punctual clients of round ``t``, and evaluate the model if it is time to."""
+        """Train on the punctual clients of round ``t``, and evaluate the model if an evaluation is due."""
         federation.play(t, self.trace.client[:, t], self.trace.punctual[:, t])
         if self.finished or (t + 1) % self.scenario.learning.evaluate_every == 0:
             evaluation = federation.evaluate()

@@ -28,7 +28,7 @@ class PrivacySpending:
 
     @cached_property
     def _curves(self) -> FloatArray:
-        """(kinds, uploads + 1): epsilon by number of uploads; computed at the first use, which is slow."""
+        """(kinds, uploads + 1): epsilon by number of uploads; computed at first use, because it is slow."""
         padded = np.zeros((len(self.terms), int(self.spec.max_uploads.max()) + 1))
         for row, terms in zip(padded, self.terms, strict=True):
             curve = epsilon_curve(terms, terms.max_uploads)

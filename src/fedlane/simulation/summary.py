@@ -12,7 +12,7 @@ from fedlane.simulation.trace import Trace
 
 
 def interval(values: FloatArray | None) -> dict[str, float | None]:
-    """Mean over seeds and its 95% Student interval; without bounds for one seed, all None without values."""
+    """Mean over seeds and its 95% Student interval; one seed has no bounds, and without values all are None."""
     if values is None or len(values) == 0:
         return {"mean": None, "low": None, "high": None}
     low, mean, high = map(float, student_interval(values))
@@ -78,7 +78,7 @@ def _last_accuracy(trace: Trace) -> FloatArray | None:
 
 
 def _infeasible(seeds: tuple[int, ...], scale: FloatArray | None) -> dict[str, float]:
-    """Seeds on which no policy can serve the quotas, each with the largest multiple that one can serve."""
+    """Seeds on which no policy can serve the quotas, each with the largest multiple that a policy can serve."""
     return (
         {} if scale is None else {str(seed): float(s) for seed, s in zip(seeds, scale, strict=True) if s < 1.0 - 1e-9}
     )

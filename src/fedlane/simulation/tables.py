@@ -16,7 +16,7 @@ Columns = dict[str, "NDArray[Any] | pa.Array[Any]"]
 
 
 class World(Protocol):
-    """The setting of a run: a simulation's `Setup`, or what is known about a real federation."""
+    """The setting of a run: a simulation's `Setup`, or the known facts about a real federation."""
 
     @property
     def scenario(self) -> Scenario:

@@ -13,7 +13,7 @@ from fedlane.simulation.round import round_delay_s
 
 @dataclass
 class Trace:
-    """R replicas, T rounds, U clients, N channels. Rows of rounds that have not been played are unset.
+    """Arrays for R replicas, T rounds, U clients and N channels. Rows of rounds not yet played are unset.
 
     Attributes:
         client: (R, T, N): the client on each channel, -1 for none.
@@ -85,7 +85,7 @@ class Trace:
         return {f"trace.{name}": array for name, array in self.played().arrays().items()}
 
     def restore(self, saved: Mapping[str, NDArray[Any]], deadline_s: float) -> None:
-        """Take over the rounds of a checkpoint; one written before `punctual` was stored is read as well."""
+        """Restore the rounds of a checkpoint, which may be older than the storage of `punctual`."""
         self.rounds = saved["trace.delay_s"].shape[1]
         for name, array in self.played().arrays().items():
             if name != "punctual" or "trace.punctual" in saved:

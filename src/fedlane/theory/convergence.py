@@ -83,7 +83,7 @@ def model_divergence(inputs: BoundInputs) -> FloatArray:
     """Return Theta_i of Theorem 1 with all its constants, sum_{j < tau} (1 + eta lambda)^j (eta C skew_i + noise_i).
 
     Args:
-        inputs: The federation.
+        inputs: Inputs of the bounds.
 
     Returns:
         Divergences (U,), in the unit of the weights.
@@ -100,8 +100,8 @@ def drift(inputs: BoundInputs, punctual: BoolArray) -> FloatArray:
     The paper prints the norm of the sum of p_i - p_i(t), which is 0. lambda_max replaces the smoothness of each class.
 
     Args:
-        inputs: The federation.
-        punctual: Whether each client was punctual in each round (T, U). In a round without any, p_i(t) = 0.
+        inputs: Inputs of the bounds.
+        punctual: Whether each client was punctual in each round (T, U). In a round where none was, p_i(t) = 0.
 
     Returns:
         Drifts (T,), in the unit of the weights.
@@ -116,7 +116,7 @@ def drift(inputs: BoundInputs, punctual: BoolArray) -> FloatArray:
 
 
 def _scatter(inputs: BoundInputs, participation: float) -> float:
-    """Return lambda P (1 - P) sum_ij |D_i|^2 |D_j|^2 (Theta_i^2 + Theta_j^2) / (|D|^2 D_min^2), P: participation."""
+    """Return lambda P (1 - P) sum_ij |D_i|^2 |D_j|^2 (Theta_i^2 + Theta_j^2) / (|D|^2 D_min^2), P = participation."""
     squares, theta = inputs.sizes**2, model_divergence(inputs) ** 2
     pairs = 2 * float(squares.sum()) * float(squares @ theta)
     scale = float(inputs.sizes.sum()) ** 2 * float(inputs.sizes.min()) ** 2
@@ -133,7 +133,7 @@ def convex_bound(inputs: BoundInputs, punctual: BoolArray, distance: float) -> B
     denominator is not positive.
 
     Args:
-        inputs: The federation.
+        inputs: Inputs of the bounds.
         punctual: Whether each client was punctual in each round (T, U).
         distance: Largest |w(t) - w*|, in the unit of the weights.
     """
@@ -166,7 +166,7 @@ def nonconvex_bound(inputs: BoundInputs, punctual: BoolArray, first_gap: float) 
     tau C^2, which clipped gradients cannot exceed.
 
     Args:
-        inputs: The federation.
+        inputs: Inputs of the bounds.
         punctual: Whether each client was punctual in each round (T, U).
         first_gap: F(w(0)) - F(w*).
     """

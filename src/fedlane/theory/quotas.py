@@ -1,4 +1,4 @@
-"""Participation quotas beta_i (paper, equation (8)), and whether any policy can serve them."""
+"""Participation quotas beta_i (paper, equation (8)), and the test of whether any policy can serve them."""
 
 import numpy as np
 from numpy.typing import ArrayLike

@@ -16,12 +16,12 @@ from fedlane.validate import InputError, matrix
 
 @dataclass(frozen=True)
 class Gaps:
-    """How much worse than the best a matching can be, by the smallest mean reward of its pairs.
+    """Gaps between the best matching and others; a matching's value is the smallest mean reward of its pairs.
 
     Attributes:
         best: mu*, the largest value of a matching: the largest possible smallest mean reward.
-        smallest: Delta_min, mu* minus the second largest value of a matching; infinite if all have the value mu*. As
-            printed, over all matchings except one, it is 0 whenever two share their smallest pair (reading 15).
+        smallest: Delta_min, mu* minus the second largest value of a matching; infinite if all have the value mu*. The
+            paper's definition, over all matchings but one, gives 0 whenever two share their smallest pair (reading 15).
         largest: Delta_max, mu* minus the smallest value of a matching.
     """
 
@@ -94,7 +94,7 @@ class Bound:
 
     Attributes:
         value: The bound; infinite if the theorem's condition fails.
-        vacuous: Why the bound is not informative; None if it is.
+        vacuous: Why the bound is not informative; None if it is informative.
     """
 
     value: float

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from fedlane.records import MEASURES, RoundRecord
 from fedlane.validate import InputError, unknown
 
-if TYPE_CHECKING:  # imported only for annotations: `fedlane --help` answers at once
+if TYPE_CHECKING:  # imported only for annotations, to keep `fedlane --help` fast
     from collections.abc import Callable, Iterator
 
     from fedlane.scenario import Scenario

@@ -1,4 +1,4 @@
-"""MLflow tracker. It talks only to the given store and turns MLflow's telemetry off."""
+"""MLflow tracker. It contacts only the given store and disables MLflow's telemetry."""
 
 import logging
 import os
@@ -118,7 +118,7 @@ class MlflowTracker:
 
     @contextmanager
     def _errors(self) -> "Iterator[None]":
-        """Report a store that cannot be used as one line."""
+        """Raise a one-line `InputError` if the store cannot be used."""
         from mlflow.exceptions import MlflowException
 
         try:

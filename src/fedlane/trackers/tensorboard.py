@@ -37,7 +37,7 @@ class TensorBoardTracker:
         if 1 < len(seeds) <= PER_SEED:
             folders += [self.folder / f"seed-{seed}" for seed in seeds]
         with self._errors():
-            # A resumed run discards what was written after its checkpoint.
+            # A resumed run discards the events written after its checkpoint.
             self._writers = [SummaryWriter(str(folder), purge_step=round or None) for folder in folders]
         self._parameters = {**flattened(scenario), "policy": policy, "seeds": len(seeds)}
         if not round:
@@ -65,7 +65,7 @@ class TensorBoardTracker:
 
     @contextmanager
     def _errors(self) -> "Iterator[None]":
-        """Report a folder that cannot be written, or a full disk, as one line."""
+        """Raise a one-line `InputError` if the folder cannot be written or the disk is full."""
         try:
             yield
         except OSError as error:

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:  # imported only for annotations: `fedlane --help` answers at once
+if TYPE_CHECKING:  # imported only for annotations, to keep `fedlane --help` fast
     from fedlane.scenario import Scenario
 
 PER_SEED = 32

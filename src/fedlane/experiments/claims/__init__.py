@@ -3,7 +3,7 @@
 A claim is a list of cases, each with one value per seed; comparisons of policies or settings are paired by seed. A case
 holds if the whole 95% Student interval of its mean lies on the claimed side of its bound, which is 0 unless the claim
 has another criterion. A claim holds if all of its cases hold; the case with the smallest margin is shown. The verdict
-names reading 11 if the claim needs the calibrated exploration, and reading 14 if the paper does not say which V and
+names reading 11 if the claim needs the calibrated exploration, and reading 14 if the paper does not specify V and
 only V = 100 satisfies the claim (the readings are in docs/reading-the-paper.md).
 
 Accuracy is compared by its mean over the tested rounds, because the paper's claims are about whole curves. Delays are

@@ -70,14 +70,14 @@ class Excludes(Case):
 
 @dataclass(frozen=True)
 class Finding:
-    """The cases of a claim, and how they are weighed."""
+    """The cases of a claim, and how they decide it."""
 
     cases: Sequence[Case]
     """Cases under the calibrated reading, at every V."""
     literal: Callable[[], Sequence[Case]] | None = None
     """The same cases with the exploration bonus as printed in the paper (reading 11)."""
     free_v: bool = False
-    """The paper does not say which V: if not all cases hold, those at V = 100 decide (reading 14)."""
+    """The paper does not specify V; if not all cases hold, those at V = 100 decide (reading 14)."""
     alternative: tuple[int, Sequence[Case]] | None = None
     """A reading under which the claim may hold, and its cases."""
     note: str = ""
@@ -89,5 +89,5 @@ def less(name: str, small: FloatArray, large: FloatArray, policy: str = "") -> C
 
 
 def counted(cases: Sequence[Case]) -> str:
-    """How many of the cases hold, as text."""
+    """Return how many of the cases hold, as text."""
     return f"{sum(case.holds for case in cases)} of {len(cases)}"

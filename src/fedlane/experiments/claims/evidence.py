@@ -1,4 +1,4 @@
-"""Evidence for the paper's claims: what the stored results and the simulated networks say, one row per seed."""
+"""Evidence for the paper's claims: quantities from stored results and simulated networks, one row per seed."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -74,7 +74,7 @@ class Rewards:
 
 
 class Evidence:
-    """Reads a plan's results from a store and remembers them."""
+    """Reads a plan's results from a store and caches them."""
 
     def __init__(self, plan: ReproductionPlan, store: ResultStore) -> None:
         self.plan, self.store = plan, store
@@ -110,7 +110,7 @@ class Evidence:
         return self.schedules(experiment).total_s
 
     def accuracy(self, experiment: Experiment) -> FloatArray:
-        """(S, K): accuracy at the tested rounds; at the first of them little has been learned."""
+        """(S, K): accuracy at the tested rounds; at the first of them the model has learned little."""
         return self._learned(experiment)[0]
 
     def mean_accuracy(self, experiment: Experiment) -> FloatArray:

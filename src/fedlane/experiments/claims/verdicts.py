@@ -14,7 +14,7 @@ class Claim:
     figure: str
     text: str
     measure: str
-    """What the effect measures."""
+    """Description of the measured effect."""
     find: Callable[[Evidence], Finding]
 
 

@@ -35,7 +35,7 @@ Data = Callable[[Context], tuple[Any, Any]]
 class LaneClient:
     """A Flower client that trains a model on its own records, under a privacy budget that its ledger enforces.
 
-    Use `lane_app` instead where settings depend on the node or the run.
+    Use `lane_app` instead if settings depend on the node or the run.
 
     Attributes:
         model: Class of a `torch.nn.Module`, or a function that returns a module; or the name of a built-in model
@@ -47,10 +47,10 @@ class LaneClient:
         epsilon: Privacy budget for all uploads and the release of the label histogram; None trains without privacy
             and without a ledger.
         delta: Target delta of the budget.
-        max_uploads: Number of uploads that the budget pays for.
+        max_uploads: Number of uploads that the budget covers.
         clip_norm: Bound C on the L2 norm of each record's gradient.
         batch_size: Expected number b of records in a step.
-        local_iterations: Steps tau per upload. Orders for another number are refused.
+        local_iterations: Steps tau per upload. Orders for a different number are refused.
         ledger: Path of the ledger; by default `fedlane-ledger` of the node's configuration.
         dataset: Name of the data set in the ledger. Do not rename it: the same records under another name would be
             charged a second time.
@@ -209,7 +209,7 @@ class LaneClient:
                 batch_size=self.batch_size,
                 local_iterations=self.local_iterations,
                 upload_noise=account.upload_noise,
-                # This takes seconds the first time: better now than while a lane is waiting.
+                # This takes seconds the first time, so it is done now and not while a lane is waiting.
                 epsilon_spent=account.epsilon(account.entry.uploads),
             )
 

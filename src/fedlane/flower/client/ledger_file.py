@@ -6,7 +6,7 @@ from fedlane.privacy.ledger import ClientLedger, LedgerError
 
 
 def new_ledger(path: str | Path, client: str) -> Path:
-    """Create a client's ledger, once.
+    """Create the ledger of a new client.
 
     Args:
         path: Path of the new file; missing folders are created.

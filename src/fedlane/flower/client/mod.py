@@ -1,6 +1,6 @@
 """LaneMod: lanes, deadlines and timing for a user's own training function, without changing the function.
 
-It adds no privacy, because the use that a function makes of its records cannot be seen from outside. For a privacy
+It adds no privacy, because a function's use of its records cannot be observed from outside. For a privacy
 budget, use `LaneClient`.
 """
 
@@ -21,13 +21,13 @@ class LaneMod:
     """A Flower mod that adds lanes, deadlines and timing to an ordinary training function.
 
     Orders reach the function as ordinary messages, and a report is added to its replies. Messages without an order pass
-    unchanged, so that the app also works with other strategies.
+    unchanged, so the app also works with other strategies.
 
     Attributes:
-        size: Number of records, as the server may know it; it is also Flower's `num-examples`.
-        label_counts: Records per class, by which quotas weigh the client; if empty, they use its size.
+        size: Number of records, as disclosed to the server; it is also Flower's `num-examples`.
+        label_counts: Records per class, from which the client's quota follows; if empty, it follows from the size.
         batch_size: Records per step of the training function.
-        local_iterations: Steps per update of the training function. Orders for another number are refused.
+        local_iterations: Steps per update of the training function. Orders for a different number are refused.
         name: Name of the client; by default `fedlane-name` of the node's configuration, else client-PARTITION, else
             node-ID.
         federation: Name of the only federation to serve; None serves any.

@@ -1,7 +1,7 @@
 """A client's replies: a report to every order, and an introduction to a hello.
 
-The text that leaves a client is FedLane's own. Of an error in other code only the type is sent, because its message may
-quote a record; the client's log has the message.
+Only FedLane's own messages leave a client. For an error in other code only the type is sent, because its message may
+quote a record; the message is in the client's log.
 """
 
 import logging
@@ -23,7 +23,7 @@ PRECONDITION = 6
 
 
 class Refusal(InputError):
-    """The client will train neither for this order nor for another one like it."""
+    """The client refuses this order, and any other like it."""
 
 
 @dataclass
@@ -37,7 +37,7 @@ class BudgetReport:
 
 
 def client_name(name: str | None, context: Context) -> str:
-    """Return the given name, else `fedlane-name` of the node's configuration, else a name by its partition or id."""
+    """Return the given name, else `fedlane-name` of the node's configuration, else a name from its partition or id."""
     if name is None:
         config = context.node_config
         partition = config.get("partition-id")
@@ -113,7 +113,7 @@ def error_reply(message: Message, error: Exception) -> Message:
 
 
 def public_reason(error: Exception) -> str:
-    """Return what may be sent of an error: FedLane's own message without folders, or the type of any other error."""
+    """Return the public text of an error: FedLane's own message without folders, or the type of any other error."""
     if isinstance(error, InputError):
         return " ".join(_FOLDERS.sub("", word) for word in str(error).split())[:500]
     return f"{type(error).__name__} (see the client's log)"

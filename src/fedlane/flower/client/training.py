@@ -13,6 +13,7 @@ from torch import Tensor
 from fedlane.flower.client.weights import as_arrays, as_flat
 from fedlane.learning.local import ClientData, TrainingBatch, as_inputs, train_locally
 from fedlane.learning.models import Model
+from fedlane.learning.strict import train_strictly
 from fedlane.learning.system_random import check_global_model, system_normals, system_rows
 from fedlane.privacy.accountant import Terms, epsilon_curve
 from fedlane.privacy.ledger import Account, ClientLedger
@@ -49,7 +50,7 @@ class TrainingTerms:
 
 @dataclass(frozen=True)
 class PrivacyAccount:
-    """A data set's account in an open ledger, with the mechanism that it pays for."""
+    """A data set's account in an open ledger, with its mechanism."""
 
     spec: MechanismSpec
     entry: Account
@@ -177,7 +178,10 @@ class LocalTrainer:
     def _train(self, batch: TrainingBatch, learning_rate: float, clip_norm: float | None) -> ArrayRecord:
         weights = self.weights.clone()
         with torch.no_grad():
-            train_locally(self.model, weights, self.data, batch, learning_rate, clip_norm)
+            if clip_norm is None:
+                train_locally(self.model, weights, self.data, batch, learning_rate, None)
+            else:
+                train_strictly(self.model, weights, self.data, batch, learning_rate, clip_norm)
         if not bool(torch.isfinite(weights).all()):
             raise InputError("training diverged to non-finite weights: nothing is sent")
         return as_arrays(self.model, weights[0], self.received)

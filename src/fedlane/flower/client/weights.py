@@ -11,6 +11,7 @@ from torch import Tensor
 
 from fedlane.learning.architectures import MODELS
 from fedlane.learning.evaluate import evaluate
+from fedlane.learning.input_range import RecordError, check_inputs
 from fedlane.learning.models import Batch, Model, ModuleModel, make_model
 from fedlane.validate import InputError
 
@@ -22,7 +23,7 @@ EVALUATION_BYTES = 2e8
 def build_model(source: ModelSource, input_shape: Sequence[int], classes: int) -> Model:
     """Build the model for inputs of a shape: (planes, height, width), or any other shape for a user's own module.
 
-    A model that cannot be trained is rejected here, before an upload is spent on it.
+    A model that cannot be trained is rejected here, before an upload is charged.
     """
     if isinstance(source, str) and (source in MODELS or len(input_shape) == 3):
         shape = (*(1,) * (3 - len(input_shape)), *input_shape)  # mlp and softmax flatten their inputs
@@ -59,7 +60,7 @@ def as_flat(model: Model, arrays: Mapping[str, NDArray[Any]]) -> Tensor:
     positions = _positions(model)
     if arrays.keys() != positions.keys():
         different = sorted(arrays.keys() ^ positions.keys())
-        raise InputError(f"the server's model has other arrays than this client's: {', '.join(different[:4])}")
+        raise InputError(f"the server's model and this client's have different arrays: {', '.join(different[:4])}")
     flat = torch.empty(model.size)
     for name, position in positions.items():
         array = arrays[name]
@@ -149,13 +150,12 @@ def as_stored(inputs: ArrayLike | Tensor, labels: ArrayLike | Tensor, classes: i
             f"data must be inputs (n, ...) and labels (n,), got shapes {tuple(x.shape)} and {tuple(y.shape)}"
         )
     if y.is_floating_point() or y.is_complex() or int(y.min()) < 0 or int(y.max()) >= classes:
-        raise InputError(f"labels must be integers from 0 to {classes - 1}")
+        raise RecordError(f"labels must be integers from 0 to {classes - 1}")
     if x.dtype != torch.uint8:
         if not x.is_floating_point():
             raise InputError(f"inputs must be bytes or floats, got {x.dtype}")
         x = x.to(torch.float32)
-        if not bool(torch.isfinite(x).all()):
-            raise InputError("inputs must be finite")
+        check_inputs(x)
     return (x.permute(0, 2, 3, 1) if x.ndim == 4 else x).contiguous(), y.to(torch.int64)
 
 

@@ -4,7 +4,7 @@ Flower starts a new `flwr-clientapp` for every message, and a small app spends m
 a second of CPU time. SuperExec looks that command up on its PATH, so a node can put another command of the same name
 first: one that passes its arguments and its open files to the prefork server, which forks. Every message still has its
 own process, and no code of a message runs in the server itself. If the server does not confirm that it has forked, the
-original command runs instead. Never both run: a child that cannot confirm its start exits.
+original command runs instead. The two never run together, because a child that cannot confirm its start exits.
 """
 
 import contextlib
@@ -88,8 +88,8 @@ def _start(command: Path, look_s: float, preload: Sequence[str]) -> tuple[Path, 
     folder = Path(tempfile.mkdtemp(prefix="fedlane-"))
     try:
         _write_command(folder, str(command))
-        # The server exits at the end of its input, that is, when this process is gone. -P: it imports nothing from the
-        # current folder.
+        # The server exits at the end of its input, that is, when this process has exited. -P: it imports nothing from
+        # the current folder.
         argv = [sys.executable, "-P", "-m", "fedlane.flower.node.prefork", str(folder), str(look_s), *preload]
         return folder, subprocess.Popen(argv, stdin=subprocess.PIPE)
     except BaseException:
@@ -113,7 +113,7 @@ def _socket_path(folder: Path) -> Path:
 
 
 def main() -> None:
-    """Run the server until the process that started it is gone. Arguments: FOLDER LOOK_S [MODULE ...]."""
+    """Run the server until the process that started it has exited. Arguments: FOLDER LOOK_S [MODULE ...]."""
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)  # they are meant for the node, and the server exits with the node
     folder, look_s, *preload = sys.argv[1:]
@@ -135,7 +135,7 @@ def main() -> None:
     except Exception as error:  # from a preloaded module, or the socket
         sys.exit(f"fedlane-supernode: {_FALLBACK}: {type(error).__name__}: {error}")
     finally:
-        if arguments is None:  # the server itself exits, and the node may not be there to remove the folder
+        if arguments is None:  # the server itself exits, and the node may have exited without removing the folder
             shutil.rmtree(folder, ignore_errors=True)
     if arguments is not None:
         sys.argv = [COMMAND, *arguments]

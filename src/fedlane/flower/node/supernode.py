@@ -4,8 +4,8 @@
 
 An idle SuperNode polls for work every 3 s and its SuperExec every second; each message starts a process that imports
 Flower, and that process polls for the model at intervals that double. Here the node and its SuperExec poll more often
-(the latter through Flower's own setting), and ClientApps are forked by a prefork server and poll for their model as
-often.
+(the latter through Flower's own setting), and ClientApps are forked by a prefork server and poll for their model
+equally often.
 """
 
 import argparse
@@ -67,7 +67,7 @@ def _parser() -> argparse.ArgumentParser:
         type=_module,
         default=[],
         metavar="MODULE",
-        help="module to import once for all messages; neither your app nor one that creates a random generator",
+        help="module to import once for all messages (not your app, nor one that creates a random generator)",
     )
     parser.add_argument("--isolation", help=argparse.SUPPRESS)
     return parser

@@ -1,4 +1,4 @@
-"""Any Flower strategy as the aggregation of FedLane: the content of its messages, and its use of the replies."""
+"""Aggregation by any Flower strategy: the content of its messages, and its handling of the replies."""
 
 import logging
 from collections.abc import Iterable, Mapping, Sequence
@@ -29,7 +29,7 @@ class _Nodes:
 
 
 class Aggregation:
-    """The wrapped strategy. If it fails, the round continues with the model as it was."""
+    """The wrapped strategy. If it fails, the round continues with the unchanged model."""
 
     def __init__(self, inner: Strategy) -> None:
         self.inner = inner
@@ -37,7 +37,7 @@ class Aggregation:
         """The key of the metric by which the strategy weights a reply."""
 
     def content(self, server_round: int, arrays: ArrayRecord, config: ConfigRecord) -> RecordDict:
-        """Return what the strategy sends to a node: the model, and its settings, such as the mu of FedProx."""
+        """Return the content that the strategy sends to a node: the model, and settings such as the mu of FedProx."""
         nodes = range(
             1, 2 + max(self._min_nodes("train"), 1)
         )  # enough for the strategy; the policy chooses the real ones
@@ -54,7 +54,7 @@ class Aggregation:
         return messages[0].content
 
     def aggregate(self, server_round: int, replies: Sequence[Message], model: Model) -> "Aggregated":
-        """Return the new model, in the types of the old one, from replies that passed the guard; no arrays if none."""
+        """Return the new model, in the old types, from replies that passed the guard; no arrays without replies."""
         if not replies:
             return Aggregated()
         keep_common_metrics([reply.content for reply in replies])
@@ -76,7 +76,7 @@ class Aggregation:
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, nodes: Sequence[int], ttl_s: float
     ) -> list[Message]:
         """Return the strategy's requests for evaluation, if it has any and there are enough nodes."""
-        if len(nodes) < self._min_nodes("evaluate"):  # the strategy would wait for more without end
+        if len(nodes) < self._min_nodes("evaluate"):  # the strategy would wait for more indefinitely
             logger.warning("round %d: too few nodes are idle to evaluate the model", server_round - 1)
             return []
         messages = self.inner.configure_evaluate(server_round, arrays, _copy(config), _grid(nodes))
@@ -107,7 +107,7 @@ class Aggregation:
         return arrays
 
     def restore(self, memory: Mapping[str, NDArray[Any]]) -> None:
-        """Give the strategy the arrays that `memory` returned, in place of its present ones."""
+        """Replace the strategy's arrays with those that `memory` returned."""
         by_attribute: dict[str, dict[str, NDArray[Any]]] = {}
         kinds: dict[str, str] = {}
         for name, array in memory.items():
@@ -123,7 +123,7 @@ class Aggregation:
 
 
 class Aggregated:
-    """The aggregated model and metrics of a round; None for what there is not."""
+    """The aggregated model and metrics of a round; None if absent."""
 
     def __init__(self, arrays: ArrayRecord | None = None, metrics: MetricRecord | None = None) -> None:
         self.arrays, self.metrics = arrays, metrics

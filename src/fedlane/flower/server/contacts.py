@@ -1,4 +1,4 @@
-"""Which clients can be asked now: connected, introduced, in good standing, and not busy with an earlier order.
+"""Which clients are available: connected, introduced, in good standing, and not busy with an earlier order.
 
 Introductions never delay a round: a new node is asked to introduce itself in the background, and takes part from the
 round after its answer. A node that missed a deadline stays busy until it has answered or its order has expired, because
@@ -25,7 +25,7 @@ logger = logging.getLogger("fedlane.flower")
 HELLO_S = 120.0
 """Timeout for a node's introduction, in seconds. It is long because many processes may start on a small machine."""
 RETRY_S, RETRY_REFUSED_S = 10.0, 300.0
-"""Seconds before a node is asked again that did not introduce itself, or that was refused."""
+"""Seconds before the next request to a node that did not introduce itself, or that was refused."""
 POLL_S = 0.1
 LONGEST_LOG_TEXT = 500
 
@@ -40,7 +40,7 @@ class Overdue:
 
 
 class Contacts:
-    """The server's contacts with nodes: connections, introductions, and messages without an answer."""
+    """The server's contacts with nodes: connections, introductions, and unanswered messages."""
 
     def __init__(self, roster: Roster, guard: Guard, federation: str, min_clients: int) -> None:
         """``min_clients`` introductions are awaited before the first clients are admitted, in order of their names."""
@@ -62,7 +62,7 @@ class Contacts:
         self._admit(round)
 
     def available(self) -> BoolArray:
-        """Return which clients can be asked now, (U,)."""
+        """Return which clients are available, (U,)."""
         return np.array([self.may_ask(member) for member in self.roster.members], np.bool_)
 
     def may_ask(self, member: Member) -> bool:
@@ -71,10 +71,10 @@ class Contacts:
         return idle and not member.barred and not member.spent
 
     def wait(self, grid: Grid, round: int, seconds: float) -> bool:
-        """Wait until a client can be asked; return False if none ever can be again.
+        """Wait until a client is available; return False if none can become available again.
 
         Raises:
-            InputError: No client could be asked within ``seconds``.
+            InputError: No client became available within ``seconds``.
         """
         end = time.monotonic() + seconds
         while True:
@@ -88,7 +88,7 @@ class Contacts:
             if time.monotonic() > end:
                 introductions = len(self._introductions) + len(members)
                 raise InputError(
-                    f"no client could be asked within {seconds:g} s: {len(self.connected)} nodes were connected and "
+                    f"no client became available within {seconds:g} s: {len(self.connected)} nodes were connected and "
                     f"{introductions} had introduced themselves (min_clients is {self.min_clients})"
                 )
             time.sleep(POLL_S)

@@ -25,11 +25,11 @@ AFTER_TTL_S = 2.0
 LATE_S = 60.0
 """Fetching a reply that has begun to arrive ends this long after its message has expired."""
 REPLY_FACTOR, REPLY_EXTRA_BYTES = 2.0, 2.0**24
-"""A reply may have this many times the bytes of the arrays that were sent, plus the extra: nodes are not trusted."""
+"""Limit on a reply: this multiple of the bytes of the arrays sent, plus the extra, because nodes are not trusted."""
 
 
 class Post:
-    """A message that was sent, until it is answered, has failed or has expired. Times are `time.monotonic`."""
+    """A sent message, which is settled once it is answered, has failed or has expired. Times are `time.monotonic`."""
 
     def __init__(self, message: Message) -> None:
         self.node_id = message.metadata.dst_node_id
@@ -38,7 +38,7 @@ class Post:
         self.max_bytes = REPLY_FACTOR * sent + REPLY_EXTRA_BYTES
         self.sent_s = time.monotonic()
         self.arrived_s: float | None = None
-        """When the whole reply had arrived, or it was clear that there is none."""
+        """When the whole reply had arrived, or it was clear that none would arrive."""
         self.reply: Message | None = None
         self.reason = "no answer"
         """Why there is no reply."""
@@ -96,7 +96,7 @@ def exchange(grid: Grid, messages: Sequence[Message], deadline_s: float) -> list
 def dispatch(grid: Grid, messages: Sequence[Message]) -> list[Post]:
     """Send messages and return at once; the posts are settled as replies arrive."""
     posts = [Post(message) for message in messages]
-    if posts:  # pushing may block while SuperLink is away, so it has its own thread
+    if posts:  # pushing may block while SuperLink is unreachable, so it has its own thread
         threading.Thread(target=_send, args=(grid, messages, posts), name="fedlane-send", daemon=True).start()
     return posts
 

@@ -2,9 +2,9 @@
 
 The bound on an update's norm is ``max_update_norm``. Without that setting it is 10 times the median of the clients'
 last norms; until 5 updates have been seen it is 10 (|model| + sqrt(d)) with d weights, which no training of a few steps
-reaches. Every client has one vote. An update above the bound is remembered at the bound, so that the bound follows when
-all updates grow; an update of norm 0 is not remembered. The bound stops accidents and crude attacks. It does not stop
-half of the clients or more acting together; Flower's robust aggregation strategies are meant for that.
+reaches. Every client has one vote. An update above the bound is recorded at the bound, so that the bound can grow when
+all updates grow; an update of norm 0 is not recorded. The bound stops accidents and crude attacks. It does not stop
+half or more of the clients acting together; Flower's robust aggregation strategies are meant for that.
 """
 
 import math
@@ -26,7 +26,7 @@ MAX_EXAMPLES_PER_RECORD = 10.0
 
 
 class Dropped(InputError):
-    """A reply is not used; the message is the reason."""
+    """A reply is not used; the message states the reason."""
 
 
 class Guard:

@@ -30,20 +30,20 @@ class Member:
     """One client: its node, its introduction, and what is known about its spending."""
 
     index: int
-    """The client's number in policies and tables; it is never given to another client."""
+    """The client's number in policies and tables; it is never reused for another client."""
     node_id: int
     introduction: Introduction
     joined_round: int
     sent: int = 0
     """Number of orders sent."""
     unanswered: int = 0
-    """Number of orders since the last figures of its ledger; each may have become an upload."""
+    """Number of orders since the client last reported its ledger; each may have become an upload."""
     reports: int = 0
     uploads: int = 0
     """Largest number of uploads that the client has reported."""
     epsilon_reported: float = 0.0
     barred: str = ""
-    """Why the client is not asked any more; empty for a client in good standing."""
+    """Why the client gets no more orders; empty for a client in good standing."""
 
     @property
     def name(self) -> str:
@@ -59,8 +59,8 @@ class Member:
     def epsilon(self) -> float | None:
         """Upper bound on the epsilon that it has spent; None without a mechanism.
 
-        The client's own figure if every order is accounted for. Otherwise the epsilon agreed to over all its uploads,
-        which its ledger does not exceed: the server does not know the client's noise and cannot compute a tighter one.
+        This is the client's own figure if every order is accounted for. Otherwise it is the epsilon agreed to over all
+        uploads, which its ledger does not exceed; the server does not know the client's noise for a tighter bound.
         """
         if self.introduction.epsilon <= 0:
             return None
@@ -135,12 +135,12 @@ class Roster:
         )
 
     def put(self, member: Member) -> Member:
-        """Replace a client's entry by a newer one."""
+        """Replace a client's entry with a newer one."""
         self.members[member.index] = member
         return member
 
     def pardon(self) -> None:
-        """Let clients be asked again that refused for another reason than a spent budget; called when a run starts."""
+        """Readmit clients that refused for a reason other than a spent budget; called when a run starts."""
         self.members = [member if member.spent else replace(member, barred="") for member in self.members]
 
     def quotas(self, lanes: int, given: Mapping[str, float] | None = None) -> FloatArray:
@@ -156,7 +156,7 @@ class Roster:
         return [asdict(member) for member in self.members]
 
     def restore(self, values: Iterable[Mapping[str, Any]]) -> None:
-        """Restore the roster from plain values; an `InputError` if they are damaged."""
+        """Restore the roster from plain values; raise `InputError` if they are damaged."""
         try:
             members = [Member(**{**entry, "introduction": _introduction(entry["introduction"])}) for entry in values]
         except (KeyError, TypeError) as error:
@@ -176,7 +176,7 @@ def _quotas(introductions: list[Introduction], lanes: int) -> FloatArray:
     """Return the quotas of equation (8), (U,), from the released label counts; negative noisy counts become 0.
 
     A client that releases no counts gets at least the average divergence. With the average labels and no noise its
-    divergence would be 0, and it would be given all the rounds.
+    divergence would be 0, and it would get all rounds.
     """
     labels = max(1, *(len(client.label_counts) for client in introductions))
     counts = np.zeros((len(introductions), labels))

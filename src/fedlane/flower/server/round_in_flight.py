@@ -19,17 +19,17 @@ from fedlane.records import BoolArray
 
 @dataclass(frozen=True)
 class RoundInFlight:
-    """What was decided at the beginning of a round."""
+    """The decisions made at the beginning of a round."""
 
     available: BoolArray = field(default_factory=lambda: np.zeros(0, np.bool_))
-    """(U,): the clients that could be asked."""
+    """(U,): the available clients."""
     orders: Mapping[int, Order] = field(default_factory=dict)
     """The orders that were sent, by node id."""
     failed: Mapping[int, int] = field(default_factory=dict)
     """{client index: lane} of a round whose orders could not be sent."""
 
     def end(self, arrivals: Sequence[Arrival], state: ServerState, contacts: Contacts) -> list[Message]:
-        """Check what arrived, update the policy, and return the replies that may be aggregated."""
+        """Check the arrivals, update the policy, and return the replies that may be aggregated."""
         scheduler, model = state.scheduler, to_model(state.arrays)
         measured = {client: MeasuredDelay(lane, None) for client, lane in self.failed.items()}
         accepted = []

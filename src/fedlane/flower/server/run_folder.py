@@ -1,7 +1,7 @@
 """The federation as an ordinary run folder: the tables of a simulation, with measured values.
 
 Positions are null, because they are not known. ``epsilon`` is the client's own figure if every order was answered, and
-otherwise what it agreed to (see `roster`). ``uploads`` counts orders, including those of a round that a crash cut off.
+otherwise the epsilon it agreed to (see `roster`). ``uploads`` counts orders, including those of a crashed round.
 """
 
 from collections.abc import Mapping, Sequence

@@ -20,7 +20,7 @@ from fedlane.simulation.trace import Trace
 from fedlane.validate import InputError
 
 LATE_BY_S = 1e-3
-"""A client without a good update by the deadline is recorded as this late, since its real delay is unknown."""
+"""Recorded lateness of a client without a valid update by the deadline, whose real delay is unknown."""
 RETIRED_STATE = frozenset({"quota", "deadline_s", "channels"})
 """State arrays of earlier versions that are ignored in a checkpoint: they are part of the problem now."""
 
@@ -31,9 +31,9 @@ class MeasuredDelay:
 
     lane: int
     total_s: float | None
-    """Seconds from sending the order to receiving the whole reply; None if no good update came by the deadline."""
+    """Seconds from sending the order to receiving the whole reply; None if no valid update came by the deadline."""
     compute_s: float = 0.0
-    """Seconds that the client computed and switched lanes, on its own clock."""
+    """Seconds that the client spent on computing and switching lanes, on its own clock."""
 
 
 class Scheduler:
@@ -130,7 +130,7 @@ class Scheduler:
         """Continue from the arrays of a checkpoint, perhaps with more rounds to play.
 
         Raises:
-            InputError: The checkpoint is of another policy, or has more rounds than are to be played.
+            InputError: The checkpoint belongs to another policy, or has more rounds than are to be played.
         """
         self.set_quotas(arrays["quotas"])
         played = len(arrays["epsilon"])

@@ -15,12 +15,12 @@ class ScheduleSettings:
     Attributes:
         lanes: Number of lanes; at most one client uses a lane in a round.
         deadline_s: Seconds from sending a round's orders until replies are too late.
-        policy: A policy's name, with parameters if any (`"mamab-om:V=10"`), or a policy object.
+        policy: A policy's name, with optional parameters (`"mamab-om:V=10"`), or a policy object.
         quotas: Each client's minimum share of rounds by name, 0 for the others. By default quotas follow from the label
             counts and noise that the clients release.
         min_clients: Number of clients to wait for before the first round.
         local_iterations: Training steps of an order; by default each client's own number.
-        evaluate_every: Evaluate the model after every so many rounds, and after the last.
+        evaluate_every: Number of rounds between evaluations; the model is also evaluated after the last round.
         seed: Seed of the policy's random numbers.
 
     Examples:
@@ -55,7 +55,7 @@ class GuardSettings:
     """Which nodes and which updates `LaneStrategy` accepts.
 
     Attributes:
-        capacity: Maximum number of clients, those that have left included.
+        capacity: Maximum number of clients, including those that have left.
         trust_names: Whether a name may move to a new node while its old node is not connected. Without node
             authentication, a restarted node has a new id.
         max_update_norm: Largest norm of an update; by default it follows the norms of earlier updates.
@@ -95,7 +95,7 @@ class SettingsByKeyword(TypedDict, total=False):
 def grouped(
     schedule: ScheduleSettings | None, guard: GuardSettings | None, keywords: Mapping[str, Any]
 ) -> tuple[ScheduleSettings, GuardSettings]:
-    """Return both groups, with the fields that ``keywords`` names replaced; an unknown name is a `TypeError`."""
+    """Return both groups, with the fields that ``keywords`` names replaced; raise `TypeError` for an unknown name."""
     scheduled = {field.name for field in fields(ScheduleSettings)}
     guarded = {field.name for field in fields(GuardSettings)}
     for name in keywords:

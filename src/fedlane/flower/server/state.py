@@ -43,13 +43,13 @@ class ServerState:
 
     @property
     def scheduler(self) -> Scheduler:
-        """The scheduler of the run; an `InputError` before `start`."""
+        """The scheduler of the run; raises `InputError` before `start`."""
         if self._scheduler is None:
             raise InputError("LaneStrategy must be started: start(grid, initial_arrays, ...)")
         return self._scheduler
 
     def start(self, scheduler: Scheduler, initial_arrays: ArrayRecord) -> None:
-        """Begin a run, or continue from the store. Orders that a crash cut off count as sent."""
+        """Begin a run, or continue from the store. Orders interrupted by a crash count as sent."""
         self._scheduler, self.arrays, self._saved = scheduler, initial_arrays, []
         saved = self.store.load()
         if saved is not None:
@@ -68,7 +68,7 @@ class ServerState:
                 raise InputError(f"state_dir {folder} has {name} {saved.values.get(name)!r}, not {value!r}")
         model = saved.part("model")
         if _layout(model) != _layout(to_model(self.arrays)):
-            raise InputError(f"state_dir {folder} holds another model than initial_arrays")
+            raise InputError(f"state_dir {folder} holds a model that differs from initial_arrays")
         self.scheduler.restore(saved.part("scheduler"))
         self.roster.restore(saved.values["roster"])
         self.aggregation.restore(saved.part("inner"))
@@ -77,7 +77,7 @@ class ServerState:
         self.arrays = to_arrays(model)
 
     def drop(self, member: Member) -> None:
-        """Count a reply of a client that was not used."""
+        """Count an unused reply of a client."""
         self.dropped[member.name] = self.dropped.get(member.name, 0) + 1
 
     def save_clients(self) -> None:

@@ -1,4 +1,4 @@
-"""The server's state on disk: a journal of orders, written before they are sent, and a checkpoint of all the rest.
+"""The server's state on disk: a journal of orders, written before they are sent, and a checkpoint of everything else.
 
 - ``orders.jsonl``, the journal, has one line per round, forced to disk before any message of that round is sent.
 - ``federation.npz``, the checkpoint, has the model, the policy's state, the trace, the roster and the arrays of the
@@ -55,7 +55,7 @@ class StateStore:
     def locked(self) -> Iterator[None]:
         """Hold the folder's lock, so that no second server uses it.
 
-        A server that is still ending, after its SuperLink was restarted, is awaited.
+        Wait for a server that is still shutting down after its SuperLink was restarted.
         """
         with (self.folder / LOCK).open("w") as file:
             end = time.monotonic() + LOCK_WAIT_S
@@ -83,7 +83,7 @@ class StateStore:
                 sync_folder(self.folder)
 
     def charged(self) -> dict[str, int]:
-        """Return the number of orders in the journal by client. A last line cut off by a crash was never sent."""
+        """Return the number of orders in the journal by client. An incomplete last line was never sent."""
         path, count = self.folder / JOURNAL, dict[str, int]()
         if not path.is_file():
             return count
@@ -110,7 +110,7 @@ class StateStore:
             write_atomically(self.folder / CHECKPOINT, buffer.getvalue(), durable=True)
 
     def load(self) -> Saved | None:
-        """Return the last checkpoint, or None; a damaged one is an `InputError`."""
+        """Return the last checkpoint, or None; raise `InputError` if it is damaged."""
         path = self.folder / CHECKPOINT
         if not path.is_file():
             return None
@@ -126,7 +126,7 @@ class StateStore:
 
 @contextlib.contextmanager
 def _written(path: Path) -> Iterator[None]:
-    """Turn an error of the disk into a one-line `InputError`; the run ends, since nothing unrecorded may be sent."""
+    """Turn a disk error into a one-line `InputError`, which ends the run, since nothing unrecorded may be sent."""
     try:
         yield
     except OSError as error:

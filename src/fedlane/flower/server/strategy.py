@@ -1,4 +1,4 @@
-"""`LaneStrategy`: a Flower strategy whose nodes and lanes are chosen by the policies of simulation.
+"""`LaneStrategy`: a Flower strategy whose nodes and lanes are chosen by the same policies as in simulation.
 
 Each round: the policy gives lanes to connected clients; the orders are written to disk, then sent; replies that arrive
 after the deadline are dropped; updates that pass the guard are aggregated by the wrapped strategy; the policy learns
@@ -89,7 +89,7 @@ class LaneStrategy(Strategy):
                 `trust_names`, `max_update_norm`.
 
         Raises:
-            InputError: A setting is out of its bounds.
+            InputError: A setting is out of bounds.
             TypeError: `lanes` or `deadline_s` is missing, or a keyword is unknown.
         """
         self.schedule, guard = grouped(schedule, guard, settings)
@@ -124,7 +124,7 @@ class LaneStrategy(Strategy):
             grid: Flower's grid, as a ServerApp receives it.
             initial_arrays: The model before the first round.
             num_rounds: Number of rounds in total.
-            timeout: Longest wait, in seconds, while no client can be asked. A round's own limit is `deadline_s`.
+            timeout: Longest wait, in seconds, while no client is available. A round's own limit is `deadline_s`.
             train_config: Passed to the wrapped strategy for training.
             evaluate_config: Passed to the wrapped strategy for evaluation.
             evaluate_fn: Evaluates the model on the server; called with the number of rounds played and the model.
@@ -133,7 +133,7 @@ class LaneStrategy(Strategy):
             The final model, and the metrics of this run's rounds.
 
         Raises:
-            InputError: No client could be asked within `timeout`, or the state folder does not fit the settings.
+            InputError: No client became available within `timeout`, or the state folder does not fit the settings.
         """
         _show_log()
         state, result = self.state, Result()
@@ -151,7 +151,7 @@ class LaneStrategy(Strategy):
                 began, server_round = time.monotonic(), scheduler.round + 1
                 self._train(server_round, grid, train_config or ConfigRecord(), result)
                 if server_round % self.schedule.evaluate_every == 0 or server_round == num_rounds:
-                    state.save()  # an evaluation that fails must not cost the round's uploads
+                    state.save()  # a failed evaluation must not lose the round's uploads
                     self._evaluate(server_round, grid, evaluate_config or ConfigRecord(), evaluate_fn, result)
                 state.elapsed_s += time.monotonic() - began
                 state.save()
@@ -172,7 +172,7 @@ class LaneStrategy(Strategy):
         """Choose the round's clients, write their orders to disk, and return the messages.
 
         Args:
-            server_round: Flower's number of the round, from 1.
+            server_round: Flower's round number, from 1.
             arrays: The model to send.
             config: Passed to the wrapped strategy.
             grid: Not used: the policy chooses the nodes.
@@ -189,7 +189,7 @@ class LaneStrategy(Strategy):
         try:
             if self.before_round is not None:
                 self.before_round(scheduler.round, names)
-        except Exception as error:  # the operator's code; without its switch the round is lost, and only that
+        except Exception as error:  # from the operator's code; without the switch, this round is lost
             logger.error("round %d: before_round failed for %s: %s", scheduler.round, names, error)
             self._round = RoundInFlight(available, failed=lanes)
             return []
@@ -215,11 +215,11 @@ class LaneStrategy(Strategy):
         """Aggregate replies that were punctual and passed the guard, with the wrapped strategy.
 
         Args:
-            server_round: Flower's number of the round, from 1.
+            server_round: Flower's round number, from 1.
             replies: The accepted replies.
 
         Returns:
-            The new model and the aggregated metrics; None for what there is not.
+            The new model and the aggregated metrics; None for each that is absent.
         """
         aggregated = self.state.aggregation.aggregate(server_round, list(replies), to_model(self.state.arrays))
         return aggregated.arrays, aggregated.metrics
@@ -232,7 +232,7 @@ class LaneStrategy(Strategy):
         No privacy mechanism covers metrics that a node measures on private data.
 
         Args:
-            server_round: Flower's number of the round, from 1.
+            server_round: Flower's round number, from 1.
             arrays: The model to evaluate.
             config: Passed to the wrapped strategy.
             grid: Not used: the wrapped strategy samples from the idle nodes.
@@ -280,7 +280,7 @@ class LaneStrategy(Strategy):
     def _evaluate(
         self, server_round: int, grid: Grid, config: ConfigRecord, evaluate_fn: Evaluate | None, result: Result
     ) -> None:
-        """Evaluate the model by nodes, if the wrapped strategy asks for it, and on the server."""
+        """Evaluate the model on nodes, if the wrapped strategy asks for it, and on the server."""
         arrays, scheduler = self.state.arrays, self.state.scheduler
         measured: list[MetricRecord] = []
         if messages := list(self.configure_evaluate(server_round, arrays, config, grid)):

@@ -30,7 +30,7 @@ class Calibration:
 
     @classmethod
     def from_run(cls, run: Run, links_s: FloatArray, stock_nodes: bool) -> "Calibration":
-        """Calibrate by a run whose transfers took ``links_s`` (download plus upload) in each of its assignments."""
+        """Calibrate from a run whose transfers took ``links_s`` (download plus upload) in each of its assignments."""
         table, rounds = run.assignments, run.rounds
         punctual = table["punctual"].to_numpy(zero_copy_only=False)
         if punctual.sum() < MIN_SAMPLES:

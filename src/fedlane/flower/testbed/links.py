@@ -1,10 +1,10 @@
 """A radio cell on one Linux machine: a base station and clients as network namespaces, joined by shaped links.
 
 Each client has one link and one address. Switching to a lane sets the rate of the pair (client, lane) at both ends of
-the link. Like a radio that changes its channel, this keeps the address, so that open connections continue. Rates count
+the link. Like a radio that changes its channel, this keeps the address, so open connections continue. Rates count
 the payload that TCP carries, without headers.
 
-Needs root and iproute2. There is no default route, so that no traffic leaves the cell.
+Needs root and iproute2. There is no default route, so no traffic leaves the cell.
 """
 
 import contextlib
@@ -54,7 +54,7 @@ def unsupported_reason() -> str | None:
 
 @functools.cache
 def _probe() -> str | None:
-    """Try it once: root in a container may lack the permission, and a kernel may lack the token bucket filter."""
+    """Try to build a link: root in a container may lack the permission, and a kernel the token bucket filter."""
     name = f"fedlane-probe-{secrets.token_hex(3)}"
     try:
         _run(["ip", "netns", "add", name])
@@ -112,7 +112,7 @@ class RadioCell:
 
 @dataclass
 class BuiltRadioCell:
-    """A cell that this process has built and has to close."""
+    """A cell that this process has built and must close."""
 
     cell: RadioCell
     _lock: IO[str] = field(repr=False)
@@ -179,7 +179,7 @@ def _lock_file(name: str) -> IO[str]:
     LOCKS.mkdir(parents=True, exist_ok=True)
     lock = (LOCKS / name).open("w")
     fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    lock.write(f"{os.getpid()}\n")  # for people who look at the file
+    lock.write(f"{os.getpid()}\n")  # for human readers of the file
     lock.flush()
     return lock
 

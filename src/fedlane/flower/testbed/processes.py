@@ -32,7 +32,7 @@ _POLL_S = 0.05
 
 
 class ProcessError(InputError):
-    """A process of Flower's failed."""
+    """One of Flower's processes failed."""
 
 
 @dataclass

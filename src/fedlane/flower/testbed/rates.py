@@ -19,7 +19,7 @@ from fedlane.validate import InputError
 MIN_MBPS, MAX_MBPS = 0.05, 1000.0
 """Range of the shaped rates. Silence in a trace becomes the minimum, at which every transfer misses its deadline."""
 TRACE_STEP_S = 10.0
-"""Length of the piece of the trace that one row averages: about the length of a round."""
+"""Length of the piece of the trace that one row averages, about the length of a round."""
 _MAHIMAHI_BITS = 1500 * 8
 
 
@@ -107,7 +107,7 @@ def _parse_csv(rows: list[list[str]], path: Path) -> FloatArray:
     if "t_s" not in head:
         return value  # one row per second
     time_s = np.array([float(row[head.index("t_s")]) for row in rows[1:] if row[column]])
-    # Where the time jumps back, another trip begins: it is appended to the one before.
+    # Where the time jumps back, another trip begins, which is appended to the previous one.
     offset_s = np.concatenate([[0.0], np.cumsum(np.where(np.diff(time_s) < 0, time_s[:-1] + 1.0, 0.0))])
     second = (time_s + offset_s).astype(np.int64)
     count = np.bincount(second)

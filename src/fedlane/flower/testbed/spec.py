@@ -15,7 +15,7 @@ from fedlane.flower.testbed.links import RadioCell
 from fedlane.records import FloatArray
 from fedlane.validate import InputError, at_least, positive
 
-if TYPE_CHECKING:  # every message starts a process that imports this module: it stays light
+if TYPE_CHECKING:  # every message starts a process that imports this module, so its imports are few
     from fedlane.flower.testbed.calibration import Calibration
 
 FEDERATION = "testbed"

@@ -63,7 +63,7 @@ class TestbedResult:
 class Testbed:
     """A context that builds a testbed on entry and removes it on exit.
 
-    It is also removed after an error, Ctrl-C or SIGTERM; after SIGKILL, the next testbed removes what is left of it.
+    It is also removed after an error, Ctrl-C or SIGTERM; after SIGKILL, the next testbed removes its remains.
     """
 
     def __init__(
@@ -193,7 +193,7 @@ class Testbed:
         )
 
     def _execute(self, run: TestbedRun, progress: Callable[[int], None]) -> Run:
-        """Submit a run, wait for its end and load its results; raise `ProcessError` where it failed."""
+        """Submit a run, wait for its end and load its results; raise `ProcessError` if it failed."""
         work = Path(run.work_folder)
         run.write(work / "plan.json")
         config = {"plan": str(work / "plan.json"), "clients": run.clients, "seed": run.seed}

@@ -42,7 +42,7 @@ function update(data) {
   return notify("data");
 }
 
-/* Keep run, seed and round within what the data contains. */
+/* Limit run, seed and round to the available data. */
 function clampView(at) {
   view.run = Math.min(view.run, model.runs.length - 1);
   view.seed = Math.min(view.seed, shownRun().detail.seeds - 1);

@@ -1,4 +1,4 @@
-/* Which figures there are, and what their sentences say. */
+/* The figures of the page, and their summary sentences. */
 
 function runCurves(key, x = "round") {
   return model.runs.flatMap((run, k) => {

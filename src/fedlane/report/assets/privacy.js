@@ -90,7 +90,7 @@ function paperSummary() {
   const paper = model.runs.some((run) => run.privacy?.mechanism === "paper");
   return paper
     ? "The value of formula (6) for the same uploads. It is not a bound: compare it with the previous figure, " +
-        "which may have another scale."
+        "which may have a different scale."
     : "The value of formula (6) for the same uploads, from the tight epsilon of one upload. " +
         "Whiskers show the minimum and maximum over seeds.";
 }

@@ -21,7 +21,7 @@ function timelineSummary(run) {
   const every = run.detail.every;
   const thinned = every > 1 ? ` This page contains one in every ${every} rounds.` : "";
   return (
-    `${run.name}, seed ${run.seeds[view.seed]}: the assigned clients, with their channel. ` +
+    `${run.name}, seed ${run.seeds[view.seed]}: the assigned clients, with their channels. ` +
     `The strip below shows the duration of every round. Click on either to select a round.${thinned}`
   );
 }

@@ -14,6 +14,7 @@ import pytest
 from fedlane.flower.client.switch import CommandSwitch, NoSwitch, PolicyRoutingSwitch, SwitchError
 from fedlane.validate import InputError
 from support.parts import missing
+from support.waiting import wait_for
 
 
 def test_a_command_runs_with_the_lane_and_without_a_shell(tmp_path):
@@ -44,16 +45,15 @@ def test_a_command_that_hangs_is_killed_with_its_children(tmp_path):
     begin = time.monotonic()
     with pytest.raises(SwitchError, match=r"longer than 0\.5 s"):
         hang(0)
-    assert time.monotonic() - begin < 3
+    assert time.monotonic() - begin < 30
     state = Path(f"/proc/{pid.read_text().strip()}/stat")
-    time.sleep(0.1)
-    assert not state.exists() or state.read_text().split()[2] == "Z"
+    wait_for(lambda: not state.exists() or state.read_text().split()[2] == "Z")
 
 
 def test_a_daemon_left_behind_does_not_block_the_switch():
     begin = time.monotonic()
-    CommandSwitch(["sh", "-c", "sleep 3 & exit 0", "{lane}"])(0)
-    assert time.monotonic() - begin < 2
+    CommandSwitch(["sh", "-c", "sleep 20 & exit 0", "{lane}"])(0)
+    assert time.monotonic() - begin < 15
 
 
 @pytest.mark.parametrize(
@@ -122,7 +122,7 @@ def sent():
     return [int(open(f"/sys/class/net/lane{k}/statistics/tx_bytes").read()) for k in (0, 1)]
 switch = PolicyRoutingSwitch("%(server)s", [Via("lane0", "10.78.0.1"), "lane1"], source="%(client)s")
 switch(0)
-link = socket.create_connection(("%(server)s", 5000), timeout=10)
+link = socket.create_connection(("%(server)s", 5000), timeout=60)
 result = {"moved": [], "rules": None, "error": ""}
 for lane in (0, 1, 0, 1):
     switch(lane)
@@ -156,6 +156,7 @@ with socket.create_server(("%(server)s", 5000)) as listener:
 """
 
 
+@pytest.mark.slow
 @pytest.mark.xdist_group("flower")
 def test_an_open_connection_follows_the_switched_lane(two_lanes):
     """Of 200 kB sent over one connection after each switch, almost all is counted on the lane's interface."""
@@ -170,7 +171,7 @@ def test_an_open_connection_follows_the_switched_lane(two_lanes):
             ["ip", "netns", "exec", client, sys.executable, "-c", SENDER % names],
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=180,
         )
     finally:
         receiver.kill()

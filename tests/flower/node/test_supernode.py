@@ -18,7 +18,6 @@ from fedlane.flower import _adapted
 from fedlane.flower.node.prefork import COMMAND, prefork_server
 
 BIN = Path(sys.executable).parent
-pytestmark = pytest.mark.xdist_group("flower")
 PROBE = """
 import atexit, json, os, signal, sys
 import numpy.random
@@ -50,8 +49,8 @@ def call(*arguments, marker="", stdin=""):
     folder = Path(os.environ["PYTHONPATH"].split(os.pathsep)[0])
     (folder / "stdin").write_text(stdin)
     with (folder / "stdin").open() as given, (folder / "output").open("w+") as output:
-        done = subprocess.run([COMMAND, *arguments], stdin=given, stdout=output, stderr=subprocess.STDOUT, timeout=30)
-        end = time.monotonic() + 20
+        done = subprocess.run([COMMAND, *arguments], stdin=given, stdout=output, stderr=subprocess.STDOUT, timeout=120)
+        end = time.monotonic() + 120
         while True:
             output.seek(0)
             text = output.read()
@@ -62,7 +61,7 @@ def call(*arguments, marker="", stdin=""):
 
 def wait_for_server():
     """Wait until the prefork server listens; return its folder and its process id."""
-    end = time.monotonic() + 30
+    end = time.monotonic() + 120
     folder = Path(os.environ["PATH"].split(os.pathsep)[0]).parent
     with socket.socket(socket.AF_UNIX) as connection:
         while connection.connect_ex(str(folder / "socket")):
@@ -84,6 +83,7 @@ def processes(word):
     return ids
 
 
+@pytest.mark.slow
 def test_each_app_has_its_own_process(modules):
     """With its own files, arguments, signal handlers and random numbers."""
     (modules / "probe.py").write_text(PROBE)
@@ -110,6 +110,7 @@ def test_each_app_has_its_own_process(modules):
     assert not probes[0]["cwd_first"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cause", ["dead", "stopped", "threads", "broken"])
 def test_without_a_prefork_server_flowers_command_runs(modules, capfd, cause):
     """The server has died or hangs, or a module prevents it: the command runs once, and no child starts later."""
@@ -124,7 +125,7 @@ def test_without_a_prefork_server_flowers_command_runs(modules, capfd, cause):
             _, server = wait_for_server()
             os.kill(server, signal.SIGKILL if cause == "dead" else signal.SIGSTOP)
         else:
-            end = time.monotonic() + 30
+            end = time.monotonic() + 120
             while processes(str(folder)) or "Flower starts its apps itself" not in (errors := capfd.readouterr().err):
                 assert time.monotonic() < end
                 time.sleep(0.1)
@@ -144,6 +145,7 @@ def test_without_a_prefork_server_flowers_command_runs(modules, capfd, cause):
             assert call("--no-such-option", marker="usage")[0] == 2
 
 
+@pytest.mark.slow
 def test_a_prefork_server_exits_with_its_node(modules):
     """A node that is killed leaves neither the server nor its folder behind."""
     code = (
@@ -156,7 +158,7 @@ def test_a_prefork_server_exits_with_its_node(modules):
     node.kill()
     node.wait()
     node.stdout.close()
-    end = time.monotonic() + 30
+    end = time.monotonic() + 120
     while processes(str(folder)) or folder.exists():
         assert time.monotonic() < end, "the server is still running"
         time.sleep(0.05)

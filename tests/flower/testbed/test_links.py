@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +15,7 @@ from fedlane.flower.testbed import links, rates
 from fedlane.scenario import Scenario
 from fedlane.validate import InputError
 from support.parts import missing
+from support.waiting import wait_for
 
 pytestmark = pytest.mark.xdist_group("flower")
 
@@ -64,12 +64,13 @@ print(json.dumps(took))
 """
 
 
+@pytest.mark.slow
 def test_an_open_connection_gets_the_rate_of_its_pair_in_both_directions(cell):
     """Transfers take size / rate across four switches of one connection, whatever the other client's rate."""
     moves = [("d", 4.0, 250_000), ("u", 4.0, 250_000), ("d", 20.0, 1_000_000), ("u", 1.0, 100_000), ("d", 2.0, 200_000)]
     bounds = [1.1 * count * 8e-6 / rate + 0.02 for _, rate, count in moves]
     best = np.full(len(moves), np.inf)
-    for _ in range(3):  # a busy machine can only slow a transfer down
+    for _ in range(6):  # a busy machine can only slow a transfer down
         took = np.array(seconds_of(cell, moves))
         for (direction, rate, count), seconds in zip(moves, took, strict=True):
             assert seconds > 0.97 * (count - 16_000) * 8e-6 / rate, (
@@ -90,7 +91,7 @@ def seconds_of(cell, moves):
     try:
         assert peer.stdout.readline() == "ready\n"
         mover = ["ip", "netns", "exec", cell.client(0), sys.executable, "-c", MOVER, cell.name, json.dumps(moves)]
-        return json.loads(subprocess.run(mover, capture_output=True, text=True, check=True, timeout=60).stdout)
+        return json.loads(subprocess.run(mover, capture_output=True, text=True, check=True, timeout=180).stdout)
     finally:
         peer.kill()
         peer.wait()
@@ -127,6 +128,7 @@ time.sleep(600)
 """
 
 
+@pytest.mark.slow
 def test_the_cell_of_a_killed_owner_is_removed_by_the_next_one(cell, tmp_path):
     """Processes die with their owner, and namespaces are removed with the next cell; a running owner keeps its own."""
     owner = subprocess.Popen([sys.executable, "-c", OWNER, str(tmp_path)], stdout=subprocess.PIPE, text=True)
@@ -140,10 +142,7 @@ def test_the_cell_of_a_killed_owner_is_removed_by_the_next_one(cell, tmp_path):
     finally:
         owner.send_signal(signal.SIGKILL)
         owner.wait()
-    end = time.monotonic() + 5.0
-    while stale.processes() and time.monotonic() < end:
-        time.sleep(0.02)
-    assert not stale.processes()
+    wait_for(lambda: not stale.processes())
     with links.temporary_cell(1) as other:
         assert not any(Path(f"/run/netns/{namespace}").exists() for namespace in stale.namespaces)
         assert other.name != name
@@ -164,7 +163,7 @@ def test_closing_a_cell_kills_processes_that_ignore_sigterm():
     assert process.stdout.readline() == b"on\n"
     process.stdout.close()
     built.close()
-    assert process.wait(5) == -signal.SIGKILL
+    assert process.wait(60) == -signal.SIGKILL
     assert not any(Path(f"/run/netns/{namespace}").exists() for namespace in built.cell.namespaces)
     built.close()
 

@@ -85,7 +85,7 @@ def test_two_servers_do_not_share_a_folder(tmp_path, monkeypatch):
     assert other.stdout.readline() == "held\n"
     with pytest.raises(InputError, match="in use"), StateStore(tmp_path).locked():
         pass
-    other.communicate("", timeout=20)
+    other.communicate("", timeout=120)
     with StateStore(tmp_path).locked():
         pass
 

@@ -21,6 +21,7 @@ PORT, NODE_PORT = 9801, 9802
 OUTSIDE = "198.51.100.7"
 """A reserved address (RFC 5737): packets to it would leave the machine."""
 pytestmark = pytest.mark.xdist_group("flower")
+servers = pytest.mark.slow  # these start SuperLink, SuperNodes and nginx
 
 
 @pytest.fixture(scope="module")
@@ -62,7 +63,7 @@ def inside(namespace, code, *arguments):
         ["ip", "netns", "exec", namespace, sys.executable, "-c", code, *arguments],
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=120,
     )
     assert done.returncode == 0, done.stderr
     return done.stdout
@@ -73,7 +74,7 @@ import http.client, ssl, sys
 ca, method, *targets = sys.argv[1:]
 for target in targets:
     context = ssl.create_default_context(cafile=ca)
-    connection = http.client.HTTPSConnection("{address}", {port}, context=context, timeout=5)
+    connection = http.client.HTTPSConnection("{address}", {port}, context=context, timeout=60)
     connection.putrequest(method, target, skip_host=False)
     connection.putheader("Content-Type", "application/protobuf")
     connection.putheader("Content-Length", "0")
@@ -88,6 +89,7 @@ def statuses(federation, cell, method, *targets, port=NODE_PORT):
     return [int(line) for line in printed.split()]
 
 
+@servers
 def test_strangers_are_refused(federation, cell):
     """No node id for an unregistered key, no key, plaintext, no authority or another authority.
 
@@ -116,12 +118,13 @@ def test_strangers_are_refused(federation, cell):
     }
     for name, node in started.items():
         reason = attempts[name][2]
-        node.wait_for(lambda node=node, reason=reason: reason in node.log_text(), 30, f"refusal with {reason!r}")
+        node.wait_for(lambda node=node, reason=reason: reason in node.log_text(), 120, f"refusal with {reason!r}")
         assert not node.admitted(), name
     nodes = json.loads(federation.operate("supernode", "list", CONNECTION, "--format", "json"))["nodes"]
     assert [n["status"] for n in nodes] == ["online"]
 
 
+@servers
 def test_nodes_reach_the_fleet_and_nothing_else(federation, cell):
     """All of Flower's APIs share one port; only a node's calls pass the proxy, however the path is written."""
     fleet = statuses(federation, cell, "POST", *(f"/v1/fleet/{call}" for call in NODE_CALLS))
@@ -150,6 +153,7 @@ def test_nodes_reach_the_fleet_and_nothing_else(federation, cell):
     assert set(statuses(federation, cell, "GET", "/v1/fleet/pull-messages")) == {403}
 
 
+@servers
 def test_the_operators_commands_do_not_work_from_a_node(federation, cell, tmp_path):
     """Flower's own command line with the authority's certificate, as a node's owner would try it."""
     attacker = FlowerCluster.__new__(FlowerCluster)
@@ -165,13 +169,14 @@ def test_the_operators_commands_do_not_work_from_a_node(federation, cell, tmp_pa
         statuses(federation, cell, "POST", "/v1/control/list-runs", port=PORT)
 
 
+@servers
 def test_a_registered_node_works_through_the_proxy_and_nothing_is_sent_outside(federation, cell, tmp_path):
     """1 MB down and up through TLS, proxy and shaped link, without a single packet to the outside."""
     out = tmp_path / "same.json"
     run = federation.submit(APPS / "mirror", {"out": str(out)})
     superlink = federation.children[0]
-    superlink.wait_for(lambda: out.exists() and out.read_text() != "", 90, "end of the run")
-    superlink.wait_for(lambda: federation.status(run).startswith("finished"), 20, "end of the run")
+    superlink.wait_for(lambda: out.exists() and out.read_text() != "", 300, "end of the run")
+    superlink.wait_for(lambda: federation.status(run).startswith("finished"), 120, "end of the run")
     assert federation.status(run) == "finished:completed"
     assert json.loads(out.read_text()) == [True]
     assert sent_outside(cell) == dict.fromkeys(cell.namespaces, 0)

@@ -145,7 +145,7 @@ CALIBRATE = ("privacy", "calibrate", "--epsilon", "8", "--delta", "1e-5", *SIZES
         (("run", "--rounds", "many"), "Invalid value for '--rounds': 'many' is not a valid int"),
         (("run", "--seeds", "0"), "--seeds must be at least 1, got 0"),
         (("run", "--seed", "-1"), "seed must be at least 0, got -1"),
-        (("run", "--seed", "1", "--seeds", "2"), "--seed and --seeds exclude each other"),
+        (("run", "--seed", "1", "--seeds", "2"), "--seed and --seeds cannot be combined"),
         (("run", "--nonsense"), "No such option"),
         (("compare", "quickstart"), "Missing option '--policy'"),
         (("compare", "quickstart", "--policy", "lane", "--policy", "lane"), "names the same policy twice"),
@@ -262,6 +262,7 @@ def test_a_full_disk_is_reported_in_one_line_and_leaves_no_files(tmp_path):
     assert not (tmp_path / "o").exists()
 
 
+@pytest.mark.slow
 def test_ctrl_c_saves_the_rounds_played_so_far(tmp_path):
     process = subprocess.Popen(
         [COMMAND, "run", "--rounds", "200000", "--no-learning", "--out", "o"],
@@ -282,7 +283,7 @@ def test_ctrl_c_saves_the_rounds_played_so_far(tmp_path):
 
 
 def test_the_example_policy_runs_from_the_command_line(tmp_path):
-    source = Path(__file__).parent.parent / "examples" / "patient_policy.py"
+    source = Path(__file__).parents[2] / "examples" / "patient_policy.py"
     (tmp_path / "patient_policy.py").write_text(source.read_text())
     result = fedlane_process(
         "run",
@@ -299,13 +300,15 @@ def test_the_example_policy_runs_from_the_command_line(tmp_path):
     assert json.loads(result.stdout)["parameters"] == {"optimism_s": 1.0}
 
 
+@pytest.mark.slow
 def test_the_example_policy_as_a_program():
-    source = Path(__file__).parent.parent / "examples" / "patient_policy.py"
+    source = Path(__file__).parents[2] / "examples" / "patient_policy.py"
     result = subprocess.run([sys.executable, str(source)], capture_output=True, text=True, check=True)
     times = {line.split()[0]: float(line.split()[1]) for line in result.stdout.splitlines()}
     assert times["lane"] < times["patient"] < times["random"]
 
 
+@pytest.mark.slow
 def test_compare_with_learning_draws_accuracy(tmp_path):
     options = ("--policy", "lane", "--policy", "random", "--rounds", "40", "--seeds", "2", "--target", "0.4")
     result = fedlane("compare", "quickstart", *options, "--out", "o", cwd=tmp_path)
@@ -315,6 +318,7 @@ def test_compare_with_learning_draws_accuracy(tmp_path):
     assert (tmp_path / "o" / "accuracy.png").stat().st_size > 10_000
 
 
+@pytest.mark.slow
 def test_an_interrupted_run_is_resumed_to_the_same_results(tmp_path):
     whole = fedlane("run", "--rounds", "60", "--json", "--out", "whole", cwd=tmp_path)
     options = ("--rounds", "60", "--quiet", "--checkpoint-every", "5", "--out", "cut")
@@ -331,6 +335,7 @@ def test_an_interrupted_run_is_resumed_to_the_same_results(tmp_path):
     )
 
 
+@pytest.mark.slow
 def test_a_saved_schedule_can_be_learned_from_in_another_process(tmp_path):
     common = ("run", "--rounds", "20", "--seeds", "2")
     fedlane(*common, "--no-learning", "--quiet", "--save-schedule", "s.npz", "--out", "a", cwd=tmp_path)
@@ -427,6 +432,7 @@ def test_privacy_calibrate_a_scenario(tmp_path):
     assert rows[0]["noise_multiplier"] > rows[9]["noise_multiplier"]
 
 
+@pytest.mark.slow
 def test_privacy_audit_reports_and_draws(tmp_path):
     result = done(tmp_path, "privacy", "audit", "--trials", "2000", "--out", "audit.png")
     assert "The claim is not refuted." in result.stdout
@@ -437,6 +443,7 @@ def test_privacy_audit_reports_and_draws(tmp_path):
     assert "REFUTED" in done(tmp_path, "privacy", "audit", "--mechanism", "paper").stdout
 
 
+@pytest.mark.slow
 def test_reproduce_draws_figures_from_cells_that_are_kept(tmp_path):
     """Figures that need no learning; a second call computes nothing and draws the same numbers."""
     command = ("reproduce", "fig-queues", "fig-complexity", "--delay-seeds", "2", "--seeds", "1", "--out", "r")
@@ -453,6 +460,7 @@ def test_reproduce_draws_figures_from_cells_that_are_kept(tmp_path):
     assert set(numbers["line"].to_pylist()) == {"OM V=10", "OM V=10,success", "lane"}
 
 
+@pytest.mark.slow
 def test_reproduce_exports_what_is_to_be_learned(tmp_path):
     command = (
         "reproduce",

@@ -1,0 +1,260 @@
+"""A hostile server against clipping: the paths in use hold, and the search breaks the code that they replaced."""
+
+import pytest
+import torch
+
+from fedlane.learning import adversary, layers
+from fedlane.learning.adversary import (
+    batched_sum,
+    hostile_records,
+    largest_contribution,
+    largest_difference,
+    strict_sum,
+)
+from fedlane.learning.architectures import Convolution
+from fedlane.learning.clipping import clipping_slack
+from fedlane.learning.layered_model import softmax
+from fedlane.learning.local import ClientData, TrainingBatch, train_locally
+from fedlane.learning.models import ModuleModel, make_model
+from fedlane.learning.system_random import LARGEST_WEIGHT
+
+
+class Net(torch.nn.Module):
+    """A user's module."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.last = torch.nn.Linear(64, 16), torch.nn.Linear(16, 10)
+
+    def forward(self, x):
+        return self.last(self.first(x.flatten(1)).relu())
+
+
+class ConvolutionalNet(torch.nn.Module):
+    """A user's module with a convolution and pooling."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.last = torch.nn.Conv2d(1, 4, 3, padding=1), torch.nn.Linear(4 * 16, 10)
+
+    def forward(self, x):
+        return self.last(torch.nn.functional.max_pool2d(self.first(x).relu(), 2).flatten(1))
+
+
+CASES = {
+    "softmax": (lambda: make_model("softmax", (1, 28, 28), 10), (28, 28, 1), 20),
+    "mlp": (lambda: make_model("mlp", (1, 28, 28), 10), (28, 28, 1), 20),
+    "cnn": (lambda: make_model("cnn", (1, 32, 32), 10), (32, 32, 1), 4),
+    "small cnn": (lambda: make_model("cnn", (3, 8, 8), 10), (8, 8, 3), 8),
+    "module": (lambda: ModuleModel(Net), (8, 8, 1), 8),
+    "convolutional module": (lambda: ModuleModel(ConvolutionalNet), (8, 8, 1), 8),
+}
+
+
+@pytest.fixture(autouse=True)
+def single_thread():
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_no_weights_make_a_real_client_exceed_the_clip_norm(name):
+    make, shape, climbs = CASES[name]
+    model, (x, targets) = make(), hostile_records(shape, 10, copies=1 if name == "cnn" else 3)
+    one = largest_contribution(strict_sum, model, x[-1:], targets[-1:], 1.0, climbs)
+    joined = largest_difference(strict_sum, model, x, targets, 1.0, climbs)
+    for finding in (one, joined):
+        assert finding.tried >= 17
+        assert 0.5 < finding.ratio <= 1.0, finding.attack
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_no_weights_make_a_simulated_contribution_exceed_the_derived_slack(name):
+    make, shape, climbs = CASES[name]
+    model, (x, targets) = make(), hostile_records(shape, 10, copies=1)
+    finding = largest_contribution(batched_sum, model, x, targets, 1.0, climbs)
+    assert 0.5 < finding.ratio <= 1 + clipping_slack(model, 1), finding.attack
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("name", ["softmax", "mlp", "cnn"])
+def test_on_a_gpu_contributions_stay_within_the_assumed_slack(name):
+    torch.set_float32_matmul_precision("high")
+
+    def on_gpu(model, weights, x, targets, clip_norm):
+        return batched_sum(model, weights.cuda(), x.cuda(), targets.cuda(), clip_norm).cpu()
+
+    make, shape, climbs = CASES[name]
+    model, (x, targets) = make(), hostile_records(shape, 10, copies=1)
+    finding = largest_contribution(on_gpu, model, x, targets, 1.0, climbs)
+    assert 0.5 < finding.ratio <= 1 + clipping_slack(model, 1, "tf32"), finding.attack
+
+
+def ghost_sum(model, weights, x, targets, clip_norm):
+    """What FedLane did before: a convolution's norm from Gram matrices, in float32, at least 0."""
+    sums = torch.zeros(1, model.size)
+    for k in range(len(x)):
+        blocks, into = model._blocks(weights[None]), model._blocks(sums)
+        passes, h = [], x[None, k : k + 1]
+        for layer, block in zip(model.layers, blocks, strict=True):
+            passes.append(layers.forward(layer, block, h, keep=True))
+            h = passes[-1].outputs
+        gradient, square = softmax(h).sub_(targets[None, k : k + 1]), torch.zeros(1, 1)
+        for index in reversed(range(len(model.layers))):
+            layer, results = model.layers[index], passes[index]
+            gradient = layers.backward(layer, blocks[index], results, gradient, first=index == 0)
+            if isinstance(layer, Convolution):
+                a, g = results.inputs[0], results.gradient[0]
+                square += ((a @ a.T) * (g @ g.T)).sum().clamp(min=0) + g.sum(0).square().sum()
+            else:
+                square += layers.squared_norms(layer, results)
+        factor = torch.where(torch.isfinite(square), clip_norm / square.sqrt().clamp(min=clip_norm), 0.0)
+        if torch.isfinite(square):
+            for layer, target, results in zip(model.layers, into, passes, strict=True):
+                layers.descend(layer, target, results, factor)
+    return sums[0].double()
+
+
+def test_the_search_breaks_norms_from_gram_matrices():
+    make, shape, _ = CASES["cnn"]
+    model, (x, targets) = make(), hostile_records(shape, 10, copies=1)
+    finding = largest_contribution(ghost_sum, model, x[:1], targets[:1], 1.0, climbs=0)
+    assert finding.ratio > 100
+    assert float(finding.weights.abs().max()) <= LARGEST_WEIGHT
+
+
+def width_dependent_sum(model, weights, x, targets, clip_norm):
+    """A batched product whose order of summation depends on the width of the batch, as that of many libraries does."""
+    first, bias, second, out_bias = model.tensors(weights).values()
+    order = torch.arange(first.shape[1]) if len(x) < 4 else torch.arange(first.shape[1]).flip(0)
+    hidden = torch.zeros(len(x), len(first))
+    for pixel in order.tolist():
+        hidden += x.flatten(1)[:, pixel, None] * first[:, pixel]
+    active = (hidden + bias).relu()
+    error = torch.softmax(active @ second.T + out_bias, 1) - targets
+    back = (error @ second) * (active > 0)
+    parts = back[:, :, None] * x.flatten(1)[:, None], back, error[:, :, None] * active[:, None], error
+    gradients = torch.cat([part.flatten(1) for part in parts], 1).double()
+    return (gradients * (clip_norm / gradients.norm(dim=1).clamp(min=clip_norm))[:, None]).sum(0)
+
+
+def test_the_search_breaks_batched_products_whose_rounding_depends_on_the_batch():
+    """Each contribution is clipped correctly, but three equal records change when a fourth one joins."""
+    model, (x, targets) = make_model("mlp", (1, 8, 8), 10), hostile_records((8, 8, 1), 10, copies=3)
+    one = largest_contribution(width_dependent_sum, model, x[-2:], targets[-2:], 1.0, climbs=0)
+    assert one.ratio < 1 + 1e-6
+    joined = largest_difference(width_dependent_sum, model, x, targets, 1.0, climbs=8)
+    assert joined.ratio > 2, joined
+    assert largest_difference(strict_sum, model, x, targets, 1.0, climbs=8).ratio <= 1.0
+
+
+def padded_data(record_0):
+    source = torch.Generator().manual_seed(3)
+    x = torch.rand(4, 4, 4, 1, generator=source)
+    x[0] = record_0
+    squares, order = x.flatten(1).square().sum(1), torch.arange(4, dtype=torch.int32)[None]
+    start, size = torch.zeros(1, 1, dtype=torch.int64), torch.tensor([[4]])
+    return ClientData(x, torch.eye(10)[:4], squares, order, start, size)
+
+
+def padded_step(model, data, old):
+    """One step on record 2 alone, padded to three places; ``old``: padding holds record 0, with a factor of 0."""
+    indices, mask = torch.tensor([[[2, 0, 0]]]), torch.tensor([[[True, False, False]]])
+    weights = model.initial(0)[None] * 100
+    if old:
+        x = data.images[indices[0, 0]].flatten(1)
+        matrix, bias = model.tensors(weights[0]).values()
+        gradient = torch.softmax(x @ matrix.T + bias, 1) - data.targets[indices[0, 0]]
+        weights[:, :160] -= (mask[0, 0][:, None] * gradient).T.matmul(x).flatten()
+        return weights
+    with torch.no_grad():
+        train_locally(model, weights, data, TrainingBatch(indices, mask, torch.ones(1), torch.zeros(1)), 0.1, 1.0)
+    return weights
+
+
+@pytest.mark.parametrize("name", ["softmax", "mlp"])
+@pytest.mark.parametrize("record_0", [1e36, float("inf"), float("nan")])
+@pytest.mark.parametrize("compiled", [True, False])
+def test_padding_holds_no_record(name, record_0, compiled, monkeypatch):
+    """A record that is not in the sample changes nothing, whatever it holds; with record 0 as padding it did."""
+    from fedlane.learning import layered_model
+
+    if not compiled:
+        monkeypatch.setattr(layered_model, "mlp_tail", None)
+    model = make_model(name, (1, 4, 4), 10)
+    results = [padded_step(model, padded_data(value), old=False) for value in (record_0, 0.0)]
+    assert torch.equal(*results)
+    assert torch.isfinite(results[0]).all()
+    if name == "softmax":
+        assert not torch.isfinite(padded_step(model, padded_data(record_0), old=True)).all()
+
+
+@pytest.mark.parametrize("name", ["softmax", "mlp", "small cnn", "module"])
+@pytest.mark.parametrize("place", [0, 1, 2])
+@pytest.mark.parametrize("compiled", [True, False])
+def test_a_sample_that_overflows_is_dropped_in_every_position(name, place, compiled, monkeypatch):
+    from fedlane.learning import layered_model
+
+    if not compiled:
+        monkeypatch.setattr(layered_model, "mlp_tail", None)
+    make, shape, _ = CASES[name]
+    model = make()
+    x, targets = hostile_records(shape, 10, copies=2)
+    weights = model.initial(0) * 10
+    x[place] = 1e36
+    kept = [k for k in range(3) if k != place]
+    total = batched_sum(model, weights, x, targets, 1.0)
+    assert torch.isfinite(total).all()
+    torch.testing.assert_close(total, batched_sum(model, weights, x[kept], targets[kept], 1.0), rtol=1e-4, atol=1e-5)
+
+
+def test_a_null_sample_may_overflow_as_well():
+    """Biases that overflow on any input: padding that is computed must not reach the result either."""
+    model = make_model("cnn", (3, 8, 8), 10)
+    weights = torch.full((1, model.size), 3e37)
+    data = ClientData(
+        torch.rand(2, 8, 8, 3), torch.eye(10)[:2], torch.ones(2), torch.arange(2, dtype=torch.int32)[None],
+        torch.zeros(1, 1, dtype=torch.int64), torch.tensor([[2]]),
+    )  # fmt: skip
+    rows = TrainingBatch(torch.tensor([[[1, 0]]]), torch.tensor([[[True, False]]]), torch.ones(1), torch.zeros(1))
+    with torch.no_grad():
+        train_locally(model, weights, data, rows, 0.1, 1.0)
+    assert torch.equal(weights, torch.full((1, model.size), 3e37))
+
+
+def test_weights_stay_within_the_range_that_clients_accept():
+    for make, shape, _ in CASES.values():
+        model, (x, _) = make(), hostile_records(shape, 10, copies=2)
+        names = [name for name, _ in adversary.hostile_weights(model, x)]
+        assert len(names) == len(set(names)) >= 17
+        for _, weights in adversary.hostile_weights(model, x):
+            assert weights.shape == (model.size,)
+            assert torch.isfinite(weights).all()
+
+
+@pytest.mark.parametrize("precision", ["float32", "tf32", "bfloat16"])
+def test_the_slack_grows_with_the_batch_and_the_model(precision):
+    small, large = make_model("softmax", (1, 8, 8), 10), make_model("cnn", (1, 32, 32), 10)
+    slack = [clipping_slack(small, batch, precision) for batch in (1, 10, 100)]
+    assert 0 < slack[0] < slack[1] < slack[2] < clipping_slack(large, 100, precision)
+    assert clipping_slack(small, 2**25, precision) == float("inf")
+    with pytest.raises(ValueError, match="precision must be one of"):
+        clipping_slack(small, 1, "float8")
+
+
+def test_the_slack_covers_operands_rounded_to_the_product_s_format():
+    """A dense layer's contribution with operands rounded up to TF32 or bfloat16, against the norm in float32."""
+    model = make_model("softmax", (1, 28, 28), 10)
+    source = torch.Generator().manual_seed(0)
+    for precision, bits in (("tf32", 11), ("bfloat16", 8)):
+        g, x = torch.rand(10, generator=source), torch.rand(784, generator=source)
+        factor = 1.0 / torch.sqrt(g.square().sum() * (x.square().sum() + 1))
+
+        def up(value, bits=bits):
+            exponent = torch.floor(torch.log2(value))
+            return torch.ceil(value / 2**exponent * 2 ** (bits - 1) - 0.5) * 2.0 ** (exponent - bits + 1)
+
+        added = torch.outer(up(factor * g), torch.cat([up(x), torch.ones(1)])).double().norm()
+        assert 0.99 < float(added) <= 1 + clipping_slack(model, 1, precision)

@@ -1,0 +1,213 @@
+"""Strict training: a record's gradient depends on nothing else, contributions have norm at most C, sums are exact."""
+
+from dataclasses import replace
+from fractions import Fraction
+
+import numpy as np
+import pytest
+import torch
+
+from fedlane.learning.adversary import hostile_records, hostile_weights, strict_sum
+from fedlane.learning.local import ClientData, train_locally
+from fedlane.learning.models import ModuleModel, make_model
+from fedlane.learning.strict import ClippedSum, RecordGradients, one_thread, train_strictly
+from fedlane.learning.system_random import system_rows
+from fedlane.records import MechanismSpec
+
+
+class Net(torch.nn.Module):
+    """A user's module with a convolution."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.last = torch.nn.Conv2d(1, 4, 3, padding=1), torch.nn.Linear(4 * 16, 10)
+
+    def forward(self, x):
+        return self.last(torch.nn.functional.max_pool2d(self.first(x).relu(), 2).flatten(1))
+
+
+MODELS = {
+    "softmax": lambda: make_model("softmax", (1, 8, 8), 10),
+    "mlp": lambda: make_model("mlp", (1, 8, 8), 10),
+    "cnn": lambda: make_model("cnn", (1, 8, 8), 10),
+    "module": lambda: ModuleModel(Net),
+}
+
+
+def client_data(x, targets):
+    size = len(x)
+    return ClientData(
+        x,
+        targets,
+        torch.zeros(size),
+        torch.arange(size, dtype=torch.int32)[None],
+        torch.zeros(1, 1, dtype=torch.int64),
+        torch.tensor([[size]]),
+    )
+
+
+def records(size, kind="floats", seed=0):
+    source = torch.Generator().manual_seed(seed)
+    images = torch.randint(0, 256, (size, 8, 8, 1), generator=source, dtype=torch.uint8)
+    return images if kind == "bytes" else images / 255.0, torch.eye(10)[torch.arange(size) % 10]
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_record_s_gradient_depends_on_nothing_but_the_weights_and_the_record(name):
+    """Bit for bit: whoever else is in the data set, at any position, whatever was computed before; hostile weights."""
+    model = MODELS[name]()
+    x, targets = records(7)
+    checked = 0
+    with torch.no_grad(), one_thread():
+        for attack, weights in hostile_weights(model, x):
+            alone = RecordGradients(model, client_data(x[3:4], targets[3:4]))
+            alone.start(weights[None])
+            expected = alone.negative_gradient(0).clone()
+            for order in ([3, 0, 1, 2], [6, 5, 4, 3], [0, 3], [2, 3, 3, 1, 5, 6, 0]):
+                among = RecordGradients(model, client_data(x[order], targets[order]))
+                among.start(weights[None])
+                for place, record in enumerate(order):
+                    gradient = among.negative_gradient(place)
+                    if record == 3:
+                        assert torch.equal(gradient.view(torch.int32), expected.view(torch.int32)), attack
+                        checked += 1
+    assert checked >= 17 * 5
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_joining_record_adds_exactly_its_own_contribution(name):
+    model = MODELS[name]()
+    x, targets = hostile_records((8, 8, 1), 10, copies=5)
+    for attack, weights in hostile_weights(model, x):
+        sums = [
+            strict_sum(model, weights, x[rows], targets[rows], 0.7) for rows in ([0, 1, 2, 3, 4], [5, 0, 1, 2, 3, 4])
+        ]
+        contribution = strict_sum(model, weights, x[5:], targets[5:], 0.7)
+        difference = sums[1] - sums[0]  # exact, as all three are multiples of one unit
+        unit = ClippedSum(1, 0.7, 6).unit
+        assert float((difference - contribution).abs().max()) <= unit, attack  # the units of 1 and of 6 records differ
+        assert float(difference.norm()) <= 0.7
+
+
+@pytest.mark.parametrize("magnitude", [1e-44, 1e-38, 1e-20, 1e-3, 1.0, 1e10, 3e38])
+@pytest.mark.parametrize("clip_norm", [1e-3, 1.0, 0.7])
+def test_the_norm_of_a_contribution_is_at_most_the_clip_norm_in_exact_arithmetic(magnitude, clip_norm):
+    source = torch.Generator().manual_seed(1)
+    for size in (1, 7, 3000):
+        gradient = magnitude * (2 * torch.rand(size, generator=source) - 1)
+        total = ClippedSum(size, clip_norm, 600)
+        total.add(gradient)
+        added = total.take()
+        exact = sum(Fraction(value) ** 2 for value in added.tolist())
+        assert exact <= Fraction(clip_norm) ** 2
+        expected = gradient.double() * min(1.0, clip_norm / float(gradient.double().norm()))
+        assert float((added - expected).abs().max()) <= 1.001 * total.unit + 1e-11 * clip_norm
+
+
+def test_the_sum_is_exact_in_any_order():
+    """As many gradients as the data set may hold, all of one direction: no partial sum is rounded."""
+    source, size, count = torch.Generator().manual_seed(2), 4, 1023
+    gradients = torch.rand(count, size, generator=source)
+    gradients[:, 0] = 10.0
+    sums = []
+    for order in (range(count), reversed(range(count)), torch.randperm(count, generator=source).tolist()):
+        total = ClippedSum(size, 1.9, count)
+        for k in order:
+            total.add(gradients[k])
+        sums.append(total.take())
+    assert torch.equal(sums[0], sums[1])
+    assert torch.equal(sums[0], sums[2])
+    exact = [Fraction(0)] * size
+    for gradient in gradients:
+        one = ClippedSum(size, 1.9, count)
+        one.add(gradient)
+        exact = [a + Fraction(b) for a, b in zip(exact, one.take().tolist(), strict=True)]
+    assert [Fraction(value) for value in sums[0].tolist()] == exact
+
+
+@pytest.mark.parametrize("value", [float("inf"), float("-inf"), float("nan"), 0.0])
+def test_a_gradient_that_is_not_finite_contributes_nothing(value):
+    total = ClippedSum(3, 1.0, 2)
+    total.add(torch.tensor([1.0, value, 2.0]) if value else torch.zeros(3))
+    assert not total.take().any()
+
+
+def test_clip_norms_without_a_unit_are_refused():
+    for clip_norm in (0.0, 1e-30, float("inf"), float("nan")):
+        with pytest.raises(ValueError, match="clip norm must be from"):
+            ClippedSum(3, clip_norm, 2)
+
+
+def mechanism(size, batch, **changes):
+    values = {"batch_size": batch, "local_iterations": 3, "clip_norm": 0.5, "step_noise": 1e-9, "sampling": "poisson"}
+    return MechanismSpec.simple(np.array([[size]]), **{**values, **changes})
+
+
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("kind", ["bytes", "floats"])
+def test_strict_training_is_the_training_that_simulations_do(name, kind):
+    """Next to no noise: the same weights to float32 precision, for samples of different sizes."""
+    model, (x, targets) = MODELS[name](), records(40, kind)
+    inputs = x / 255.0 if kind == "bytes" else x
+    data = replace(client_data(x, targets), squares=inputs.flatten(1).square().sum(1))
+    rows = system_rows(mechanism(40, 10), 40)
+    first = model.initial(1)[None]
+    strict, fast = first.clone(), first.clone()
+    train_strictly(model, strict, data, rows, 0.3, 0.5)
+    with torch.no_grad():
+        train_locally(model, fast, data, rows, 0.3, 0.5)
+    torch.testing.assert_close(strict, fast, rtol=1e-4, atol=1e-5)
+    assert float((strict - first).abs().max()) > 1e-3
+
+
+def test_the_noise_of_a_step_is_z_c_eta_over_b():
+    """Empty samples: the weights move by noise alone."""
+    model, (x, targets) = make_model("cnn", (1, 8, 8), 10), records(5)
+    rows = replace(system_rows(mechanism(5, 5, step_noise=2.0, local_iterations=1), 5), mask=torch.zeros(1, 1, 5) > 0)
+    weights = torch.zeros(1, model.size)
+    train_strictly(model, weights, client_data(x, targets), rows, 0.3, 0.5)
+    assert float(weights.std()) == pytest.approx(2.0 * 0.5 * 0.3 / 5, rel=5 / (2 * model.size) ** 0.5)
+
+
+def choosy_scores(scores):
+    """A module's scores that fail if the weights meet an input of 7."""
+
+    def fail(flat, x):
+        if x.numel() and float(torch.func.debug_unwrap(x).max()) == 7.0:
+            raise ValueError("no sevens")
+        return scores(flat, x)
+
+    return fail
+
+
+def test_a_record_on_which_a_module_fails_contributes_nothing(monkeypatch, caplog):
+    """A failed upload would tell the server that the record is there."""
+    (x, targets), model = records(5), ModuleModel(Net)
+    monkeypatch.setattr(model, "_scores", choosy_scores(model._scores))
+    x[2] = 7.0
+    rows = replace(system_rows(mechanism(5, 5, local_iterations=1), 5), indices=torch.arange(5)[None, None])
+    rows = replace(rows, mask=torch.ones(1, 1, 5) > 0)
+    weights, without = model.initial(0)[None], model.initial(0)[None]
+    train_strictly(model, weights, client_data(x, targets), rows, 0.3, 0.5)
+    assert "record 2 has no gradient" in caplog.text
+    rows = replace(rows, mask=rows.indices != 2)
+    train_strictly(model, without, client_data(x, targets), rows, 0.3, 0.5)
+    torch.testing.assert_close(weights, without, rtol=0, atol=1e-8)
+
+
+def test_strict_training_needs_noise_and_one_client():
+    model, (x, targets) = make_model("softmax", (1, 8, 8), 10), records(5)
+    rows = system_rows(mechanism(5, 5), 5)
+    for weights, batch in (
+        (torch.zeros(2, model.size), rows),
+        (torch.zeros(1, model.size), replace(rows, add_noise=None)),
+    ):
+        with pytest.raises(ValueError, match="one client whose mechanism adds noise"):
+            train_strictly(model, weights, client_data(x, targets), batch, 0.1, 1.0)
+
+
+def test_the_number_of_threads_is_restored():
+    before = torch.get_num_threads()
+    with one_thread():
+        assert torch.get_num_threads() == 1
+    assert torch.get_num_threads() == before
