@@ -5,11 +5,12 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rich.markup import escape
 from rich.table import Table
 
 from fedlane.cli.session import messages, screen
 from fedlane.files import open_regular
-from fedlane.validate import InputError
+from fedlane.validate import InputError, printable
 
 if TYPE_CHECKING:  # imported inside functions, to keep `fedlane --help` fast
     from fedlane.privacy import Terms
@@ -197,4 +198,4 @@ def _label(key: str) -> str:
 
 
 def _text(value: object) -> str:
-    return f"{value:.5g}" if isinstance(value, float) else str(value)
+    return f"{value:.5g}" if isinstance(value, float) else escape(printable(str(value)))
