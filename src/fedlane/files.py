@@ -1,22 +1,33 @@
 """Files on disk: atomic replacement, durable names, arrays without pickle, and names made from text."""
 
 import contextlib
+import errno
 import os
 import re
+import stat
+import struct
 import threading
 import zipfile
 import zlib
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fedlane.validate import InputError
+
+if TYPE_CHECKING:  # pyarrow is imported where it is used, so that a client does not need it
+    import pyarrow as pa
+
 READ_ERRORS = (
-    *(OSError, ValueError, KeyError, EOFError, TypeError, AttributeError, NotImplementedError),
-    *(zipfile.BadZipFile, zlib.error),
+    *(OSError, ValueError, KeyError, IndexError, EOFError, TypeError, AttributeError, NotImplementedError),
+    *(OverflowError, RecursionError, SyntaxError, struct.error, zipfile.BadZipFile, zlib.error),
 )
 """Exceptions that reading a missing, damaged or foreign file of arrays may raise."""
+MAX_ROWS, MAX_VALUES = 50_000_000, 500_000_000
+"""Largest Parquet table that is read."""
 
 
 def write_atomically(path: Path, content: bytes, *, durable: bool = False) -> None:
@@ -57,6 +68,42 @@ def sync_folder(folder: Path) -> None:
         os.close(handle)
 
 
+def open_regular(path: Path, *, writable: bool = False) -> BinaryIO:
+    """Open an existing regular file without a buffer; a pipe or a device is refused at once instead of waited for.
+
+    Args:
+        path: The file.
+        writable: Open it for writing as well.
+
+    Raises:
+        OSError: The file cannot be opened, or is not a regular file.
+    """
+    flags = (os.O_RDWR if writable else os.O_RDONLY) | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+    if stat.S_ISREG(path.stat().st_mode):  # opening a device can have effects
+        descriptor = os.open(path, flags)
+        if stat.S_ISREG(os.fstat(descriptor).st_mode):
+            return os.fdopen(descriptor, "r+b" if writable else "rb", buffering=0)
+        os.close(descriptor)
+    raise OSError(errno.EINVAL, "it is not a regular file")
+
+
+def read_regular(path: Path, largest: int | None = None) -> bytes:
+    """Return the content of a regular file.
+
+    Args:
+        path: The file.
+        largest: Largest size that is accepted, in bytes; None accepts any.
+
+    Raises:
+        OSError: The file cannot be read, is too large, or is not a regular file.
+    """
+    with open_regular(path) as file:
+        size = os.fstat(file.fileno()).st_size
+        if largest is not None and size > largest:
+            raise OSError(errno.EFBIG, f"it has {size:,} bytes, at most {largest:,} are read")
+        return file.read()
+
+
 def load_arrays(path: Path) -> dict[str, NDArray[Any]]:
     """Return all arrays of an npz file by name; pickled content is refused.
 
@@ -65,6 +112,51 @@ def load_arrays(path: Path) -> dict[str, NDArray[Any]]:
     """
     with path.open("rb") as file, np.load(file, allow_pickle=False) as stored:
         return {name: stored[name] for name in stored.files}
+
+
+def fitting_array(arrays: Mapping[str, NDArray[Any]], name: str, like: NDArray[Any]) -> NDArray[Any]:
+    """Return an array of a checkpoint, which must have the shape of ``like`` and a type that fits it.
+
+    Raises:
+        KeyError, ValueError: The array is missing, or has a different shape or type.
+    """
+    array = arrays[name]
+    if array.shape != like.shape or not np.can_cast(array.dtype, like.dtype, "same_kind"):
+        raise ValueError(f"{name} must be {like.dtype} {like.shape}, got {array.dtype} {array.shape}")
+    return array
+
+
+def read_table(path: Path, columns: Iterable[str]) -> "pa.Table":
+    """Return a Parquet file's table, after a look at its metadata: a small file can hold billions of equal values.
+
+    Args:
+        path: The file.
+        columns: Columns that it must have.
+
+    Raises:
+        InputError: The file is damaged, lacks a column, or holds more than `MAX_ROWS` rows or `MAX_VALUES` values.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        with open_regular(path) as file:  # by handle: a path with ':' would be taken for a URL
+            metadata = pq.read_metadata(file)
+            groups = [metadata.row_group(k) for k in range(metadata.num_row_groups)]
+            values = sum(group.column(k).num_values for group in groups for k in range(group.num_columns))
+            if metadata.num_rows > MAX_ROWS or values > MAX_VALUES:
+                raise InputError(
+                    f"{path} is too large: it has {metadata.num_rows:,} rows and {values:,} values, "
+                    f"at most {MAX_ROWS:,} and {MAX_VALUES:,} are read"
+                )
+            file.seek(0)
+            table = pq.read_table(file, page_checksum_verification=True, partitioning=None)
+    except (OSError, pa.ArrowException) as error:
+        raise InputError(f"{path} is damaged: {(str(error).splitlines() or [type(error).__name__])[0]}") from error
+    missing = [column for column in columns if column not in table.column_names]
+    if missing:
+        raise InputError(f"{path} was not written by FedLane: column {missing[0]} is missing")
+    return table
 
 
 def file_name(text: str) -> str:

@@ -2,6 +2,7 @@
 
 import difflib
 from collections.abc import Iterable
+from typing import Any
 
 import numpy as np
 
@@ -14,6 +15,21 @@ may overflow."""
 
 class InputError(ValueError):
     """Invalid user input. The message is one line; the command line prints it and exits with status 2."""
+
+
+def printable(value: Any) -> Any:
+    """Return plain values that a foreign file may have filled, with unprintable characters in all texts replaced.
+
+    A terminal obeys control characters: a name could move the cursor, rewrite what was printed, or hide itself.
+
+    Args:
+        value: A text, number or None, or lists and dictionaries of them.
+    """
+    if isinstance(value, str):
+        return value if value.isprintable() else "".join(c if c.isprintable() else "\ufffd" for c in value)
+    if isinstance(value, dict):
+        return {printable(key): printable(item) for key, item in value.items()}
+    return [printable(item) for item in value] if isinstance(value, list) else value
 
 
 def nearest(word: str, known: Iterable[str]) -> str:

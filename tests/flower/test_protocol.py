@@ -58,6 +58,14 @@ def test_another_kind_or_version_is_refused():
         replace(RECORDS[1], label_counts=(1.0, -1e300)),
         replace(RECORDS[1], upload_noise=1e-300),
         replace(RECORDS[1], uploads=-1),
+        *(
+            replace(RECORDS[1], **{count: 2**power})
+            for count in ("batch_size", "local_iterations", "max_uploads", "uploads")
+            for power in (31, 62)
+        ),
+        replace(RECORDS[3], uploads=2**62),
+        replace(RECORDS[3], max_uploads=2**31),
+        replace(RECORDS[3], compute_s=1e300),
         replace(RECORDS[2], round=-1),
         replace(RECORDS[2], deadline_s=0.0),
         replace(RECORDS[3], status="fine"),
@@ -68,3 +76,18 @@ def test_another_kind_or_version_is_refused():
 def test_values_out_of_bounds_are_refused(bad):
     with pytest.raises(ProtocolError):
         type(bad).read(RecordDict({KEY: bad.record()}))
+
+
+def test_the_largest_counts_of_an_introduction_fit_a_run_folder():
+    """A server writes its clients' counts into scenario.toml; one that the scenario refuses would end the run."""
+    from fedlane import Scenario
+
+    largest = replace(RECORDS[1], batch_size=2**31 - 1, local_iterations=2**31 - 1, max_uploads=2**31 - 1)
+    assert Introduction.read(RecordDict({KEY: largest.record()})) == largest
+    changes = {
+        "learning.batch_size": [largest.batch_size],
+        "learning.local_iterations": largest.local_iterations,
+        "privacy.max_uploads": [largest.max_uploads],
+        "network.clients": 1,
+    }
+    Scenario().with_values(changes)

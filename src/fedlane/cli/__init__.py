@@ -17,7 +17,7 @@ from fedlane.cli.run import compare, run
 from fedlane.cli.session import InterruptedRunError, messages, screen
 from fedlane.cli.show import show
 from fedlane.cli.testbed import run_testbed
-from fedlane.validate import InputError
+from fedlane.validate import InputError, printable
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -96,6 +96,6 @@ def main() -> None:
 
 
 def _fail(message: str) -> int:
-    line = " ".join(message.split())
+    line = printable(" ".join(message.split()))
     messages.print(f"fedlane: {line}", style="red", markup=False, highlight=False, soft_wrap=True)
     return 2

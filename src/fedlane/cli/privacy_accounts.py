@@ -5,10 +5,12 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rich.markup import escape
 from rich.table import Table
 
 from fedlane.cli.session import messages, screen
-from fedlane.validate import InputError
+from fedlane.files import open_regular
+from fedlane.validate import InputError, printable
 
 if TYPE_CHECKING:  # imported inside functions, to keep `fedlane --help` fast
     from fedlane.privacy import Terms
@@ -69,11 +71,14 @@ def ledger_rows(path: Path) -> list[dict[str, Any]]:
     from fedlane.privacy.run_ledger import NAME, read_run_accounts
 
     file = path / NAME if path.is_dir() else path
-    if not file.is_file():
+    if not file.exists():
         reason = " (a run without a privacy mechanism has none)" if path.is_dir() else ""
         raise InputError(f"ledger {file} does not exist{reason}")
-    with file.open("rb") as content:
-        simulated = content.read(14).startswith(b'{"kind": "run"')
+    try:
+        with open_regular(file) as content:
+            simulated = content.read(14).startswith(b'{"kind": "run"')
+    except OSError as error:
+        raise InputError(f"ledger {file} cannot be read: {error.strerror}") from error
     if not simulated:
         client, accounts = read_accounts(file)
         return [
@@ -193,4 +198,4 @@ def _label(key: str) -> str:
 
 
 def _text(value: object) -> str:
-    return f"{value:.5g}" if isinstance(value, float) else str(value)
+    return f"{value:.5g}" if isinstance(value, float) else escape(printable(str(value)))

@@ -12,7 +12,7 @@ from rich.console import Console
 
 from fedlane.cli.display import Display
 from fedlane.trackers import Tracking, make_tracker
-from fedlane.validate import InputError
+from fedlane.validate import InputError, printable
 
 if TYPE_CHECKING:  # imported only for annotations, to keep `fedlane --help` fast
     from collections.abc import Callable, Iterator, Sequence
@@ -167,13 +167,13 @@ def between_rounds() -> "Iterator[Callable[[], None]]":
 
 def warn(line: str) -> None:
     """Print a one-line warning."""
-    messages.print(f"Warning: {line}.", style="yellow", markup=False, highlight=False, soft_wrap=True)
+    messages.print(f"Warning: {printable(line)}.", style="yellow", markup=False, highlight=False, soft_wrap=True)
 
 
 def print_notes(lines: list[str]) -> None:
     """Print the notes that belong to a result."""
     for line in lines:
-        messages.print(f"Note: {line}.", style="yellow", highlight=False, markup=False)
+        messages.print(f"Note: {printable(line)}.", style="yellow", highlight=False, markup=False)
 
 
 def new_folder(stem: str) -> Path:

@@ -9,6 +9,7 @@ from rich.syntax import Syntax
 
 from fedlane.cli.options import JsonOption, SeedOption, SetOption, resolved_scenario
 from fedlane.cli.session import messages, print_notes, screen
+from fedlane.validate import InputError
 
 
 def show(
@@ -51,5 +52,9 @@ def _show_run(folder: str, as_json: bool) -> None:
     if as_json:
         print(json.dumps(summary))
         return
-    screen.print(summary_table(summary))
-    print_notes(notes(summary))
+    try:
+        table, remarks = summary_table(summary), notes(summary)
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError) as error:
+        raise InputError(f"{Path(folder) / 'summary.json'} is damaged: {error}") from error
+    screen.print(table)
+    print_notes(remarks)

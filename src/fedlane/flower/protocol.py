@@ -22,6 +22,8 @@ STATUSES = (TRAINED, REFUSED, FAILED)
 """The update is enclosed; the budget or the ledger forbids any further update; training failed in this round."""
 LARGEST, SMALLEST = 1e12, 1e-12
 """Bounds of every honest size, count and noise; sums and quotients of such numbers stay finite."""
+LARGEST_COUNT = 2**31 - 1
+"""Largest batch size and number of steps or uploads: the largest count that a scenario accepts."""
 LONGEST_REASON = 2000
 
 
@@ -122,6 +124,8 @@ class Introduction(_WireRecord):
             raise ProtocolError(f"client {self.name!r} introduces itself with negative values")
         if max(*numbers, *map(abs, self.label_counts)) > LARGEST:
             raise ProtocolError(f"client {self.name!r} introduces itself with values above {LARGEST:g}")
+        if max(self.batch_size, self.local_iterations, self.max_uploads, self.uploads) > LARGEST_COUNT:
+            raise ProtocolError(f"client {self.name!r} introduces itself with a count above {LARGEST_COUNT:,}")
 
 
 @dataclass(frozen=True)
@@ -173,5 +177,7 @@ class Report(_WireRecord):
             raise ProtocolError(f"a report's status must be one of {', '.join(STATUSES)}, got {self.status!r}")
         if min(self.round, self.lane, self.compute_s, self.switch_s, self.uploads, self.max_uploads) < 0:
             raise ProtocolError("the report has negative values")
+        if max(self.uploads, self.max_uploads) > LARGEST_COUNT or max(self.compute_s, self.switch_s) > LARGEST:
+            raise ProtocolError(f"the report has a count above {LARGEST_COUNT:,} or a time above {LARGEST:g} s")
         if len(self.reason) > LONGEST_REASON:  # every checkpoint may store it
             raise ProtocolError(f"a report's reason must have at most {LONGEST_REASON} characters")

@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 
 from fedlane.cache import remembered
-from fedlane.privacy.composition import account
+from fedlane.privacy.composition import FINE, account, resolution
 from fedlane.privacy.mechanisms import mechanism_of
 from fedlane.privacy.paper import formula_6
 from fedlane.records import FloatArray, IntArray, MechanismSpec
 from fedlane.validate import InputError
 
-__all__ = ["Spent", "Terms", "account", "epsilon_curve", "spent"]
+__all__ = ["Spent", "Terms", "account", "check_budget", "epsilon_curve", "spent"]
 
 EXACT_UPLOADS = 256
 """Epsilon is computed for every upload count up to this one; larger counts are spaced 1% apart."""
@@ -133,6 +133,28 @@ def spent(terms: Terms, uploads: int) -> Spent:
         epsilon_paper=float(formula_6(mechanism.epsilon_per_upload(terms), terms.delta, uploads)),
         epsilon_composed=mechanism.epsilon_composed(terms, uploads),
     )
+
+
+def check_budget(terms: Terms) -> None:
+    """Check that a client's noise keeps all of its uploads within the epsilon that it agreed to.
+
+    The noise was calibrated with epsilons at the resolution of the agreed one, and the curve's are computed at `FINE`.
+    Each of them exceeds the true epsilon by about one interval at most, so the larger interval is the tolerance. Terms
+    of the mechanism "paper" are not checked: its epsilon is one of its formula, and only a lower bound is known.
+
+    Args:
+        terms: The client's terms.
+
+    Raises:
+        InputError: The uploads spend more than that, or accounting does not support the terms.
+    """
+    if mechanism_of(terms.mechanism).is_lower_bound:
+        return
+    epsilon = float(epsilon_curve(terms, terms.max_uploads)[-1])
+    if epsilon > terms.epsilon + max(FINE, resolution(terms.epsilon)):
+        raise InputError(
+            f"its {terms.max_uploads} uploads spend epsilon {epsilon:.5g}, more than the agreed {terms.epsilon:g}"
+        )
 
 
 def epsilon_curve(terms: Terms, uploads: int) -> FloatArray:

@@ -7,11 +7,15 @@ absent. A second file next to the ledger, PATH.head, holds the number of lines a
 that was truncated or restored from a copy is detected. If both files were restored, the server's count of the client's
 uploads reveals it.
 
-Any damage stops the client with a one-line error: a budget whose ledger cannot be trusted counts as spent.
+Any damage stops the client with a one-line error: a budget whose ledger cannot be trusted counts as spent. The
+exception is damage that cannot change the accounts: opening a ledger verifies the lines since its last summary only
+(see `fedlane.privacy.ledger_files`), so a changed line before it is detected by `read_accounts`, which verifies all.
 """
 
+import contextlib
 import fcntl
 import json
+import logging
 import os
 import threading
 from collections.abc import Callable, Sequence
@@ -20,14 +24,37 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, BinaryIO
 
-from fedlane.files import sync_folder, write_atomically
-from fedlane.privacy.accountant import Terms
-from fedlane.privacy.ledger_lines import LINE, Account, LedgerError, LedgerInUseError, ledger_line, read_lines, replay
+from fedlane.files import open_regular, sync_folder
+from fedlane.privacy.accountant import Terms, check_budget
+from fedlane.privacy.ledger_files import (
+    complete_lines,
+    head_path,
+    read_head,
+    read_state,
+    summarised_state,
+    summary_path,
+    write_head,
+    write_summary,
+)
+from fedlane.privacy.ledger_lines import (
+    LINE,
+    Account,
+    LedgerError,
+    LedgerInUseError,
+    LedgerState,
+    ledger_line,
+    summary_digest,
+)
+from fedlane.validate import InputError
 
 __all__ = ["LINE", "Account", "ClientLedger", "LedgerError", "LedgerInUseError", "read_accounts"]
 
 VALUES_PER_LINE = 24
 """Largest number of histogram counts in one line."""
+SUMMARY_LINES = 1024
+"""A ledger is summarised when it is opened and at least this number of lines had to be read."""
+
+log = logging.getLogger("fedlane.privacy")
 
 
 class ClientLedger:
@@ -45,7 +72,7 @@ class ClientLedger:
 
     Raises:
         LedgerInUseError: Another process has the ledger open.
-        LedgerError: The ledger is missing, damaged or was rolled back.
+        LedgerError: The ledger is missing, damaged, not a regular file, or was rolled back.
 
     Examples:
         >>> import tempfile
@@ -60,8 +87,9 @@ class ClientLedger:
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
         self._process, self._turn = os.getpid(), threading.RLock()
+        self._within_budget: set[Terms] = set()
         try:
-            self._file: BinaryIO = self.path.open("r+b", buffering=0)
+            self._file: BinaryIO = open_regular(self.path, writable=True)
         except FileNotFoundError:
             raise LedgerError(f"ledger {path} is missing: without it the budget counts as spent") from None
         except OSError as error:
@@ -86,10 +114,10 @@ class ClientLedger:
             client: The client's name in its federation.
 
         Raises:
-            LedgerError: The file or its head exists, or it cannot be created.
+            LedgerError: The file, its head or its summary exists, or it cannot be created.
         """
         target = Path(path)
-        if target.exists() or _head_path(target).exists():
+        if any(file.exists() for file in (target, head_path(target), summary_path(target))):
             raise LedgerError(f"ledger {path} exists or existed before: a client's budget cannot be reset")
         temporary = target.with_name(f".{target.name}.{os.getpid()}")
         line = ledger_line({"line": 0, "kind": "ledger", "client": client, "randomness": "operating system"}, "")
@@ -115,19 +143,21 @@ class ClientLedger:
             terms: The client's terms.
 
         Raises:
-            LedgerError: The account has different terms, or the ledger cannot be written.
+            LedgerError: The account has different terms or too little noise for its epsilon, or the ledger cannot be
+                written.
             InputError: The terms are invalid.
         """
         with self._turn:
             if dataset not in self.accounts:
                 verified = Terms.from_values(terms.values())
+                self._check_budget(dataset, verified)
                 self._append({"kind": "terms", "dataset": dataset, "terms": verified.values()})
                 self.accounts[dataset] = Account(verified, 0)
             elif self.accounts[dataset].terms != terms:
                 raise LedgerError(
                     f"ledger {self.path} holds different terms for data set {dataset}: a client's terms cannot change"
                 )
-            return self.accounts[dataset]
+            return self._account(dataset)
 
     def histogram(self, dataset: str, draw: Callable[[], Sequence[float]]) -> tuple[float, ...]:
         """Return the label histogram to release: a new one on the first call, the same one afterwards.
@@ -173,7 +203,18 @@ class ClientLedger:
     def _account(self, dataset: str) -> Account:
         if dataset not in self.accounts:
             raise LedgerError(f"ledger {self.path} has no account for data set {dataset}")
+        self._check_budget(dataset, self.accounts[dataset].terms)
         return self.accounts[dataset]
+
+    def _check_budget(self, dataset: str, terms: Terms) -> None:
+        """Raise `LedgerError` if the noise of a data set's terms does not keep all uploads within their epsilon."""
+        if terms in self._within_budget:
+            return
+        try:
+            check_budget(terms)
+        except InputError as error:
+            raise LedgerError(f"ledger {self.path}: terms of data set {dataset} do not hold: {error}") from error
+        self._within_budget.add(terms)
 
     def _reserve(self, account: Account, dataset: str, round: int, server_count: int) -> Account:
         if not isinstance(server_count, int) or server_count < 0:
@@ -204,11 +245,34 @@ class ClientLedger:
         self.close()
 
     def _load(self) -> None:
-        lines = read_lines(self.path, self._file.read())
-        self.client, self.accounts = replay(self.path, lines)
-        self._count, self._digest = len(lines), lines[-1]["digest"]
-        if not _head_is_current(self.path, lines):  # the process was killed between writing the line and the head
-            self._write_head()
+        head, size = read_head(self.path), os.fstat(self._file.fileno()).st_size
+        count = complete_lines(self.path, size, head, head)
+        state = summarised_state(self.path, self._file, count, head) or read_state(
+            self.path, self._file, count, head, head
+        )
+        self.client, self.accounts = state.client, state.accounts
+        self._count, self._digest = state.count, state.digest
+        if size > count * LINE:
+            self._remove_incomplete_line(size - count * LINE)
+        if head is None or head["lines"] != count:  # the process was killed between writing the line and the head
+            write_head(self.path, self._count, self._digest)
+        if state.lines_read >= SUMMARY_LINES:
+            self._summarise(state)
+
+    def _remove_incomplete_line(self, size: int) -> None:
+        """Remove an incomplete last line, which `complete_lines` has shown to be harmless."""
+        os.ftruncate(self._file.fileno(), self._count * LINE)
+        os.fsync(self._file.fileno())
+        log.warning(
+            "ledger %s: removed an incomplete last line of %d bytes, whose upload was never granted", self.path, size
+        )
+
+    def _summarise(self, state: LedgerState) -> None:
+        """Write the summary's digest into the ledger and then the summary, so that it is never ahead of the ledger."""
+        text = state.summary()
+        self._append({"kind": "summary", "summary": summary_digest(text)})
+        with contextlib.suppress(OSError):  # without it, the next opening reads more lines
+            write_summary(self.path, text)
 
     def _append(self, values: dict[str, Any]) -> None:
         if os.getpid() != self._process:
@@ -224,17 +288,13 @@ class ClientLedger:
                 raise OSError("a line was written only in part")
             os.fsync(self._file.fileno())
             self._count, self._digest = self._count + 1, json.loads(line)["digest"]
-            self._write_head()
+            write_head(self.path, self._count, self._digest)
         except OSError as error:
             raise LedgerError(f"ledger {self.path} cannot be written, so the client must not train: {error}") from error
 
-    def _write_head(self) -> None:
-        head = json.dumps({"lines": self._count, "digest": self._digest})
-        write_atomically(_head_path(self.path), head.encode(), durable=True)
-
 
 def read_accounts(path: str | Path) -> tuple[str, dict[str, Account]]:
-    """Read and verify a client's ledger without locking it.
+    """Read a client's ledger without locking it, and verify all of its lines, also while the client writes it.
 
     Args:
         path: The ledger's file.
@@ -243,44 +303,15 @@ def read_accounts(path: str | Path) -> tuple[str, dict[str, Account]]:
         The client's name, and the `Account` of each data set by name.
 
     Raises:
-        LedgerError: The ledger is missing or damaged.
+        LedgerError: The ledger is missing, damaged or not a regular file.
     """
     target = Path(path)
     try:
-        content = target.read_bytes()
+        with open_regular(target) as file:
+            before = read_head(target)
+            size = os.fstat(file.fileno()).st_size
+            after = read_head(target)
+            state = read_state(target, file, complete_lines(target, size, before, after), before, after)
     except OSError as error:
         raise LedgerError(f"ledger {path} cannot be read: {error.strerror}") from error
-    lines = read_lines(target, content)
-    _head_is_current(target, lines)
-    return replay(target, lines)
-
-
-def _head_is_current(path: Path, lines: list[dict[str, Any]]) -> bool:
-    """Return whether the head matches the last line, False if it is one line behind; otherwise raise `LedgerError`."""
-    head, name = _read_head(path), _head_path(path).name
-    if head is None:
-        if len(lines) > 1:
-            raise LedgerError(f"ledger {path} is missing its head file {name}")
-        return False
-    if head["lines"] > len(lines):
-        raise LedgerError(f"ledger {path} was truncated: it has {len(lines)} of {head['lines']} lines")
-    if head["lines"] < len(lines) - 1 or lines[head["lines"] - 1]["digest"] != head["digest"]:
-        raise LedgerError(f"ledger {path} does not match its head file {name}")
-    return bool(head["lines"] == len(lines))
-
-
-def _head_path(path: Path) -> Path:
-    return path.with_name(path.name + ".head")
-
-
-def _read_head(path: Path) -> dict[str, Any] | None:
-    """Return the content of a ledger's head file; None if there is no such file."""
-    try:
-        head = json.loads(_head_path(path).read_bytes())
-        if not (isinstance(head["lines"], int) and head["lines"] >= 1 and isinstance(head["digest"], str)):
-            raise ValueError
-    except FileNotFoundError:
-        return None
-    except (OSError, ValueError, KeyError, TypeError):
-        raise LedgerError(f"ledger {path} has a damaged head file {_head_path(path).name}") from None
-    return dict(head)
+    return state.client, state.accounts

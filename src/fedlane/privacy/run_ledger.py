@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from fedlane.files import write_atomically
+from fedlane.files import read_regular, write_atomically
 from fedlane.privacy.accountant import Terms
 from fedlane.records import BoolArray, IntArray, MechanismSpec
 from fedlane.validate import InputError
@@ -96,7 +96,7 @@ class RunLedger:
             return
         try:
             if path.exists():
-                stored = path.read_text(encoding="utf-8").splitlines(keepends=True)
+                stored = read_regular(path).decode().splitlines(keepends=True)
                 if stored and not stored[-1].endswith("\n"):
                     stored.pop()  # an incomplete line, left by a crash
                 digest = _verified(path, stored)
@@ -150,7 +150,7 @@ def read_run_accounts(path: Path) -> RunAccounts:
         InputError: The file cannot be read, or is empty, damaged or inconsistent.
     """
     try:
-        lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
+        lines = read_regular(path).decode().splitlines(keepends=True)
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"ledger {path} cannot be read: {error}") from error
     if lines and not lines[-1].endswith("\n"):
@@ -170,7 +170,7 @@ def read_run_accounts(path: Path) -> RunAccounts:
         if kind.ndim != 2 or len(seeds) != len(kind) or kind.min() < 0 or kind.max() >= len(terms):
             raise ValueError("its header does not match its lines")
         return RunAccounts(str(header["dataset"]), seeds, terms, kind, uploads)
-    except (KeyError, TypeError, ValueError, IndexError) as error:
+    except (KeyError, TypeError, ValueError, IndexError, OverflowError, AttributeError) as error:
         raise InputError(f"ledger {path} is inconsistent: {error}") from error
 
 
@@ -188,7 +188,7 @@ def _verified(path: Path, lines: Sequence[str]) -> str:
             values = json.loads(text)
             del values["digest"]
             expected, digest = _line(values, digest)
-        except (ValueError, KeyError, TypeError):
+        except (ValueError, KeyError, TypeError, RecursionError):
             raise InputError(f"ledger {path} is damaged at line {number}") from None
         if expected != text or (number > 0 and values.get("round") != number - 1):
             raise InputError(f"ledger {path} is damaged at line {number}: the digest does not match")

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
-from fedlane.validate import InputError
+from fedlane.files import read_table
+from fedlane.validate import InputError, printable
 
 TABLES = {
     "rounds": ("replica", "round", "delay_s"),
@@ -102,7 +102,7 @@ def _read(folder: Path) -> RunFiles:
         scenario=_parsed(folder / "scenario.toml", tomllib.loads, toml),
         summary=_parsed(folder / "summary.json", json.loads, summary),
         status=_parsed(folder / "status.json", json.loads, status),
-        tables={name: _table(folder / f"{name}.parquet", columns) for name, columns in TABLES.items()},
+        tables={name: read_table(folder / f"{name}.parquet", columns) for name, columns in TABLES.items()},
         written_s=written_s,
     )
 
@@ -110,20 +110,13 @@ def _read(folder: Path) -> RunFiles:
 def _parsed(path: Path, parse: Any, text: str) -> Mapping[str, Any]:
     try:
         value = parse(text)
+        if not isinstance(value, dict):
+            raise InputError(f"{path} was not written by FedLane: it must contain keys and values")
+        cleaned: dict[str, Any] = printable(value)
+    except RecursionError:
+        raise InputError(f"{path} is damaged: its values are nested too deeply") from None
+    except InputError:
+        raise
     except ValueError as error:
         raise InputError(f"{path} is damaged: {error}") from error
-    if not isinstance(value, dict):
-        raise InputError(f"{path} was not written by FedLane: it must contain keys and values")
-    return value
-
-
-def _table(path: Path, columns: tuple[str, ...]) -> pa.Table:
-    try:
-        with path.open("rb") as file:  # by handle: a path with ':' would be taken for a URL
-            table = pq.read_table(file, page_checksum_verification=True, partitioning=None)
-    except (OSError, pa.ArrowException) as error:
-        raise InputError(f"{path} is damaged: {str(error).splitlines()[0]}") from error
-    missing = [column for column in columns if column not in table.column_names]
-    if missing:
-        raise InputError(f"{path} was not written by FedLane: column {missing[0]} is missing")
-    return table
+    return cleaned

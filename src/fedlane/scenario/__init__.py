@@ -101,10 +101,11 @@ class Scenario(Section):
     @classmethod
     def _from_toml(cls, text: str, name: str) -> "Scenario":
         try:
-            values = tomllib.loads(text)
+            return cls.from_values({"name": name, **tomllib.loads(text)})
         except tomllib.TOMLDecodeError as error:
             raise InputError(f"scenario {name} is not valid TOML: {error}") from error
-        return cls.from_values({"name": name, **values})
+        except RecursionError:
+            raise InputError(f"scenario {name} is not valid: its values are nested too deeply") from None
 
     @classmethod
     def from_values(cls, values: Mapping[str, Any]) -> "Scenario":

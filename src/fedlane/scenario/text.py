@@ -27,7 +27,8 @@ def _toml_value(value: Any) -> str:
     if isinstance(value, list | tuple):
         return "[" + ", ".join(_toml_value(item) for item in value) + "]"
     if isinstance(value, str):
-        return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+        text = json.dumps(value, ensure_ascii=False)
+        return "".join(c if c.isprintable() else f"\\U{ord(c):08x}" for c in text)
     return json.dumps(value) if isinstance(value, bool) else repr(value)
 
 
@@ -38,7 +39,7 @@ def parse_value(setting: str) -> tuple[str, Any]:
         raise InputError(f"'{setting}' must have the form key=value")
     try:
         value = tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
+    except (tomllib.TOMLDecodeError, RecursionError):
         value = text.strip()
     return key.strip(), value
 

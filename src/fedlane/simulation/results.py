@@ -15,12 +15,13 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 
+from fedlane.files import read_regular, read_table
 from fedlane.privacy.run_ledger import NAME as LEDGER
 from fedlane.records import FloatArray
 from fedlane.scenario import Scenario
 from fedlane.simulation.checkpoint import NAME as CHECKPOINT
 from fedlane.simulation.checkpoint import Checkpoint
-from fedlane.validate import InputError
+from fedlane.validate import InputError, printable
 
 COLUMNS = {
     "rounds": ("replica", "seed", "round", "delay_s", "clock_s", "punctual", "accuracy", "loss"),
@@ -141,25 +142,8 @@ class Run:
         for name in ("scenario.toml", "summary.json", "status.json", *(f"{table}.parquet" for table in COLUMNS)):
             if not (path / name).is_file():
                 raise InputError(f"{path} is not a run folder: {name} is missing")
-        loaded = {}
-        for name, columns in COLUMNS.items():
-            try:
-                with (path / f"{name}.parquet").open("rb") as file:
-                    loaded[name] = pq.read_table(file, page_checksum_verification=True, partitioning=None)
-            except (OSError, pa.ArrowException) as error:
-                raise InputError(f"{path / name}.parquet is damaged: {str(error).splitlines()[0]}") from error
-            missing = [column for column in columns if column not in loaded[name].column_names]
-            if missing:
-                raise InputError(f"{path / name}.parquet was not written by FedLane: column {missing[0]} is missing")
-        try:
-            summary = json.loads((path / "summary.json").read_text())
-            complete = all(set(summary[measure]) >= {"mean", "low", "high"} for measure in (*MEASURES, *EXTRA))
-            complete &= all(key in summary for key in ("policy", "scenario", "seeds", "rounds", "infeasible_seeds"))
-            complete &= set(summary["quota"]) >= {"smallest", "largest"}
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            raise InputError(f"{path / 'summary.json'} is damaged: {error}") from error
-        if not complete:
-            raise InputError(f"{path / 'summary.json'} was not written by FedLane: a mean or bound is missing")
+        loaded = {name: read_table(path / f"{name}.parquet", columns) for name, columns in COLUMNS.items()}
+        summary = _read_summary(path / "summary.json")
         model = {}
         if (path / MODEL).is_file():
             try:
@@ -171,8 +155,36 @@ class Run:
             tables=loaded,
             summary=summary,
             model=model,
-            ledger=(path / LEDGER).read_text(encoding="utf-8") if (path / LEDGER).is_file() else "",
+            ledger=_read_ledger(path / LEDGER),
         )
+
+
+def _read_ledger(path: Path) -> str:
+    """Return the text of a run's ledger; empty if there is none."""
+    try:
+        return path.read_text(encoding="utf-8") if path.is_file() else ""
+    except (OSError, ValueError) as error:
+        raise InputError(f"{path} is damaged: {error}") from error
+
+
+def _read_summary(path: Path) -> dict[str, Any]:
+    """Return a run's summary with printable texts; raise `InputError` if it lacks a value that FedLane relies on."""
+    try:
+        summary: dict[str, Any] = printable(json.loads(read_regular(path)))
+        figures = [summary[measure][key] for measure in (*MEASURES, *EXTRA) for key in ("mean", "low", "high")]
+        quotas = [summary["quota"][key] for key in ("smallest", "largest")]
+        complete = all(figure is None or isinstance(figure, int | float) for figure in [*figures, *quotas])
+        complete &= all(isinstance(summary[key], str) for key in ("policy", "scenario"))
+        complete &= isinstance(summary["rounds"], int) and isinstance(summary["infeasible_seeds"], dict)
+        complete &= all(isinstance(scale, int | float) for scale in summary["infeasible_seeds"].values())
+        complete &= isinstance(summary["seeds"], list) and all(isinstance(seed, int) for seed in summary["seeds"])
+    except RecursionError:
+        raise InputError(f"{path} is damaged: its values are nested too deeply") from None
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise InputError(f"{path} is damaged: {error}") from error
+    if not complete or not summary["seeds"]:
+        raise InputError(f"{path} was not written by FedLane: a value is missing or has the wrong type")
+    return summary
 
 
 class RunFolder:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from fedlane.files import READ_ERRORS, fitting_array
 from fedlane.privacy import mechanism_of
 from fedlane.privacy.run_ledger import RunLedger
 from fedlane.records import DelayDistributions, IntArray, RoundDetail, RoundRecord, RunInfo
@@ -268,7 +269,7 @@ class Simulation:
         )
         try:
             simulation._restore(saved)
-        except (KeyError, ValueError, IndexError) as error:
+        except READ_ERRORS as error:
             raise InputError(
                 f"{folder} cannot be resumed: its checkpoint does not fit its scenario ({error})"
             ) from error
@@ -277,10 +278,11 @@ class Simulation:
     def _restore(self, saved: Checkpoint) -> None:
         self.trace.restore(saved.arrays, self.setup.problem.deadline_s)
         self._clock_s = self.trace.delay_s[:, : self.round].sum(axis=1)
-        self._state = {name: saved.arrays[f"state.{name}"] for name in self._state}
-        self._queue[:], self._uploads[:] = saved.arrays["queue"], saved.arrays["uploads"]
+        self._state = {name: fitting_array(saved.arrays, f"state.{name}", first) for name, first in self._state.items()}
+        self._queue[:] = fitting_array(saved.arrays, "queue", self._queue)
+        self._uploads[:] = fitting_array(saved.arrays, "uploads", self._uploads)
         if self.ledger is not None:
             for t in range(self.round):
                 self.ledger.charge(t, self.trace.assigned_at(t))
         if self.federation is not None:
-            self.federation.restore(saved.arrays["weights"])
+            self.federation.restore(fitting_array(saved.arrays, "weights", self.federation.weights.cpu().numpy()))

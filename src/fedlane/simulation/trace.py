@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedlane.files import fitting_array
 from fedlane.records import BoolArray, Feedback, FloatArray, IntArray
 from fedlane.simulation.round import round_delay_s
 
@@ -89,7 +90,9 @@ class Trace:
         self.rounds = saved["trace.delay_s"].shape[1]
         for name, array in self.played().arrays().items():
             if name != "punctual" or "trace.punctual" in saved:
-                array[:] = saved[f"trace.{name}"]
+                array[:] = fitting_array(saved, f"trace.{name}", array)
+        if self.client.min(initial=-1) < -1 or self.client.max(initial=-1) >= self.queue.shape[2]:
+            raise ValueError("trace.client names a client that does not exist")
         if "trace.punctual" not in saved:
             self.punctual[:] = self.total_s <= deadline_s
 

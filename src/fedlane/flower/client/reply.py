@@ -1,7 +1,8 @@
 """A client's replies: a report to every order, and an introduction to a hello.
 
-Only FedLane's own messages leave a client. For an error in other code only the type is sent, because its message may
-quote a record; the message is in the client's log.
+Only FedLane's own messages leave a client. For errors in other code, and for errors that depend on the records, one
+constant text is sent, because the message may quote a record and the type may depend on one; the message is in the
+client's log.
 """
 
 import logging
@@ -20,6 +21,8 @@ log = logging.getLogger("fedlane.flower")
 _FOLDERS = re.compile(r"(?<![\w.])[~/].*/")
 PRECONDITION = 6
 """Flower's error code for a message that a client cannot process."""
+CLIENT_ERROR = "an error in the client's code or data (see the client's log)"
+"""The reason that is sent for every error that may depend on records."""
 
 
 class Refusal(InputError):
@@ -113,10 +116,10 @@ def error_reply(message: Message, error: Exception) -> Message:
 
 
 def public_reason(error: Exception) -> str:
-    """Return the public text of an error: FedLane's own message without folders, or the type of any other error."""
+    """Return the public text of an error: FedLane's own message without folders, or one text for all others."""
     if isinstance(error, InputError):
         return " ".join(_FOLDERS.sub("", word) for word in str(error).split())[:500]
-    return f"{type(error).__name__} (see the client's log)"
+    return CLIENT_ERROR
 
 
 def _check_order(order: Order, name: str, iterations: int, federation: str | None) -> None:

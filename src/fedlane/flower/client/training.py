@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedlane.flower.client.weights import as_arrays, as_flat
+from fedlane.learning.input_range import RecordError
 from fedlane.learning.local import ClientData, TrainingBatch, as_inputs, train_locally
 from fedlane.learning.models import Model
 from fedlane.learning.strict import train_strictly
@@ -183,5 +184,5 @@ class LocalTrainer:
             else:
                 train_strictly(self.model, weights, self.data, batch, learning_rate, clip_norm)
         if not bool(torch.isfinite(weights).all()):
-            raise InputError("training diverged to non-finite weights: nothing is sent")
+            raise RecordError("training diverged to non-finite weights: nothing is sent")
         return as_arrays(self.model, weights[0], self.received)

@@ -146,7 +146,7 @@ def as_stored(inputs: ArrayLike | Tensor, labels: ArrayLike | Tensor, classes: i
     """
     x, y = torch.as_tensor(inputs), torch.as_tensor(labels)
     if x.ndim < 2 or len(x) == 0 or y.shape != x.shape[:1]:
-        raise InputError(
+        raise RecordError(
             f"data must be inputs (n, ...) and labels (n,), got shapes {tuple(x.shape)} and {tuple(y.shape)}"
         )
     if y.is_floating_point() or y.is_complex() or int(y.min()) < 0 or int(y.max()) >= classes:

@@ -4,6 +4,10 @@ Flower 1.41 serves three APIs on one port: `/v1/fleet/` for nodes, `/v1/control/
 its own processes. Anyone who holds the authority's certificate can register a key and start a run, that is, run code on
 every node, through `/v1/control/`. Therefore the SuperLink listens on an address that only its own machine can reach,
 and nodes connect to the proxy, which answers 403 to everything but the calls that an admitted node needs.
+
+The proxy also withstands clients that open many connections and never finish a call: it limits the calls in progress
+per address, the time for a header and a body's piece, and has room for 16,000 connections. A single address can still
+fill it with more connections than that before a header is complete, which only a packet filter can prevent.
 """
 
 import re
@@ -28,6 +32,10 @@ NODE_CALLS = (
 """The fleet API's calls that a registered node needs. `register-node` is not among them: only operators register."""
 
 
+OPEN_FILES, CONNECTIONS, HEADER_S = 16_384, 16_000, 20
+"""Files and connections of the proxy, and seconds for a TLS handshake with the header of a call."""
+
+
 class _NginxTemplate(string.Template):
     delimiter = "@"  # nginx has its own $variables
 
@@ -36,9 +44,11 @@ _NGINX_CONF = _NginxTemplate("""\
 # FedLane: nodes call the fleet API on @listen; the control and runtime APIs stay on the SuperLink's @superlink.
 daemon @daemon;
 worker_processes 1;
+worker_rlimit_nofile @files;
 pid "@folder/nginx.pid";
 error_log "@folder/nginx-error.log" warn;
-events { worker_connections 1024; }
+# Connections that have not sent a whole header yet cannot be counted by address: there must be room for many.
+events { worker_connections @connections; }
 http {
     access_log "@folder/nginx-access.log";
     client_body_temp_path "@folder/body";
@@ -48,8 +58,16 @@ http {
     scgi_temp_path "@folder/unused";
     server_tokens off;
     client_max_body_size @{largest_call_mb}m;
+    client_header_timeout @{header_s}s;  # TLS handshake and whole header
+    client_body_timeout 60s;  # between two pieces of a body: a lane may be slow
+    send_timeout 60s;
+    reset_timedout_connection on;
+    limit_conn_zone $binary_remote_addr zone=address:10m;
+    limit_conn address @calls_per_address;  # calls in progress; idle connections do not count
+    limit_conn_status 429;
+    limit_conn_log_level warn;
     server {
-        listen @listen ssl;
+        listen @listen ssl backlog=4096;
         ssl_certificate "@certificate";
         ssl_certificate_key "@key";
         ssl_protocols TLSv1.2 TLSv1.3;
@@ -85,6 +103,7 @@ def nginx_config(
     folder: Path,
     superlink_name: str = "localhost",
     largest_call_mb: int = 16,
+    calls_per_address: int = 256,
     daemon: bool = True,
 ) -> str:
     """Return a complete nginx.conf that passes a node's calls to the SuperLink and rejects all others.
@@ -96,12 +115,15 @@ def nginx_config(
         folder: Folder for nginx's own files.
         superlink_name: Host name in the SuperLink's certificate (nginx checks names, not addresses).
         largest_call_mb: Largest request in MB. Flower splits arrays into pieces of 5 MiB.
+        calls_per_address: Largest number of calls in progress from one address; further ones get status 429. Nodes
+            behind one router share an address, and a node has few calls in progress.
         daemon: Whether nginx runs in the background.
 
     Raises:
         InputError: If an address, a name or a path cannot be written into an nginx configuration.
     """
     at_least("largest_call_mb", largest_call_mb, 1)
+    at_least("calls_per_address", calls_per_address, 1)
     for field, address in (("listen", listen), ("superlink", superlink)):
         if re.fullmatch(r"(\[[0-9a-fA-F:]+\]|[A-Za-z0-9.-]+):\d{1,5}", address) is None:
             raise InputError(f"{field} must be address:port, got {address!r}")
@@ -120,5 +142,9 @@ def nginx_config(
         key=files.key,
         calls="|".join(NODE_CALLS),
         largest_call_mb=largest_call_mb,
+        calls_per_address=calls_per_address,
+        files=OPEN_FILES,
+        connections=CONNECTIONS,
+        header_s=HEADER_S,
         daemon="on" if daemon else "off",
     )
