@@ -1,6 +1,7 @@
 """A hostile server: a search for weights under which clipping fails.
 
-The server chooses the weights, within the range that clients accept, and knows the worst-case neighbouring data sets.
+The server chooses the weights, within the range that clients accept, and knows both data sets: one with the record, and
+one with a null record in its place.
 It looks for one record's contribution with a norm above C, and for a record whose presence changes the sum of all
 contributions by more than C. It tries structured weights first (cancellations, ties, units on the boundary of a ReLU,
 extreme magnitudes) and then climbs from the worst of them, by random changes and by stochastic gradient ascent.

@@ -1,8 +1,8 @@
 """Composition of noised training steps: the epsilon that a number of them spends.
 
-A step is a Poisson-sampled Gaussian mechanism. Two data sets are neighbours if one has one record more than the other.
-Upper bounds on epsilon come from dp-accounting's privacy loss distributions, which round up, so they are never too
-small.
+A step is a Poisson-sampled Gaussian mechanism. Adjacency is zero-out: the number of records is fixed and public, and
+two data sets are neighbours if a record of one is a null record, which contributes nothing, in the other. Upper bounds
+on epsilon come from dp-accounting's privacy loss distributions, which round up, so they are never too small.
 """
 
 import math

@@ -67,8 +67,8 @@ def make_mechanism(
 def released_histogram(counts: IntArray, noise: float, normals: FloatArray) -> FloatArray:
     """Return the label shares that the server sees: noised counts, with negative ones set to 0, normalised.
 
-    A record adds 1 to one count, so this is a Gaussian release with noise multiplier ``noise``. Clipping at 0 and
-    normalising are post-processing and cost no privacy.
+    A record adds 1 to one count and a null record adds nothing, so under zero-out adjacency this is a Gaussian release
+    with noise multiplier ``noise``. Clipping at 0 and normalising are post-processing and cost no privacy.
 
     Args:
         counts: Label counts (..., M).

@@ -89,6 +89,7 @@ leak = leakage_lower_bound  # former name
 class PaperLeakage:
     """Privacy loss of the paper's upload on a pair of data sets: one record's gradient is C v, all others' are -C v.
 
+    In the other data set, all gradients are -C v: a replace-one pair. With a displacement of 1 it is a zero-out pair.
     The record is in k ~ Binomial(tau, q) of an upload's steps. As b is fixed, it replaces another record in each of
     them and moves the upload by 2 eta C / b. An attacker must distinguish a mixture of N(k mu, 1) from N(0, 1), where
     mu = 2 / noise. The privacy loss increases with the output, so the problem is one-dimensional.
