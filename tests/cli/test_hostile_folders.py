@@ -5,6 +5,7 @@ import json
 import random
 import re
 import shutil
+import sys
 
 import numpy as np
 import pyarrow as pa
@@ -194,3 +195,15 @@ def test_a_small_file_with_very_many_rows_is_refused_at_once(folder, command):
     result = fedlane(command, *arguments, cwd=folder.parent)
     assert check(result, command)
     assert "is too large: it has 52,000,000 rows" in result.stderr
+
+
+def test_showing_a_folder_imports_nothing(folder, monkeypatch):
+    """A model by import path is code: only a run imports it."""
+    (folder.parent / "stranger.py").write_text("raise SystemExit(77)")
+    monkeypatch.syspath_prepend(folder.parent)
+    scenario = folder / "scenario.toml"
+    scenario.write_text(re.sub(r'(?m)^model = "[a-z]+"$', 'model = "stranger:Net"', scenario.read_text()))
+    assert Scenario.load(scenario).learning.model == "stranger:Net"
+    for arguments in (("show", folder), ("show", scenario), ("report", folder, "--out", folder / "page.html")):
+        assert not check(fedlane(*arguments, cwd=folder.parent), arguments)
+    assert "stranger" not in sys.modules

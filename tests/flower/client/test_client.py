@@ -13,7 +13,6 @@ import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, Metadata, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
-import fedlane.flower.client.training
 from fedlane.flower import LaneClient, LaneMod, lane_app, new_ledger
 from fedlane.flower.client.reply import CLIENT_ERROR, public_reason
 from fedlane.flower.client.switch import CommandSwitch
@@ -199,7 +198,7 @@ def test_the_noise_is_calibrated_once_and_then_read_from_the_ledger(tmp_path, le
     """A new version of the accountant, or an empty cache, neither changes the noise nor takes time."""
     assert report_of(reply_of(make_client(tmp_path), order())).status == "trained"
     monkeypatch.setattr(
-        fedlane.flower.client.training, "make_mechanism", lambda *_, **__: pytest.fail("calibrated again")
+        "fedlane.flower.client.training.make_mechanism", lambda *_, **__: pytest.fail("calibrated again")
     )
     assert report_of(reply_of(make_client(tmp_path), order(server_count=1))).uploads == 2
 
