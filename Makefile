@@ -21,7 +21,7 @@ install: .venv/ready  ## create .venv and install FedLane with its developer too
 	$(PIP_INSTALL) --editable '.[dev]'
 	@touch $@
 
-demo: .venv/core  ## the first run: a private model over the air, the same without privacy, and a page that shows both
+demo: .venv/core  ## the first run: a private model over a simulated network, the same without privacy, and a page that shows both
 	rm -rf runs/demo
 	$(BIN)/fedlane run quickstart --out runs/demo/private
 	$(BIN)/fedlane run quickstart --set privacy.mechanism=none --set learning.learning_rate=0.1 --out runs/demo/plain

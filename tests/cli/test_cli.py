@@ -175,8 +175,8 @@ CALIBRATE = ("privacy", "calibrate", "--epsilon", "8", "--delta", "1e-5", *SIZES
         (("reproduce", "fig-vv"), "unknown figure 'fig-vv' (did you mean 'fig-v'?)"),
         (("reproduce", "--task", "cifar"), "unknown task 'cifar' (did you mean 'cifar10'?)"),
         (("reproduce", "--seeds", "0"), "--seeds must be at least 1, got 0"),
-        (("reproduce", "--quick", "--export", "x"), "--quick is computed here"),
-        (("reproduce", "fig-delay", "--import", "."), "holds no curves-*.npz"),
+        (("reproduce", "--quick", "--export", "x"), "--quick cannot be combined with --export or --import"),
+        (("reproduce", "fig-delay", "--import", "."), "contains no curves-*.npz"),
         (("privacy", "calibrate", "--epsilon", "8"), "--delta is missing"),
         (("privacy", "calibrate", "quickstart", "--epsilon", "8"), "a scenario cannot be combined with --epsilon"),
         (("privacy", "calibrate", "--set", "rounds=3"), "--set needs a scenario to change"),
@@ -249,6 +249,7 @@ def test_an_output_folder_that_cannot_be_made_is_refused(tmp_path):
     assert "output folder file/o cannot be written: Not a directory" in result.stderr
 
 
+@pytest.mark.slow
 def test_a_full_disk_is_reported_in_one_line_and_leaves_no_files(tmp_path):
     """A limit on file size makes the write fail as on a full disk."""
     import resource
@@ -285,6 +286,7 @@ def test_ctrl_c_saves_the_rounds_played_so_far(tmp_path):
     assert fedlane("show", "o", cwd=tmp_path).returncode == 0
 
 
+@pytest.mark.slow
 def test_the_example_policy_runs_from_the_command_line(tmp_path):
     source = Path(__file__).parents[2] / "examples" / "patient_policy.py"
     (tmp_path / "patient_policy.py").write_text(source.read_text())

@@ -88,6 +88,7 @@ class TestAssignments:
         np.testing.assert_array_equal(found, [[1, -1, 0], [-1, 1, -1], [-1, -1, -1]])
 
 
+@pytest.mark.slow
 class TestRegret:
     def test_against_hand_computed_regret(self):
         """Three clients, two channels: mu* = 0.7 (client 0 on channel 0, client 2 on channel 1)."""

@@ -111,6 +111,7 @@ def _of_the_subset(federation):
     return scaled
 
 
+@pytest.mark.slow
 class TestMeasured:
     def test_the_losses_of_a_run_are_measured_once_and_stored(self, store):
         measure(store, [(SMALL, 0)])

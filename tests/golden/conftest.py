@@ -1,5 +1,7 @@
 """Fixtures of the golden tests."""
 
+import os
+
 import cases
 import pytest
 
@@ -12,8 +14,11 @@ def digests():
 
 @pytest.fixture(scope="session")
 def empty_cache(tmp_path_factory):
-    """A cache folder that nothing was written to before this session."""
-    return tmp_path_factory.mktemp("cache")
+    """A cache folder that nothing was written to before this session; its workers share it."""
+    base = tmp_path_factory.getbasetemp()
+    folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "cache"
+    folder.mkdir(exist_ok=True)
+    return folder
 
 
 @pytest.fixture

@@ -10,9 +10,16 @@ import torch
 from golden_checks import same_curves, same_schedule
 
 pytestmark = pytest.mark.usefixtures("fresh_cache")
+SLOW = {"paper-cifar10 genie", "paper-cifar10-literal genie", "cnn paper"}
+"""Cases of five seconds and more; `make quick` leaves them out."""
 
 
-@pytest.mark.parametrize("name", cases.SCHEDULES)
+def marked(names):
+    """The names as parameters; the slow ones are marked."""
+    return [pytest.param(name, marks=pytest.mark.slow) if name in SLOW else name for name in names]
+
+
+@pytest.mark.parametrize("name", marked(cases.SCHEDULES))
 def test_schedule(name, digests):
     now, then = cases.schedule_records(cases.SCHEDULES[name]), digests["schedules"][name]
     assert now.keys() == then.keys()
@@ -20,7 +27,7 @@ def test_schedule(name, digests):
         same_schedule(now[seed], record)
 
 
-@pytest.mark.parametrize("name", cases.CURVES)
+@pytest.mark.parametrize("name", marked(cases.CURVES))
 def test_learning_curve(name, digests):
     threads = torch.get_num_threads()
     torch.set_num_threads(1)

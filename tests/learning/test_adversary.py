@@ -59,6 +59,7 @@ def single_thread():
     torch.set_num_threads(threads)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
 def test_no_weights_make_a_real_client_exceed_the_clip_norm(name):
     make, shape, climbs = CASES[name]

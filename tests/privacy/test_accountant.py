@@ -34,6 +34,7 @@ def terms(**changes):
     return Terms.from_values({**values, **changes})
 
 
+@pytest.mark.slow
 def test_a_curve_agrees_with_dp_accounting_at_every_count():
     """Never below it; within 0.1% of it up to 256 uploads and within 1% above."""
     curve = epsilon_curve(terms(), 300)
@@ -99,6 +100,7 @@ def mechanism(name, sizes, epsilon=8.0, batch=10, uploads=50, **more):
     )
 
 
+@pytest.mark.slow
 def test_the_rigorous_mechanism_spends_its_whole_budget():
     spec = mechanism("rigorous", [[400, 100], [400, 8]], histogram_noise=10.0)
     assert spec.sampling == "poisson"

@@ -14,6 +14,7 @@ from fedlane.simulation.audit import AuditPlan, audit, audit_samples, drawn_samp
 from fedlane.validate import InputError
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(15))
 def test_the_right_mechanism_is_never_flagged_and_the_bound_is_tight(seed):
     result = audit(AuditPlan(seed=seed))
@@ -27,6 +28,7 @@ def test_half_the_noise_is_flagged():
     assert audit(plan, replace(spec, step_noise=spec.step_noise / 2)).flagged
 
 
+@pytest.mark.slow
 def test_clipping_skipped_is_flagged(monkeypatch):
     real = LayeredModel.descend
 
@@ -37,6 +39,7 @@ def test_clipping_skipped_is_flagged(monkeypatch):
     assert audit(AuditPlan()).flagged
 
 
+@pytest.mark.slow
 def test_clipping_the_batch_instead_of_each_sample_is_flagged(monkeypatch):
     """The mean gradient is clipped to C instead of each sample's."""
     real = LayeredModel.descend
@@ -52,6 +55,7 @@ def test_clipping_the_batch_instead_of_each_sample_is_flagged(monkeypatch):
     assert audit(AuditPlan()).flagged
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("tensor", range(4))
 def test_a_tensor_without_noise_is_flagged(monkeypatch, tensor):
     real = driver.add_normals_
@@ -94,6 +98,7 @@ def test_too_little_noise_is_flagged_under_sampling_too():
     assert result.epsilon_low > 2
 
 
+@pytest.mark.slow
 def test_poisson_samples_pass_and_a_fixed_batch_is_flagged():
     for seed in range(15):
         assert not audit_samples(AuditPlan(seed=seed)).flagged

@@ -27,6 +27,7 @@ def direct(z, sample_rate, steps, delta, histogram_noise=0.0):
     return accountant.get_epsilon(delta)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("task", "published"), [("issue", 0.614), ("small", 1.40)])
 def test_noise_agrees_with_dp_accounting_to_a_thousandth(task, published):
     """The epsilon at z is within the budget; at z - 0.001 it is not."""
@@ -38,6 +39,7 @@ def test_noise_agrees_with_dp_accounting_to_a_thousandth(task, published):
     assert account(z, *rest) == pytest.approx(direct(z, *rest), abs=1e-9)
 
 
+@pytest.mark.slow
 def test_a_histogram_at_noise_ten_costs_little():
     """It raises 7.996 to 8.010; calibrated together, everything stays within 8."""
     z = 0.61421

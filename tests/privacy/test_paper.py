@@ -55,6 +55,7 @@ def test_one_round_by_integration():
     assert np.trapezoid(np.maximum(mixture - np.exp(epsilon) * density(0), 0), x) == pytest.approx(delta, rel=1e-4)
 
 
+@pytest.mark.slow
 def test_composed_uploads_leak_almost_dp_accounting_s_upper_bound():
     """The lower bound is within two percent of the upper bound."""
     noise, rate, steps, delta = 1.5, 0.1, 3, 1e-4

@@ -82,6 +82,7 @@ def test_epsilons_agree_with_dp_accounting():
         np.testing.assert_array_equal(np.diff(epsilons, axis=0) > 0, uploaded[1:])
 
 
+@pytest.mark.slow
 def test_the_paper_mechanism_reports_its_formula_and_its_leakage():
     run = simulate("paper-fmnist", "random", rounds=30, seeds=[0], learning=False)
     clients = run.clients.to_pydict()

@@ -32,7 +32,7 @@ def traces(policy, seeds, rounds=60, **values):
     return simulation
 
 
-@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("policy", [*POLICIES[:2], *(pytest.param(p, marks=pytest.mark.slow) for p in POLICIES[2:])])
 def test_seed_7_alone_is_seed_7_among_200_to_the_bit(policy):
     alone, among = traces(policy, [7], rounds=40).trace, traces(policy, range(200), rounds=40).trace
     for name in ("client", "download_s", "compute_s", "upload_s", "delay_s", "queue", "available"):

@@ -9,8 +9,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -146,7 +145,9 @@ def decision_s(clients: int, channels: int) -> float:
 
 def learning() -> list[BenchmarkRow]:
     """Time the paper's MLP task on one CPU thread, relative to the core's speed in matrix products."""
-    with _one_thread():
+    from fedlane.learning.strict import one_thread
+
+    with one_thread():
         per_round, ideal = min(round_s() for _ in range(3)), ideal_round_s()
     return [
         BenchmarkRow(
@@ -161,19 +162,6 @@ def learning() -> list[BenchmarkRow]:
 
 MLP_ROUND_FLOP = 4 * 5 * 64 * (2 * 784 * 64 * 2 + 2 * 64 * 10 * 3)
 """4 clients x 5 steps x 64 samples: two products with the large layer, three with the small one."""
-
-
-@contextmanager
-def _one_thread() -> Iterator[None]:
-    """Run PyTorch on one thread inside the context."""
-    import torch
-
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)
 
 
 def ideal_round_s() -> float:
@@ -232,7 +220,9 @@ def peers() -> list[BenchmarkRow]:
         ("Flower 1.41 simulation, stock", stock, ""),
         ("Flower 1.41 simulation, polling more often", fast, "at least 25 for the faster of the two"),
     ]
-    with _one_thread():
+    from fedlane.learning.strict import one_thread
+
+    with one_thread():
         ideal = ideal_round_s()
     return [machine] + [
         BenchmarkRow(

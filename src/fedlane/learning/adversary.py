@@ -20,8 +20,8 @@ from fedlane.learning.strict import ClippedSum, RecordGradients, one_thread
 from fedlane.learning.system_random import LARGEST_WEIGHT
 
 ClippedSumOf = Callable[[Model, Tensor, Tensor, Tensor, float], Tensor]
-"""Code under attack: takes a model, weights (d,), inputs (n, ...), targets (n, M) and C; returns the sum (d,) of the
-clipped gradients."""
+"""Code under attack: takes a model, weights (d,), inputs (n, ...), targets (n, M) and C, and returns the sum (d,) of
+the clipped gradients."""
 
 Change = Callable[[Model, Tensor, torch.Generator], Tensor]
 """A step of the climb: returns changed weights."""

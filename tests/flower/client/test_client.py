@@ -21,6 +21,7 @@ from fedlane.flower.client.weights import first_arrays
 from fedlane.flower.protocol import KEY, Hello, Introduction, Order, Report
 from fedlane.privacy.ledger import ClientLedger, LedgerInUseError, read_accounts
 from fedlane.validate import InputError
+from support.terminal import fedlane
 
 COUNTS = (150, 100, 50)
 SHAPE = (1, 4, 4)
@@ -231,7 +232,7 @@ def test_the_ledger_is_locked_during_training(tmp_path, ledger):
 
     arrays = ArrayRecord(LedgerOpener().state_dict())
     assert report_of(reply_of(make_client(tmp_path, model=LedgerOpener), order(arrays))).status == "trained"
-    assert uploads_when_locked == [1, 1]  # in both steps, and already charged
+    assert set(uploads_when_locked) == {1}  # for every record, and already charged
 
 
 def bad_arrays(**changes):
@@ -461,8 +462,7 @@ def test_what_is_wrong_with_records_is_logged_and_not_sent(tmp_path, ledger, cap
 
 def test_the_command_line_creates_a_ledger_once(tmp_path):
     def fedlane_privacy(*arguments):
-        command = [sys.executable, "-c", "from fedlane.cli import main; main()", "privacy", *map(str, arguments)]
-        done = subprocess.run(command, capture_output=True, text=True)
+        done = fedlane("privacy", *arguments, cwd=tmp_path)
         return done.returncode, done.stdout + done.stderr
 
     path = tmp_path / "new" / "my.ledger"

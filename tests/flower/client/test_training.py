@@ -87,6 +87,7 @@ def test_the_noise_of_each_step_is_z_c_eta_over_b(tmp_path):
     assert account.upload_noise * 0.1 * 0.5 == pytest.approx(expected)
 
 
+@pytest.mark.slow
 def test_records_are_poisson_sampled_at_the_accounted_rate(tmp_path):
     """Only one of 300 records has a white pixel: that pixel's weight moves as often as the record is sampled."""
     spec = tiny_noise(0.1)

@@ -227,6 +227,7 @@ def test_shorter_waits_fit_the_installed_flwr(monkeypatch, caplog, module, funct
         assert slept[2:] == [2.0, 0.05]  # the SuperLink pays for each poll, so a longer interval is kept
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("options", "status", "text"),
     [
