@@ -192,6 +192,9 @@ CALIBRATE = ("privacy", "calibrate", "--epsilon", "8", "--delta", "1e-5", *SIZES
         (("privacy", "audit", "--out", "a.txt"), "picture a.txt must end in .png, .pdf or .svg"),
         (("privacy", "audit", "--seed", "-1"), "--seed must be at least 0, got -1"),
         (("privacy", "audit", "--epsilon", "inf"), "epsilon must be greater than 0"),
+        (("privacy", "audit", "nowhere"), "run folder nowhere does not exist"),
+        (("privacy", "audit", "."), ". is not a run folder: scenario.toml is missing"),
+        (("privacy", "audit", ".", "--batch", "5"), "a run cannot be combined with --batch"),
         ((*CALIBRATE, "--histogram-noise", "nan"), "histogram_noise must be a number of at least 0, got nan"),
         ((*CALIBRATE, "--histogram-noise", "-5"), "histogram_noise must be a number of at least 0, got -5"),
         ((*CALIBRATE, "--iterations", "0"), "--iterations must be at least 1, got 0"),
@@ -432,6 +435,38 @@ def test_privacy_calibrate_a_scenario(tmp_path):
     )
     assert [row["client"] for row in rows] == list(range(10))
     assert rows[0]["noise_multiplier"] > rows[9]["noise_multiplier"]
+
+
+def test_privacy_audit_of_a_run_states_its_power(tmp_path):
+    """Poisson samples: a weak attack; all records in every step: a strong one; without a mechanism: refused."""
+    run = ("run", "--rounds", "4", "--no-learning", "--quiet", "--out")
+    done(tmp_path, *run, "sampled")
+    weak = " ".join(done(tmp_path, "privacy", "audit", "sampled", "--trials", "400").stdout.split())
+    assert "The claim is not refuted. This says little: the attack would not have refuted half the noise" in weak
+    assert "power: largest epsilon that these trials can show │ 2.867" in weak
+    assert "none found. One record contributed at most 1.0000000 C on real clients (limit 1 C)" in weak
+    done(tmp_path, *run, "whole", "--set", "learning.batch_size=800", "--set", "privacy.max_uploads=10")
+    strong = done(tmp_path, "privacy", "audit", "whole", "--trials", "3000", "--out", "audit.png").stdout
+    assert "The claim is not refuted. The attack would have refuted half the noise." in strong
+    assert (tmp_path / "audit.png").read_bytes().startswith(b"\x89PNG")
+    report = json.loads(done(tmp_path, "privacy", "audit", "sampled", "--trials", "400", "--json").stdout)
+    (kind,) = report["kinds"]
+    assert (kind["refuted"], kind["refutes_half_noise"], kind["clients"]) == (False, False, 10)
+    assert kind["epsilon_low"] <= kind["claim"] < kind["epsilon_accounted"] < kind["epsilon_agreed"] == 8.0
+    assert report["clipping"]["real"] <= 1.0
+    done(tmp_path, *run, "plain", "--set", "privacy.mechanism=none")
+    refused = fedlane("privacy", "audit", "plain", cwd=tmp_path)
+    message = "fedlane: run plain has the mechanism 'none', which makes no privacy claim\n"
+    assert (refused.returncode, refused.stdout, refused.stderr) == (2, "", message)
+
+
+def test_privacy_audit_of_a_run_does_not_load_its_model(tmp_path):
+    """A model that is named by an import path is code, and a run folder may be somebody else's."""
+    done(tmp_path, "run", "--rounds", "4", "--no-learning", "--quiet", "--out", "r")
+    scenario = tmp_path / "r" / "scenario.toml"
+    scenario.write_text(scenario.read_text().replace('model = "mlp"', 'model = "no_such_module:make"'))
+    result = done(tmp_path, "privacy", "audit", "r", "--trials", "400")
+    assert "The run's own model was not loaded" in result.stderr
 
 
 @pytest.mark.slow

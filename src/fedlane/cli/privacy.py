@@ -10,7 +10,7 @@ import typer
 from fedlane.cli import privacy_accounts as accounts
 from fedlane.cli import privacy_audit as auditing
 from fedlane.cli.help import examples
-from fedlane.cli.session import check_writable, messages
+from fedlane.cli.session import messages
 from fedlane.validate import InputError, at_least
 
 LARGEST = 1e12
@@ -117,8 +117,18 @@ def account(
     accounts.print_rows(rows)
 
 
-@app.command(epilog=examples("fedlane privacy audit", "fedlane privacy audit --mechanism paper --out audit.png"))
+@app.command(
+    epilog=examples(
+        "fedlane privacy audit",
+        "fedlane privacy audit runs/mine",
+        "fedlane privacy audit --mechanism paper --out audit.png",
+    )
+)
 def audit(
+    context: typer.Context,
+    run: Annotated[
+        Path | None, typer.Argument(metavar="[RUN]", help="Audit uploads as the clients of this run folder made them.")
+    ] = None,
     mechanism: Annotated[MechanismOption, typer.Option(help="Mechanism to audit.")] = MechanismOption.rigorous,
     epsilon: EpsilonOption = None,
     delta: DeltaOption = None,
@@ -137,21 +147,22 @@ def audit(
     """Attack uploads made by the training code, and print a lower bound on epsilon next to the claim."""
     at_least("--iterations", iterations, 1)
     at_least("--seed", seed, 0)
+    if run is not None:
+        _refuse_with_run(context)
+        options = {"trials": trials, "confidence": confidence, "seed": seed}
+        auditing.run_folder_audit(run, options, full=full, out=out, as_json=as_json)
+        return
     changes = {"epsilon": epsilon, "delta": delta, "records": size, "batch_size": batch, "trials": trials}
     options = {"local_iterations": iterations, "confidence": confidence, "seed": seed}
     plan = auditing.audit_plan(mechanism.value, changes, full=full, **options)
-    if out is not None:
-        from fedlane.report.figures import audit_figure, check_picture
-
-        check_picture(out)
-        check_writable(out)
+    auditing.check_figure(out)
     result, samples = auditing.run_audit(plan, show_progress=not as_json and messages.is_terminal)
-    if out is not None:
-        audit_figure(result.scores, result.threshold, result.claim, result.epsilon_low, result.confidence, out)
+    clipping = auditing.clipping_audit(seed=seed)
+    auditing.draw_figure(result, out)
     if as_json:
-        print(json.dumps(auditing.audit_report(plan, result, samples)))
+        print(json.dumps({**auditing.audit_report(plan, result, samples), "clipping": clipping.report()}))
         return
-    auditing.print_audit(plan, result, samples)
+    auditing.print_audit(plan, result, samples, clipping)
 
 
 @app.command("new-ledger", epilog=examples("fedlane privacy new-ledger ledger.jsonl --client hospital-3"))
@@ -164,6 +175,14 @@ def new_ledger(
 
     created = new_ledger(path, client)
     messages.print(f"Created ledger {created} of client {client}. Never restore it from a backup.", markup=False)
+
+
+def _refuse_with_run(context: typer.Context) -> None:
+    """Raise an `InputError` if an option was given whose value a run determines."""
+    for name in ("mechanism", "epsilon", "delta", "size", "batch", "iterations"):
+        source = context.get_parameter_source(name)
+        if source is not None and source.name == "COMMANDLINE":
+            raise InputError(f"a run cannot be combined with --{name}: the audit takes its value from the run")
 
 
 def _required(**values: float | None) -> dict[str, Any]:

@@ -1,16 +1,21 @@
-"""`fedlane privacy audit`: the plan from its options, the trials, and the report."""
+"""`fedlane privacy audit`: the plan from its options or from a run, the trials, and the report."""
 
+import json
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.progress import Progress
 from rich.table import Table
 
-from fedlane.cli.session import messages, screen
+from fedlane.cli.privacy_accounts import json_safe
+from fedlane.cli.session import check_writable, messages, screen
 
 if TYPE_CHECKING:  # imported inside functions, to keep `fedlane --help` fast
     from fedlane.privacy.audit_statistics import AuditResult, SamplingResult
     from fedlane.simulation.audit import AuditPlan
+    from fedlane.simulation.clipping_audit import ClippingResult
+    from fedlane.simulation.run_audit import TargetAudit
 
 TRIALS, FULL_TRIALS = 20_000, 4000
 FULL_PIXELS = 28
@@ -65,9 +70,87 @@ def audit_report(plan: "AuditPlan", result: "AuditResult", samples: "SamplingRes
     }
 
 
-def print_audit(plan: "AuditPlan", result: "AuditResult", samples: "SamplingResult | None") -> None:
-    """Print the audit as a table, and the verdict."""
-    table = Table(title=f"Audit of one upload · mechanism {plan.mechanism} · {result.trials:,} trials")
+def run_folder_audit(run: Path, options: Mapping[str, Any], *, full: bool, out: Path | None, as_json: bool) -> None:
+    """Audit the uploads of a run, and print the report.
+
+    Args:
+        run: The run folder.
+        options: Trials (None for the default), confidence and seed.
+        full: Whether the whole MLP is trained on full-size images, with fewer trials.
+        out: Picture of the first audit; None for none.
+        as_json: Whether the report is printed as JSON.
+    """
+    from fedlane.simulation.run_audit import audit_target, run_targets
+
+    check_figure(out)
+    trials = options["trials"] or (FULL_TRIALS if full else TRIALS)
+    fields = {**options, "trials": trials, **({"pixels": FULL_PIXELS} if full else {})}
+    scenario, targets = run_targets(run, **fields)
+    show_progress = not as_json and messages.is_terminal
+    with Progress(console=messages, transient=True, disable=not show_progress) as progress:
+        bar = progress.add_task("trials", total=2 * trials * len(targets))
+        audits = [
+            audit_target(target, lambda done, before=2 * trials * k: progress.update(bar, completed=before + done))  # type: ignore[misc]
+            for k, target in enumerate(targets)
+        ]
+    model = scenario.learning.model
+    own_model = ":" in model  # a user's code, which is not loaded
+    clipping = clipping_audit(seed=options["seed"], model="mlp" if own_model else model, dataset=scenario.data.dataset)
+    draw_figure(audits[0].result, out)
+    if as_json:
+        kinds = [json_safe(_target_report(entry)) for entry in audits]
+        print(json.dumps({"run": str(run), "kinds": kinds, "clipping": clipping.report()}))
+        return
+    for entry in audits:
+        _print_target(entry)
+    _print_clipping(clipping)
+    if own_model:
+        messages.print("The run's own model was not loaded; uploads of an mlp were attacked.", highlight=False)
+
+
+def clipping_audit(*, seed: int, model: str = "mlp", dataset: str = "fashion-mnist-mini") -> "ClippingResult":
+    """Search for weights under which clipping fails."""
+    from fedlane.simulation.clipping_audit import audit_clipping
+
+    return audit_clipping(model, dataset, seed=seed)
+
+
+def check_figure(out: Path | None) -> None:
+    """Check that a picture can be written to a file, if there is one."""
+    if out is not None:
+        from fedlane.report.figures import check_picture
+
+        check_picture(out)
+        check_writable(out)
+
+
+def draw_figure(result: "AuditResult", out: Path | None) -> None:
+    """Draw an audit into a file, if there is one."""
+    if out is not None:
+        from fedlane.report.figures import audit_figure
+
+        audit_figure(result.scores, result.threshold, result.claim, result.epsilon_low, result.confidence, out)
+
+
+def print_audit(
+    plan: "AuditPlan", result: "AuditResult", samples: "SamplingResult | None", clipping: "ClippingResult"
+) -> None:
+    """Print the audit as a table, the verdict, and the result of the search for weights that break clipping."""
+    screen.print(_audit_table(f"mechanism {plan.mechanism}", result, samples))
+    refuted = result.flagged or (samples is not None and samples.flagged)
+    screen.print(f"The claim is {_REFUTED if refuted else 'not refuted.'}", style=_style(refuted), highlight=False)
+    _print_clipping(clipping)
+
+
+_REFUTED = "REFUTED: the mechanism leaks more than it claims."
+
+
+def _style(refuted: bool, *, weak: bool = False) -> str:
+    return "red" if refuted else "yellow" if weak else "green"
+
+
+def _audit_table(subject: str, result: "AuditResult", samples: "SamplingResult | None") -> Table:
+    table = Table(title=f"Audit of one upload · {subject} · {result.trials:,} trials")
     table.add_column("quantity")
     table.add_column("value", justify="right")
     table.add_row("claimed epsilon", f"{result.claim:g} at delta {result.delta:g}")
@@ -76,7 +159,70 @@ def print_audit(plan: "AuditPlan", result: "AuditResult", samples: "SamplingResu
     table.add_row("attack: false and true positive rates", f"{result.false_positive:.4f}, {result.true_positive:.4f}")
     if samples is not None:
         table.add_row("Poisson samples: smallest p-value of four tests", f"{samples.smallest:.3f}")
+    return table
+
+
+def _target_report(entry: "TargetAudit") -> dict[str, Any]:
+    target, half_noise = entry.target, entry.half_noise
+    return {
+        **audit_report(target.plan, entry.result, entry.samples),
+        "sample_rate": target.terms.sample_rate,
+        "batch_size": target.batch_size,
+        "attacked_batch_size": target.plan.batch_size,
+        "local_iterations": target.plan.local_iterations,
+        "step_noise": target.terms.step_noise,
+        "upload_noise": target.terms.upload_noise,
+        "clients": target.clients,
+        "uploads": target.uploads,
+        "epsilon_accounted": target.accounted,
+        "epsilon_agreed": target.terms.epsilon,
+        "largest_epsilon": entry.largest,
+        "half_noise_epsilon_low": None if half_noise is None else half_noise.epsilon_low,
+        "refutes_half_noise": entry.refutes_half_noise,
+        "refuted": entry.refuted,
+    }
+
+
+def _print_target(entry: "TargetAudit") -> None:
+    """Print the audit of one kind of clients with the attack's power, and the verdict."""
+    from fedlane.privacy import mechanism_of
+
+    target, terms = entry.target, entry.target.terms
+    mechanism = mechanism_of(terms.mechanism)
+    table = _audit_table(f"mechanism {terms.mechanism}, {_clients(target.clients)}", entry.result, entry.samples)
+    noise = mechanism.noise(terms.step_noise, terms.upload_noise)
+    table.add_row(
+        "sample rate, noise multiplier, steps", f"{terms.sample_rate:.4g}, {noise:.4g}, {terms.local_iterations}"
+    )
+    accounted = f"> {target.accounted:.4g}" if mechanism.is_lower_bound else f"{target.accounted:.4g}"
+    table.add_row(
+        f"accounted after {target.uploads} uploads (most of a client)", f"{accounted}, agreed {terms.epsilon:g}"
+    )
+    table.add_row("power: largest epsilon that these trials can show", f"{entry.largest:.3f}")
+    if entry.half_noise is not None:
+        found = f"{entry.half_noise.epsilon_low:.3f}, {'refuted' if entry.refutes_half_noise else 'not refuted'}"
+        table.add_row("power: the same attack on half the noise", found)
     screen.print(table)
-    refuted = result.flagged or (samples is not None and samples.flagged)
-    verdict = "REFUTED: the mechanism leaks more than it claims." if refuted else "not refuted."
-    screen.print(f"The claim is {verdict}", style="red" if refuted else "green", highlight=False)
+    weak = not entry.refutes_half_noise
+    power = "The attack would have refuted half the noise."
+    if weak:
+        power = "This says little: the attack would not have refuted half the noise either."
+    verdict = _REFUTED if entry.refuted else f"not refuted. {power}"
+    screen.print(f"The claim is {verdict}", style=_style(entry.refuted, weak=weak), highlight=False)
+
+
+def _clients(count: int) -> str:
+    return "1 client" if count == 1 else f"{count} clients"
+
+
+def _print_clipping(clipping: "ClippingResult") -> None:
+    """Print the largest contributions that a hostile server's weights caused, in one line."""
+    screen.print(
+        f"Search for weights that break clipping ({clipping.model}, {clipping.tried} tried): "
+        f"{'FOUND' if clipping.flagged else 'none found'}. "
+        f"One record contributed at most {clipping.real:.7f} C on real clients (limit 1 C) and "
+        f"{clipping.simulated:.7f} C in simulations (limit {clipping.simulated_limit:.7f} C).",
+        style=_style(clipping.flagged),
+        highlight=False,
+        soft_wrap=True,
+    )

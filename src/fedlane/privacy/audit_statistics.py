@@ -115,6 +115,21 @@ def audit_scores(
     )
 
 
+def largest_bound(trials: int, delta: float, confidence: float, *, gaussian: bool) -> float:
+    """Return the lower bound on epsilon of a perfect attack, which no attack can exceed with this number of trials.
+
+    Args:
+        trials: Number of trials, with and without the record.
+        delta: Target delta.
+        confidence: Confidence of the bound, between 0.5 and 1.
+        gaussian: Whether the Gaussian bound applies as well (see `audit_scores`).
+    """
+    count = trials // 2 - int(PILOT * (trials // 2))
+    fpr, tpr = _rates(np.zeros(count), np.ones(count), 0.5, (1 - confidence) / 4)
+    fitted = gaussian_epsilon(float(ndtri(tpr) - ndtri(fpr)), delta) if gaussian else 0.0
+    return max(_bound_any(fpr, tpr, delta), fitted)
+
+
 def _discriminant(without: FloatArray, shift: FloatArray) -> FloatArray:
     """Return weights (K,) of independent features: expected shift over variance.
 

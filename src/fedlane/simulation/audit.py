@@ -50,6 +50,8 @@ class AuditPlan:
         trials: Number of uploads, half of them with the canary.
         confidence: Confidence of the lower bound on epsilon.
         seed: Seed of all random draws.
+        blank_records: Whether all records but the canary are black images. These move little more than a bias, so
+            the random size of a Poisson sample hardly blurs the attack.
     """
 
     mechanism: str = "rigorous"
@@ -64,6 +66,7 @@ class AuditPlan:
     trials: int = 20_000
     confidence: float = 0.999
     seed: int = 0
+    blank_records: bool = False
 
     @classmethod
     def of(cls, mechanism: str, **changes: object) -> "AuditPlan":
@@ -169,12 +172,14 @@ def _stage(plan: AuditPlan) -> tuple[Model, ClientData]:
     if not (1 <= plan.pixels <= 28 and 28 % plan.pixels == 0):
         raise InputError(f"pixels must divide 28, got {plan.pixels}")
     chosen = generator(plan.seed, "audit").permutation(len(source.train.labels))[: plan.records]
-    if len(chosen) < plan.records:
-        raise InputError(f"records must be at most {len(chosen)}, got {plan.records}")
     if plan.batch_size < plan.records:
         chosen = np.repeat(chosen[:1], plan.records)
+    if len(chosen) < plan.records:
+        raise InputError(f"records must be at most {len(chosen)}, got {plan.records}")
     side, block = plan.pixels, 28 // plan.pixels
     images = source.train.images[chosen].reshape(-1, side, block, side, block).mean(axis=(2, 4)).astype(np.uint8)
+    if plan.blank_records:
+        images[:] = 0
     model = make_model("mlp", (1, side, side), source.info.classes)
     white = np.full((1, side, side), 255, np.uint8)
     pictures = torch.from_numpy(np.concatenate([images, white])[..., None])
