@@ -15,7 +15,7 @@ from fedlane.validate import InputError
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(15))
+@pytest.mark.parametrize("seed", range(5))  # how often it may err is judged by test_the_confidence_is_kept
 def test_the_right_mechanism_is_never_flagged_and_the_bound_is_tight(seed):
     result = audit(AuditPlan(seed=seed))
     assert not result.flagged

@@ -41,7 +41,7 @@ def stamps(folder):
             federation.start_node(number, through=relay.port, stock=True)
         out = folder / "out.json"
         run = federation.run("echo", {"nodes": 3, "rounds": ROUNDS, "deadline": 3.0, "out": str(out)})
-        assert run.wait(400).startswith("finished:completed"), run.log()
+        assert run.wait(800).startswith("finished:completed"), run.log()
         for relay in relays:
             relay.close()
     rounds = json.loads(out.read_text())
@@ -51,6 +51,9 @@ def stamps(folder):
     assert reasons == {"no answer by the deadline"}
     late = []
     for arrival in (arrival for played in rounds[:-2] for arrival in played["arrivals"]):
+        if "node" not in arrival:  # no answer within minutes: the machine is busy, and another try is due
+            late.append(200.0)
+            continue
         stored = np.array(relays[arrival["node"]].stored_s)
         stored_s = stored[stored <= arrival["arrived"]].max()
         assert arrival["sent"] < arrival["ended"] < stored_s

@@ -21,7 +21,7 @@ def main(grid, context):
     while len(nodes := sorted(grid.get_node_ids())) < config["nodes"]:
         time.sleep(0.1)
     rounds = []
-    for deadline_s, naps in [(60.0, NAPS)] * config["rounds"] + [(config["deadline"], (30.0,) * 3)] * 2:
+    for deadline_s, naps in [(200.0, NAPS)] * config["rounds"] + [(config["deadline"], (30.0,) * 3)] * 2:
         weights = np.random.default_rng().standard_normal(250_000).astype(np.float32)
         arrays = ArrayRecord({"w": Array(weights)})
         messages = [
