@@ -286,7 +286,7 @@ def test_pipes_and_devices_are_refused_without_waiting(summarised, name):
         b'{"digest": "\\ud800"}'.ljust(LINE),
         b'{"digest": {}, "line": []}'.ljust(LINE),
         b"\x7fELF",
-        os.urandom(4 * LINE),
+        random.Random(0).randbytes(4 * LINE),
     ],
 )
 def test_a_binary_file_is_refused_in_one_line(tmp_path, content, monkeypatch, capsys):
