@@ -12,11 +12,11 @@ from fedlane.report.terminal import comparison_table, policy_table, with_interva
 
 DIFFERENCES = (
     ("delay (s)", "cumulative_delay_s", 1, 1.0),
-    ("late (points)", "late_share", 1, 100.0),
-    ("min. participation", "min_participation", 2, 1.0),
+    ("late", "late_share", 1, 100.0),
+    ("min. participation", "min_participation", 1, 100.0),
 )
 """Heading, measure, decimals and factor of the columns of differences."""
-ACCURACY = ("accuracy (points)", "final_accuracy", 1, 100.0)
+ACCURACY = ("accuracy", "final_accuracy", 1, 100.0)
 """Shown instead of the participation if the runs learn: three columns fit a terminal of 80 columns."""
 
 
@@ -58,9 +58,9 @@ def _difference_table(content: Mapping[str, Any]) -> Table:
         cells = [difference_text(run["differences"].get(name), digits, scale) for _, name, digits, scale in columns]
         table.add_row(escape(run["policy"]), *cells)
     if len(content["seeds"]) > 1:
-        table.caption = "mean [95% interval]; points: percentage points"
+        table.caption = "mean [95% interval]; shares in percentage points"
     else:
-        table.caption = "one seed: no interval; points: percentage points"
+        table.caption = "one seed: no interval; shares in percentage points"
     return table
 
 
@@ -70,5 +70,6 @@ def difference_text(measure: Mapping[str, Any] | None, decimals: int, scale: flo
         return "-"
     mean, *ends = (scale * measure[key] for key in ("mean", "low", "high") if measure[key] is not None)
     digits = 0 if max(abs(value) for value in (mean, *ends)) >= 100 else decimals
+    mean, *ends = (round(value, digits) + 0.0 for value in (mean, *ends))  # 0.0 turns -0.0 into 0.0
     text = f"{mean:+,.{digits}f}"
     return f"{text} [{ends[0]:,.{digits}f}, {ends[1]:,.{digits}f}]" if len(ends) == 2 else text

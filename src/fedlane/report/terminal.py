@@ -78,10 +78,11 @@ def _privacy_row(privacy: Mapping[str, Any]) -> tuple[str, str]:
     return "largest epsilon spent, of agreed", f"{largest:.3f} of {agreed:g}{missing}"
 
 
-def policy_table(title: str, headings: Sequence[str]) -> Table:
+def policy_table(title: str, headings: Sequence[str], *, narrow: bool = True) -> Table:
     """Return an empty table with one row per policy, which fits 80 columns: long policy names are folded."""
-    table = Table(title=escape(title), title_justify="left", box=SIMPLE_HEAD, caption_justify="left")
-    table.pad_edge, table.padding = False, (0, 1, 0, 0)
+    table = Table(title=escape(title), title_justify="left", box=SIMPLE_HEAD, pad_edge=False, caption_justify="left")
+    if narrow:
+        table.padding = (0, 1, 0, 0)
     table.add_column("policy", overflow="fold", min_width=10)
     for heading in headings:
         table.add_column(heading, justify="right", no_wrap=True)
@@ -96,7 +97,7 @@ def comparison_table(summaries: Sequence[Summary]) -> Table:
         title += " · mean ± 95% interval"
     learned = first["final_accuracy"]["mean"] is not None
     headings = ["delay (s)", "ratio", "late", "min.\nparticipation", "queue"] + ["accuracy"] * learned
-    table = policy_table(title, headings)
+    table = policy_table(title, headings, narrow=learned)
     base = first["cumulative_delay_s"]["mean"]
     for summary in summaries:
         table.add_row(
