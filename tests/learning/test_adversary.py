@@ -61,21 +61,23 @@ def single_thread():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
-def test_no_weights_make_a_real_client_exceed_the_clip_norm(name):
+def test_no_weights_make_a_real_client_exceed_the_clip_norm(name, record_property):
     make, shape, climbs = CASES[name]
     model, (x, targets) = make(), hostile_records(shape, 10, copies=1 if name == "cnn" else 3)
     one = largest_contribution(strict_sum, model, x[-1:], targets[-1:], 1.0, climbs)
     joined = largest_difference(strict_sum, model, x, targets, 1.0, climbs)
+    record_property("attacks", one.tried + joined.tried)
     for finding in (one, joined):
         assert finding.tried >= 17
         assert 0.5 < finding.ratio <= 1.0, finding.attack
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_no_weights_make_a_simulated_contribution_exceed_the_derived_slack(name):
+def test_no_weights_make_a_simulated_contribution_exceed_the_derived_slack(name, record_property):
     make, shape, climbs = CASES[name]
     model, (x, targets) = make(), hostile_records(shape, 10, copies=1)
     finding = largest_contribution(batched_sum, model, x, targets, 1.0, climbs)
+    record_property("attacks", finding.tried)
     assert 0.5 < finding.ratio <= 1 + clipping_slack(model, 1), finding.attack
 
 
