@@ -163,6 +163,17 @@ def test_one_seed_has_no_interval_and_says_so(tmp_path):
     assert "a single seed has no interval" in (tmp_path / "o" / "comparison.tex").read_text()
 
 
+def test_a_run_from_elsewhere_is_compared_on_its_common_seeds(tmp_path):
+    common = ("paper-fmnist", "--rounds", "15", "--no-learning", "--quiet")
+    fedlane("run", *common, "--policy", "round-robin", "--seeds", "2", "--out", "other", cwd=tmp_path, code=0)
+    options = ("--policy", "random", "--seeds", "3", "--with", "other", "--out", "o")
+    fedlane("compare", *common, *options, cwd=tmp_path, code=0)
+    run = json.loads((tmp_path / "o" / "comparison.json").read_text())["runs"][1]
+    assert (run["policy"], run["folder"]) == ("round-robin (other)", None)
+    assert run["differences"]["late_share"]["pairs"] == 2
+    assert "round-robin (other)" in fedlane("show", "o", cwd=tmp_path, code=0).stdout.replace("\n", "")
+
+
 def test_a_folder_of_a_comparison_that_cannot_be_written_is_refused(tmp_path):
     from fedlane.report.comparison import write_comparison
 

@@ -21,7 +21,7 @@ DASHES = ("-", (0, (4, 2.5)), (0, (1.3, 1.8)), (0, (6, 2, 1.3, 2)))
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 INK, MUTED, RULE, MISSING = "#16202b", "#53606f", "#e2e6ea", "#e9eef3"
 """Text, axes, grid and missing cells, as on the page."""
-STYLE = {
+STYLE: dict[Any, Any] = {
     "font.size": 8,
     "axes.labelsize": 8,
     "axes.titlesize": 7.5,
@@ -104,15 +104,16 @@ def _check_log(layout: PlotLayout, log: str) -> None:
 def _figure(layout: PlotLayout, width_in: float, log: str) -> "Figure":
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
+    from matplotlib.layout_engine import ConstrainedLayoutEngine
 
     count = len(layout.panels)
     columns = min(count, 2 if width_in < 5 else 4)
     if layout.kind == "heat" and width_in < 5:
         columns = min(count, 1 if len(layout.columns) > 4 else 2)
     rows = -(-count // columns)
-    figure = Figure(figsize=(width_in, _height_in(layout, width_in, rows, columns)), layout="constrained")
+    spacing = ConstrainedLayoutEngine(w_pad=0.03, h_pad=0.03, wspace=0.04, hspace=0.04)
+    figure = Figure(figsize=(width_in, _height_in(layout, width_in, rows, columns)), layout=spacing)
     FigureCanvasAgg(figure)  # gives the size of texts
-    figure.get_layout_engine().set(w_pad=0.03, h_pad=0.03, wspace=0.04, hspace=0.04)  # type: ignore[union-attr]
     grid = figure.subplots(rows, columns, squeeze=False, sharex=True, sharey=True)
     _fill(figure, grid, layout)
     for number, axes in enumerate(grid.ravel()):

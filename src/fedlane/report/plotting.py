@@ -8,7 +8,8 @@ import pyarrow as pa
 from fedlane.files import write_atomically
 from fedlane.report.plot_data import load_plot_data, table_data
 from fedlane.report.plot_drawing import KINDS, WIDTHS_IN, draw_plot
-from fedlane.report.plot_layout import PlotRequest, plot_layout
+from fedlane.report.plot_layout import plot_layout
+from fedlane.report.plot_request import PlotRequest
 from fedlane.validate import InputError, unknown
 
 
