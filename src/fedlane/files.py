@@ -117,13 +117,23 @@ def load_arrays(path: Path) -> dict[str, NDArray[Any]]:
 def fitting_array(arrays: Mapping[str, NDArray[Any]], name: str, like: NDArray[Any]) -> NDArray[Any]:
     """Return an array of a checkpoint, which must have the shape of ``like`` and a type that fits it.
 
+    Returns:
+        The array, contiguous and of the type of ``like``.
+
     Raises:
-        KeyError, ValueError: The array is missing, or has a different shape or type.
+        KeyError: The array is missing.
+        InputError: The array has a different shape or type, or a number
+            that the type cannot hold.
     """
     array = arrays[name]
     if array.shape != like.shape or not np.can_cast(array.dtype, like.dtype, "same_kind"):
-        raise ValueError(f"{name} must be {like.dtype} {like.shape}, got {array.dtype} {array.shape}")
-    return array
+        raise InputError(f"{name} must be {like.dtype} {like.shape}, got {array.dtype} {array.shape}")
+    if array.size and array.dtype.kind in "iu" and like.dtype.kind in "iu":
+        bounds = np.iinfo(like.dtype)
+        if array.min() < bounds.min or array.max() > bounds.max:
+            raise InputError(f"{name} must be {like.dtype}, got a number that does not fit")
+    with np.errstate(over="ignore"):
+        return np.ascontiguousarray(array, like.dtype)
 
 
 def read_table(path: Path, columns: Iterable[str]) -> "pa.Table":

@@ -11,6 +11,7 @@ import numpy as np
 from fedlane.records import BoolArray, Context, DelayDistributions, Delays, Feedback, IntArray, Problem, State
 from fedlane.rng import RoundStreams, generator
 from fedlane.scheduling.policy import REQUIREMENTS, Policy, SinglePolicy, lift
+from fedlane.validate import InputError
 
 _SIZES = ((5, 2), (3, 3), (2, 5), (1, 1), (4, 1), (1, 3))
 _SEEDS = (0, 7, 11)
@@ -35,6 +36,7 @@ def check_policy(policy: Policy | SinglePolicy) -> None:
     - The same seed gives the same rounds.
     - A replica plays the same rounds alone as together with others.
     - `select` changes neither the state nor the context.
+    - `check_state` accepts every state of a run.
     - `resize` keeps what was learned about the remaining clients; new clients start as in `init`.
 
     Args:
@@ -148,6 +150,7 @@ def _play(
     for round in rounds:
         where = f"{problem.clients} clients, {problem.channels} channels, round {round}"
         _check_state(state, len(seeds), where)
+        _check_restored(policy, state, problem, where)
         delay_s = np.stack(
             [
                 scale * generator(seed, "d", round).exponential(size=scale.shape)
@@ -210,6 +213,16 @@ def _check_state(state: State, replicas: int, where: str) -> None:
             raise PolicyError(
                 f"{where}: state['{key}'] must have a leading axis of {replicas} replicas, got {array.shape}"
             )
+
+
+def _check_restored(policy: Policy, state: State, problem: Problem, where: str) -> None:
+    try:
+        restored = policy.check_state(state, problem)
+    except InputError as error:
+        raise PolicyError(f"{where}: check_state refuses a state of the run ({error})") from error
+    same = (np.array_equal(restored[key], state[key], equal_nan=state[key].dtype.kind in "fc") for key in state)
+    if set(restored) != set(state) or not all(same):
+        raise PolicyError(f"{where}: check_state must return the state unchanged")
 
 
 def _bytes(state: State) -> dict[str, bytes]:

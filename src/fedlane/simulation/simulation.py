@@ -278,11 +278,26 @@ class Simulation:
     def _restore(self, saved: Checkpoint) -> None:
         self.trace.restore(saved.arrays, self.setup.problem.deadline_s)
         self._clock_s = self.trace.delay_s[:, : self.round].sum(axis=1)
-        self._state = {name: fitting_array(saved.arrays, f"state.{name}", first) for name, first in self._state.items()}
+        state = {
+            name.removeprefix("state."): array for name, array in saved.arrays.items() if name.startswith("state.")
+        }
+        self._state = self.policy.check_state(state, self.setup.problem)
         self._queue[:] = fitting_array(saved.arrays, "queue", self._queue)
         self._uploads[:] = fitting_array(saved.arrays, "uploads", self._uploads)
+        self._check_restored()
         if self.ledger is not None:
             for t in range(self.round):
                 self.ledger.charge(t, self.trace.assigned_at(t))
         if self.federation is not None:
             self.federation.restore(fitting_array(saved.arrays, "weights", self.federation.weights.cpu().numpy()))
+
+    def _check_restored(self) -> None:
+        """Raise `InputError` unless the restored arrays agree with the trace and the scenario."""
+        if self.trace.delay_s.max(initial=0.0) > self.setup.problem.deadline_s:
+            raise InputError("trace.delay_s exceeds the deadline")
+        if not np.allclose(self._queue, self.trace.queue[:, self.round - 1] if self.round else 0.0, rtol=1e-6):
+            raise InputError("queue does not agree with trace.queue")
+        if not np.array_equal(self._uploads, self.trace.counts()[0]):
+            raise InputError("uploads does not agree with trace.client")
+        if np.any(self._uploads > self.setup.mechanism.max_uploads):
+            raise InputError("uploads exceeds the number of uploads that the budget allows")
