@@ -97,6 +97,9 @@ def main() -> None:
     except InterruptedRunError as error:
         messages.print(f"fedlane: {error}", highlight=False, markup=False, soft_wrap=True)
         code = 130
+    except OSError as error:  # such as a path that is too long, or a full disk
+        file = f"{str(error.filename)[:80]}: " if error.filename else ""
+        code = _fail(f"{file}{error.strerror or error}")
     except MemoryError:
         code = _fail("not enough memory for this many clients, channels, rounds and seeds")
     sys.exit(code if isinstance(code, int) else 0)

@@ -12,6 +12,10 @@ if TYPE_CHECKING:  # imported only for annotations, to keep `fedlane --help` fas
     from fedlane.scenario import Scenario
 
 
+MAX_SEEDS = 100_000
+"""Largest number of seeds that run together."""
+
+
 class Device(StrEnum):
     """The device that trains the models."""
 
@@ -51,13 +55,19 @@ def resolved_scenario(name: str, settings: list[str] | None, rounds: int | None)
     return scenario if rounds is None else scenario.with_values({"rounds": rounds})
 
 
+def check_seeds(option: str, count: int) -> None:
+    """Raise `InputError` unless a number of seeds is between 1 and `MAX_SEEDS`."""
+    at_least(option, count, 1)
+    if count > MAX_SEEDS:
+        raise InputError(f"{option} must be at most {MAX_SEEDS:,}, got {count}")
+
+
 def chosen_seeds(seed: int, seeds: int | None) -> list[int]:
     """Return the seeds that ``--seed`` or ``--seeds`` selects."""
     if seeds is None:
         at_least("seed", seed, 0)
         return [seed]
-    if seeds < 1:
-        raise InputError(f"--seeds must be at least 1, got {seeds}")
+    check_seeds("--seeds", seeds)
     if seed != 0:
         raise InputError("--seed and --seeds cannot be combined")
     return list(range(seeds))

@@ -1,7 +1,7 @@
 """The commands `fedlane run` and `fedlane compare`."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -29,12 +29,13 @@ from fedlane.cli.options import (
     chosen_seeds,
     resolved_scenario,
 )
-from fedlane.cli.session import Session, check_writable, new_folder, print_notes, screen
+from fedlane.cli.session import Session, check_writable, damaged_if_wrong, new_folder, print_notes, screen
 from fedlane.files import file_name
 from fedlane.trackers import check_tracker
 from fedlane.validate import InputError, at_least
 
 if TYPE_CHECKING:  # imported inside functions, to keep `fedlane --help` fast
+    from fedlane.report.comparison import ComparedRun
     from fedlane.scenario import Scenario
     from fedlane.simulation import Run
     from fedlane.simulation.run import Simulation
@@ -143,12 +144,10 @@ def compare(
     quiet: QuietOption = False,
 ) -> None:
     """Run one scenario under several policies on the same seeds and compare the results."""
-    from fedlane.simulation import Run
-
     session = _session(quiet or as_json, checkpoint_every, track)
     loaded = resolved_scenario(scenario, set_, rounds)
     plan = RunPlan(loaded, chosen_seeds(seed, seeds), not no_learning, device)
-    extra = {path: Run.load(path) for path in extra_runs or []}
+    extra = [_extra_run(path, target) for path in extra_runs or []]
     if len({file_name(text) for text in policy}) < len(policy):
         raise InputError(f"--policy names the same policy twice: {', '.join(policy)}")
     plan.check_policies(policy)
@@ -202,7 +201,7 @@ def _played(session: Session, plan: RunPlan, policies: Sequence[str], folder: Pa
 
 
 def _save_comparison(
-    runs: "Sequence[tuple[str, Run]]", extra: "Mapping[Path, Run]", folder: Path, target: float | None
+    runs: "Sequence[tuple[str, Run]]", extra: "Sequence[ComparedRun]", folder: Path, target: float | None
 ) -> dict[str, Any]:
     """Compare the runs of a comparison, save the result in its folder and return it.
 
@@ -212,20 +211,43 @@ def _save_comparison(
         folder: Folder of the comparison.
         target: Accuracy to report the time to.
     """
-    from fedlane.report.comparison import TIME, ComparedRun, comparison, write_comparison
-    from fedlane.report.seed_measures import seed_measures
+    from fedlane.report.comparison import comparison, write_comparison
 
-    def compared(result: "Run", label: str, subfolder: str | None) -> ComparedRun:
-        values = seed_measures(result.tables)
-        if target is not None:
-            values[TIME] = result.time_to_accuracy(target)
-        return ComparedRun({**with_target(result, target), "policy": label}, values, subfolder)
-
-    entries = [compared(result, result.summary["policy"], file_name(policy)) for policy, result in runs]
-    entries += [compared(run, f"{run.summary['policy']} ({path.name})", None) for path, run in extra.items()]
-    content = comparison(entries)
+    entries = [_compared(result, result.summary["policy"], file_name(policy), target) for policy, result in runs]
+    content = comparison([*entries, *extra])
     write_comparison(content, folder)
     return content
+
+
+def _compared(result: "Run", label: str, subfolder: str | None, target: float | None) -> "ComparedRun":
+    """Return a run as it takes part in a comparison, with its measures for every seed."""
+    from fedlane.report.comparison import TIME, ComparedRun
+    from fedlane.report.seed_measures import seed_measures
+
+    values = seed_measures(result.tables)
+    if target is not None:
+        values[TIME] = result.time_to_accuracy(target)
+    return ComparedRun({**with_target(result, target), "policy": label}, values, subfolder)
+
+
+def _extra_run(path: Path, target: float | None) -> "ComparedRun":
+    """Load a run for a comparison, and check before anything is computed that all of it can be shown."""
+    from fedlane.report.comparison import comparison
+    from fedlane.report.comparison_tables import comparison_tables
+    from fedlane.report.terminal import notes
+    from fedlane.simulation import Run
+
+    with damaged_if_wrong(path):
+        result = Run.load(path)
+        entry = _compared(result, f"{result.summary['policy']} ({path.name})", None, target)
+        seeds = result.summary["seeds"]
+        if len(set(seeds)) != len(seeds) or any(len(values) != len(seeds) for values in entry.values.values()):
+            raise InputError(f"{path} is damaged: its tables do not have one replica for each of its seeds")
+        content = comparison([entry])
+        json.dumps(content, allow_nan=False)
+        comparison_tables({**content, "runs": [*content["runs"], {**content["runs"][0], "differences": {}}]})
+        notes(entry.summary)
+    return entry
 
 
 def with_target(result: "Run", target: float | None) -> dict[str, Any]:

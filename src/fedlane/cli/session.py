@@ -165,6 +165,17 @@ def between_rounds() -> "Iterator[Callable[[], None]]":
         signal.signal(signal.SIGINT, before)
 
 
+@contextmanager
+def damaged_if_wrong(path: Path) -> "Iterator[None]":
+    """Turn the failure to use a value of a stranger's file into an `InputError` that says that the file is damaged."""
+    try:
+        yield
+    except InputError:
+        raise
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError) as error:
+        raise InputError(f"{path} is damaged: {error}") from error
+
+
 def warn(line: str) -> None:
     """Print a one-line warning."""
     messages.print(f"Warning: {printable(line)}.", style="yellow", markup=False, highlight=False, soft_wrap=True)

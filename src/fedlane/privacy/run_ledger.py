@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from fedlane.files import read_regular, write_atomically
+from fedlane.files import open_to_append, read_regular, write_atomically
 from fedlane.privacy.accountant import Terms
 from fedlane.records import BoolArray, IntArray, MechanismSpec
 from fedlane.validate import InputError
@@ -132,8 +132,8 @@ class RunLedger:
         line = self._add(uploads)
         if self._path is not None:
             try:
-                with self._path.open("a", encoding="utf-8") as file:
-                    file.write(line)
+                with open_to_append(self._path) as file:
+                    file.write(line.encode())
             except OSError as error:
                 raise InputError(f"ledger {self._path} cannot be written: {error.strerror}") from error
 

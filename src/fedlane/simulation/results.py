@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -13,14 +14,16 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 from safetensors import SafetensorError
-from safetensors.numpy import load_file, save_file
+from safetensors.numpy import load_file
+from safetensors.numpy import save as model_bytes
 
-from fedlane.files import read_regular, read_table
+from fedlane.files import read_regular
 from fedlane.privacy.run_ledger import NAME as LEDGER
 from fedlane.records import FloatArray
 from fedlane.scenario import Scenario
 from fedlane.simulation.checkpoint import NAME as CHECKPOINT
 from fedlane.simulation.checkpoint import Checkpoint
+from fedlane.tables import by_replica, check_table, column_floats, count_replicas, read_table
 from fedlane.validate import InputError, printable
 
 COLUMNS = {
@@ -100,16 +103,18 @@ class Run:
         Returns:
             (R,): seconds; NaN where the accuracy is never reached.
         """
-        replica = self.rounds["replica"].to_numpy()
-        accuracy, clock_s = self.rounds["accuracy"].to_numpy(), self.rounds["clock_s"].to_numpy()
-        result = np.full(int(replica.max(initial=-1)) + 1, np.nan)
-        for r in range(len(result)):
-            evaluated = (replica == r) & ~np.isnan(accuracy)
-            curve = accuracy[evaluated]
+        replicas = count_replicas(self.rounds)
+        accuracy, clock_s = (
+            by_replica(self.rounds, column_floats(self.rounds, name), replicas) for name in ("accuracy", "clock_s")
+        )
+        result = np.full(replicas, np.nan)
+        for r in range(replicas):
+            evaluated = ~np.isnan(accuracy[r])
+            curve = accuracy[r][evaluated]
             smooth = np.convolve(curve, np.ones(3) / 3, mode="valid") if len(curve) >= 3 else curve[:0]
             reached = np.flatnonzero(smooth >= target)
             if len(reached):
-                result[r] = clock_s[evaluated][reached[0] + 1]
+                result[r] = clock_s[r][evaluated][reached[0] + 1]
         return result
 
     def save(self, folder: str | Path) -> None:
@@ -137,26 +142,46 @@ class Run:
             InputError: If the folder is damaged or was not written by FedLane.
         """
         path = Path(folder)
-        if not path.is_dir():
-            raise InputError(f"run folder {path} does not exist")
-        for name in ("scenario.toml", "summary.json", "status.json", *(f"{table}.parquet" for table in COLUMNS)):
-            if not (path / name).is_file():
-                raise InputError(f"{path} is not a run folder: {name} is missing")
+        _check_files(path)
         loaded = {name: read_table(path / f"{name}.parquet", columns) for name, columns in COLUMNS.items()}
-        summary = _read_summary(path / "summary.json")
-        model = {}
-        if (path / MODEL).is_file():
-            try:
-                model = load_file(path / MODEL)
-            except (OSError, SafetensorError) as error:
-                raise InputError(f"{path / MODEL} is damaged: {error}") from error
         return cls(
             scenario=Scenario.load(path / "scenario.toml"),
             tables=loaded,
-            summary=summary,
-            model=model,
+            summary=_read_summary(path / "summary.json"),
+            model=_read_model(path / MODEL),
             ledger=_read_ledger(path / LEDGER),
         )
+
+
+def load_summary(folder: Path) -> dict[str, Any]:
+    """Read the summary of a run folder; of the tables, only the metadata is looked at.
+
+    Raises:
+        InputError: If the folder is damaged or was not written by FedLane.
+    """
+    _check_files(folder)
+    for name, columns in COLUMNS.items():
+        check_table(folder / f"{name}.parquet", columns)
+    Scenario.load(folder / "scenario.toml")
+    return _read_summary(folder / "summary.json")
+
+
+def _check_files(folder: Path) -> None:
+    """Raise `InputError` if a file is missing in a run folder."""
+    if not folder.is_dir():
+        raise InputError(f"run folder {folder} does not exist")
+    for name in ("scenario.toml", "summary.json", "status.json", *(f"{table}.parquet" for table in COLUMNS)):
+        if not (folder / name).is_file():
+            raise InputError(f"{folder} is not a run folder: {name} is missing")
+
+
+def _read_model(path: Path) -> dict[str, NDArray[np.float32]]:
+    """Return the tensors of a run's model; none if there is no model."""
+    try:
+        return load_file(path) if path.is_file() else {}
+    except (OSError, SafetensorError, ValueError, TypeError, AttributeError, KeyError) as error:
+        # A file may hold types that NumPy does not have (bfloat16, float8) or more axes than it supports.
+        raise InputError(f"{path} is damaged: {error}") from error
 
 
 def _read_ledger(path: Path) -> str:
@@ -173,10 +198,10 @@ def _read_summary(path: Path) -> dict[str, Any]:
         summary: dict[str, Any] = printable(json.loads(read_regular(path)))
         figures = [summary[measure][key] for measure in (*MEASURES, *EXTRA) for key in ("mean", "low", "high")]
         quotas = [summary["quota"][key] for key in ("smallest", "largest")]
-        complete = all(figure is None or isinstance(figure, int | float) for figure in [*figures, *quotas])
+        complete = all(figure is None or _is_number(figure) for figure in [*figures, *quotas])
         complete &= all(isinstance(summary[key], str) for key in ("policy", "scenario"))
         complete &= isinstance(summary["rounds"], int) and isinstance(summary["infeasible_seeds"], dict)
-        complete &= all(isinstance(scale, int | float) for scale in summary["infeasible_seeds"].values())
+        complete &= all(_is_number(scale) for scale in summary["infeasible_seeds"].values())
         complete &= isinstance(summary["seeds"], list) and all(isinstance(seed, int) for seed in summary["seeds"])
     except RecursionError:
         raise InputError(f"{path} is damaged: its values are nested too deeply") from None
@@ -185,6 +210,10 @@ def _read_summary(path: Path) -> dict[str, Any]:
     if not complete or not summary["seeds"]:
         raise InputError(f"{path} was not written by FedLane: a value is missing or has the wrong type")
     return summary
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and abs(value) <= sys.float_info.max  # False for NaN
 
 
 class RunFolder:
@@ -229,7 +258,7 @@ class RunFolder:
                 names = _write_files(run, Path(temporary), interrupted)
                 if checkpoint is not None:
                     (Path(temporary) / CHECKPOINT).write_bytes(checkpoint.to_bytes())
-                    names.insert(0, CHECKPOINT)
+                    names.insert(1, CHECKPOINT)  # after the scenario, without which it cannot be resumed
                 for name in names:
                     (Path(temporary) / name).replace(self.path / name)
         except (OSError, pa.ArrowException) as error:
@@ -249,12 +278,12 @@ class RunFolder:
 
 
 def _write_files(run: Run, folder: Path, interrupted: bool) -> list[str]:
-    """Write all files of a run into ``folder`` and return their names, the status last."""
+    """Write all files of a run into ``folder`` and return their names, the scenario first and the status last."""
     for name, table in run.tables.items():
         with (folder / f"{name}.parquet").open("wb") as file:  # pyarrow would take a path with a ':' for a URI
             pq.write_table(table, file, compression="zstd", write_page_checksum=True)
     if run.model:
-        save_file(dict(run.model), folder / MODEL)
+        (folder / MODEL).write_bytes(model_bytes(dict(run.model)))
     (folder / "scenario.toml").write_text(run.scenario.to_toml(), encoding="utf-8")
     (folder / "summary.json").write_text(json.dumps(run.summary, indent=2, allow_nan=False) + "\n")
     done, rounds = run.summary["rounds"], run.scenario.rounds
@@ -262,4 +291,4 @@ def _write_files(run: Run, folder: Path, interrupted: bool) -> list[str]:
     status = {"round": done, "rounds": rounds, "state": state}
     (folder / "status.json").write_text(json.dumps(status) + "\n")
     model = [MODEL] if run.model else []
-    return [*(f"{name}.parquet" for name in run.tables), *model, "scenario.toml", "summary.json", "status.json"]
+    return ["scenario.toml", *(f"{name}.parquet" for name in run.tables), *model, "summary.json", "status.json"]
