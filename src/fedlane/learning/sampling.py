@@ -33,7 +33,10 @@ class Sampling:
     rate: Tensor
     """(R, U): q, float64."""
     max_batch: int
-    """Largest number of records in a sample, and so the number of random numbers that every step uses."""
+    """Largest number of records in a sample: the memory that every step reserves for each client."""
+    asked_batch: int
+    """Largest requested batch. It spaces the random numbers of the steps, and it is the same in every replica, so that
+    a replica's samples do not depend on the others' data."""
     equal: bool
     """Whether all samples have exactly ``max_batch`` records."""
 
@@ -41,12 +44,14 @@ class Sampling:
 def sampling_of(mechanism: MechanismSpec, sizes: IntArray, device: torch.device) -> Sampling:
     """Return the mechanism's sampling settings for clients with ``sizes`` (R, U) records, on the device."""
     poisson = mechanism.sampling == "poisson"
-    max_batch = largest_poisson_batch(sizes, mechanism.sample_rate) if poisson else int(mechanism.asked_batch.max())
+    batch = mechanism.batch_size  # at most a client's records
+    max_batch = largest_poisson_batch(sizes, mechanism.sample_rate) if poisson else int(batch.max())
     return Sampling(
         poisson=poisson,
         batch_size=torch.from_numpy(mechanism.batch_size).to(device),
         rate=torch.from_numpy(mechanism.sample_rate).to(device),
         max_batch=max_batch,
+        asked_batch=int(mechanism.asked_batch.max()),
         equal=not poisson and bool(np.all(mechanism.batch_size == max_batch)),
     )
 
@@ -88,14 +93,16 @@ def draw_samples(
             width = max(1, int(drawn.max()))  # places beyond the longest sample are unused in every row
             mask = torch.arange(width) < torch.from_numpy(drawn)[..., None]
             return torch.from_numpy(records[..., :width].copy()), mask
-        indices = torch.from_numpy(cpu_kernels.sample_rows(*arrays, iterations, max_batch, GAMMA))  # type: ignore[call-arg, arg-type]
+        indices = torch.from_numpy(
+            cpu_kernels.sample_rows(*arrays, iterations, max_batch, sampling.asked_batch, GAMMA)  # type: ignore[call-arg, arg-type]
+        )
     else:
         counters = counter[:, None] + torch.arange(iterations, device=key.device)
         keys, sizes, counts, rates = (column[:, None].expand(counters.shape) for column in (key, size, count, rate))
         if sampling.poisson:
             positions, mask = poisson_positions(keys, counters, sizes, rates, max_batch)
         else:
-            positions = sample_positions(keys, counters, sizes, counts, max_batch)
+            positions = sample_positions(keys, counters, sizes, counts, max_batch, sampling.asked_batch)
         indices = data.order[replica[:, None, None], start[:, None, None] + positions].long()
         if sampling.poisson:
             return indices, mask

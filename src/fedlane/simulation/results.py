@@ -240,6 +240,13 @@ class RunFolder:
         if checkpoint is None:
             (self.path / CHECKPOINT).unlink(missing_ok=True)
 
+    def rounds_saved(self) -> int:
+        """Return the number of rounds that the folder's files hold."""
+        try:
+            return int(json.loads(read_regular(self.path / "status.json"))["round"])
+        except (OSError, ValueError, KeyError, TypeError):
+            return 0
+
     def abandon(self) -> None:
         """Remove the folders created for this run, unless results have been written to them."""
         if self._new and not self._written:
