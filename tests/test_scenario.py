@@ -114,7 +114,7 @@ def test_a_privacy_table_without_a_mechanism_is_rigorous_and_says_so_once(table,
         ScenarioWarning, match=r'mine has \[privacy\] without a mechanism, so "rigorous" is used'
     ) as said:
         mine = Scenario.load(tmp_path / "mine.toml")
-        assert mine.with_values({"rounds": 3}).privacy.mechanism == mine.privacy.mechanism == "rigorous"
+    assert mine.with_values({"rounds": 3}).privacy.mechanism == mine.privacy.mechanism == "rigorous"
     assert [warning.filename for warning in said] == [__file__]
 
 

@@ -129,7 +129,7 @@ def draw_figure(result: "AuditResult", out: Path | None) -> None:
     if out is not None:
         from fedlane.report.figures import audit_figure
 
-        audit_figure(result.scores, result.threshold, result.claim, result.epsilon_low, result.confidence, out)
+        audit_figure(result, out)
 
 
 def print_audit(
@@ -154,7 +154,8 @@ def _audit_table(subject: str, result: "AuditResult", samples: "SamplingResult |
     table.add_column("quantity")
     table.add_column("value", justify="right")
     table.add_row("claimed epsilon", f"{result.claim:g} at delta {result.delta:g}")
-    table.add_row(f"measured lower bound on epsilon ({result.confidence:.1%} confidence)", f"{result.epsilon_low:.3f}")
+    measured = f"measured lower bound on epsilon at delta {result.delta:g} ({result.confidence:.1%} confidence)"
+    table.add_row(measured, f"{result.epsilon_low:.3f}")
     table.add_row("  without assumptions about the mechanism", f"{result.epsilon_low_any:.3f}")
     table.add_row("attack: false and true positive rates", f"{result.false_positive:.4f}, {result.true_positive:.4f}")
     if samples is not None:
@@ -196,7 +197,8 @@ def _print_target(entry: "TargetAudit") -> None:
     )
     accounted = f"> {target.accounted:.4g}" if mechanism.is_lower_bound else f"{target.accounted:.4g}"
     table.add_row(
-        f"accounted after {target.uploads} uploads (most of a client)", f"{accounted}, agreed {terms.epsilon:g}"
+        f"accounted after {target.uploads} uploads (most of a client)",
+        f"{accounted}, agreed {terms.epsilon:g} at delta {terms.delta:g}",
     )
     table.add_row("power: largest epsilon that these trials can show", f"{entry.largest:.3f}")
     if entry.half_noise is not None:

@@ -15,17 +15,17 @@ from fedlane.cli.session import print_notes
 from fedlane.validate import ScenarioWarning
 
 PLAIN = {
-    "·": "-",
-    "±": "+-",
-    "×": "x",
-    "–": "-",
-    "—": "-",
-    "…": "...",
-    "’": "'",
-    "“": '"',
-    "”": '"',
-    "≤": "<=",
-    "≥": ">=",
+    "\u00b7": "-",
+    "\u00b1": "+-",
+    "\u00d7": "x",
+    "\u2013": "-",
+    "\u2014": "-",
+    "\u2026": "...",
+    "\u2019": "'",
+    "\u201c": '"',
+    "\u201d": '"',
+    "\u2264": "<=",
+    "\u2265": ">=",
 }
 """ASCII for characters that the program prints."""
 

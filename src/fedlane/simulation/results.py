@@ -235,7 +235,8 @@ class RunFolder:
         except (OSError, pa.ArrowException) as error:
             self.abandon()
             reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error).splitlines()[0]
-            raise InputError(f"output folder {self.path} cannot be written: {reason}") from error
+            saved = f"; its first {rounds} rounds are saved" if (rounds := self.rounds_saved()) else ""
+            raise InputError(f"output folder {self.path} cannot be written: {reason}{saved}") from error
         self._written = True
         if checkpoint is None:
             (self.path / CHECKPOINT).unlink(missing_ok=True)
