@@ -150,12 +150,12 @@ def _style(refuted: bool, *, weak: bool = False) -> str:
 
 
 def _audit_table(subject: str, result: "AuditResult", samples: "SamplingResult | None") -> Table:
-    table = Table(title=f"Audit of one upload · {subject} · {result.trials:,} trials")
+    title = f"Audit of one upload · {subject} · {result.trials:,} trials · epsilon at delta {result.delta:g}"
+    table = Table(title=title)
     table.add_column("quantity")
     table.add_column("value", justify="right")
     table.add_row("claimed epsilon", f"{result.claim:g} at delta {result.delta:g}")
-    measured = f"measured lower bound on epsilon at delta {result.delta:g} ({result.confidence:.1%} confidence)"
-    table.add_row(measured, f"{result.epsilon_low:.3f}")
+    table.add_row(f"measured lower bound on epsilon ({result.confidence:.1%} confidence)", f"{result.epsilon_low:.3f}")
     table.add_row("  without assumptions about the mechanism", f"{result.epsilon_low_any:.3f}")
     table.add_row("attack: false and true positive rates", f"{result.false_positive:.4f}, {result.true_positive:.4f}")
     if samples is not None:
@@ -197,8 +197,7 @@ def _print_target(entry: "TargetAudit") -> None:
     )
     accounted = f"> {target.accounted:.4g}" if mechanism.is_lower_bound else f"{target.accounted:.4g}"
     table.add_row(
-        f"accounted after {target.uploads} uploads (most of a client)",
-        f"{accounted}, agreed {terms.epsilon:g} at delta {terms.delta:g}",
+        f"accounted after {target.uploads} uploads (most of a client)", f"{accounted}, agreed {terms.epsilon:g}"
     )
     table.add_row("power: largest epsilon that these trials can show", f"{entry.largest:.3f}")
     if entry.half_noise is not None:
