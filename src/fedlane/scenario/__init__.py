@@ -142,7 +142,7 @@ class Scenario(Section):
         """Return a copy with some values changed. A table changes the values that it names and keeps all others.
 
         A scenario without a table ``privacy`` that gets one of its values, but no mechanism, becomes "rigorous", and a
-        `ScenarioWarning` says so. Values that have no effect, because the mechanism is "none", also cause one.
+        `ScenarioWarning` says so. Another one names a changed value that has no effect, because the mechanism is "none".
 
         Args:
             changes: New values by dotted key, such as ``{"network.clients": 20}``, or tables of new values, such as
@@ -165,7 +165,7 @@ class Scenario(Section):
                     raise InputError(f"unknown key '{key}': '{part}' has no keys below it")
             table[last] = _merged(table.get(last), value)
         changed = self.from_values(values)
-        if changed.privacy.mechanism == "none":
+        if self.privacy.mechanism == changed.privacy.mechanism == "none":
             before = dict(self.privacy)
             idle = [name for name, value in changed.privacy if name != "mechanism" and value != before[name]]
             if idle:

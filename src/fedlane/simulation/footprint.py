@@ -74,7 +74,7 @@ def run_footprint(scenario: Scenario, policy: Policy, seeds: int, *, learning: b
     draws = 8 * drawn * (pairs * (3 if scenario.network.fading == "rayleigh" else 2) + clients)
     space = 8.0 * NETWORK_ARRAYS * pairs + draws + SETUP_BYTES_PER_CLIENT * clients
     per_seed = {"rounds": float(rounds * per_round), "clients and channels": space}
-    fixed = {}
+    fixed: dict[str, float] = {}
     if learning:
         per_seed["the model"], fixed = _learning_bytes(scenario, seeds, device)
     rough = Footprint(seeds, per_seed, fixed)
