@@ -142,7 +142,7 @@ class Scenario(Section):
         """Return a copy with some values changed. A table changes the values that it names and keeps all others.
 
         A scenario without a table ``privacy`` that gets one of its values, but no mechanism, becomes "rigorous", and a
-        `ScenarioWarning` says so. Another one names a changed value that has no effect, because the mechanism is "none".
+        `ScenarioWarning` says so. Another one names a changed value without effect under "none".
 
         Args:
             changes: New values by dotted key, such as ``{"network.clients": 20}``, or tables of new values, such as
