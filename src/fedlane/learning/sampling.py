@@ -33,7 +33,7 @@ class Sampling:
     rate: Tensor
     """(R, U): q, float64."""
     max_batch: int
-    """Places for the records of a sample: the memory that every step reserves for each client. A Poisson sample may have
+    """Places for the records of a sample: the memory that every step reserves for a client. A Poisson sample may have
     more records, but hardly ever does."""
     asked_batch: int
     """Largest requested batch. It spaces the random numbers of the steps, and it is the same in every replica, so that
