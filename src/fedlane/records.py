@@ -154,6 +154,7 @@ class RunInfo:
         deadline_s: Deadline of a round in seconds.
         mechanism: Name of the privacy mechanism: ``none``, ``paper`` or ``rigorous``.
         epsilon_agreed: The largest epsilon that any client agreed to; infinite without a mechanism.
+        delta_agreed: The largest delta that any client agreed to; 1 without a mechanism.
     """
 
     scenario: str
@@ -164,6 +165,7 @@ class RunInfo:
     deadline_s: float
     mechanism: str
     epsilon_agreed: float
+    delta_agreed: float = 1.0
 
 
 @dataclass(frozen=True)

@@ -29,7 +29,7 @@ from fedlane.cli.options import (
     chosen_seeds,
     resolved_scenario,
 )
-from fedlane.cli.session import Session, check_writable, new_folder, print_notes, screen
+from fedlane.cli.session import Session, check_writable, messages, new_folder, print_notes, screen
 from fedlane.files import file_name
 from fedlane.trackers import check_tracker
 from fedlane.validate import InputError, at_least
@@ -55,6 +55,29 @@ class RunPlan:
 
         for policy in policies:
             make_policy(policy, self.scenario.policies)
+
+    def check_size(self, policies: Sequence[str], *, quiet: bool) -> None:
+        """Refuse runs that do not fit into memory, and say beforehand how long large runs take."""
+        from fedlane.scheduling import make_policy
+        from fedlane.simulation.footprint import available_bytes, check_memory, gigabytes
+        from fedlane.simulation.trial import estimated_seconds, is_large
+
+        for policy in policies:
+            made = make_policy(policy, self.scenario.policies)
+            learning, device = self.learning, self.device
+            footprint = check_memory(self.scenario, made, len(self.seeds), learning=learning, device=device)
+            if quiet or not is_large(self.scenario, len(self.seeds), learning=learning):
+                continue
+            with messages.status(f"{policy}: estimating the time"):
+                seconds = estimated_seconds(self.scenario, policy, self.seeds, learning=learning, device=device)
+            available = available_bytes()
+            room = "" if available is None else f" of {gigabytes(available)} available"
+            print_notes(
+                [
+                    f"{policy}: {len(self.seeds):,} seeds x {self.scenario.rounds:,} rounds take about "
+                    f"{duration(seconds)} and {gigabytes(footprint.total)}{room}, estimated from a short trial"
+                ]
+            )
 
     def simulation(self, policy: str) -> "Simulation":
         """Prepare the simulation of a policy."""
@@ -105,6 +128,7 @@ def run(
         plan = RunPlan(loaded, chosen_seeds(seed, seeds), not no_learning, device)
         policy = policy or "lane"
         plan.check_policies([policy])
+        plan.check_size([policy], quiet=session.quiet)
         if save_schedule is not None:
             check_writable(save_schedule)
         folder = out or new_folder(f"{file_name(loaded.name)}-{file_name(policy)}")
@@ -152,6 +176,7 @@ def compare(
     if len({file_name(text) for text in policy}) < len(policy):
         raise InputError(f"--policy names the same policy twice: {', '.join(policy)}")
     plan.check_policies(policy)
+    plan.check_size(policy, quiet=session.quiet)
     folder = out or new_folder(f"{file_name(loaded.name)}-compare")
     runs = _played(session, plan, policy, folder)
     content = _save_comparison([*zip(policy, runs, strict=True)], extra, folder, target)
@@ -252,3 +277,11 @@ def _print_results(table: RenderableType, summaries: Sequence[dict[str, Any]], f
     screen.print(table)
     print_notes([note for summary in summaries for note in notes(summary)])
     screen.print(f"Saved to {folder}", highlight=False, markup=False, soft_wrap=True)
+
+
+def duration(seconds: float) -> str:
+    """Return a time in the unit that suits it, rounded to two digits."""
+    for unit, length in (("days", 86_400.0), ("hours", 3600.0), ("minutes", 60.0)):
+        if seconds >= 2 * length:
+            return f"{seconds / length:.2g} {unit}"
+    return f"{max(seconds, 1.0):.2g} seconds"

@@ -45,19 +45,27 @@ def _shifted(x: torch.Tensor, places: int) -> torch.Tensor:
 
 
 def sample_positions(
-    key: torch.Tensor, counter: torch.Tensor, size: torch.Tensor, count: torch.Tensor, max_batch: int
+    key: torch.Tensor,
+    counter: torch.Tensor,
+    size: torch.Tensor,
+    count: torch.Tensor,
+    max_batch: int,
+    asked_batch: int | None = None,
 ) -> torch.Tensor:
     """Draw ``count`` distinct positions below ``size``; all positions are equally likely to be drawn.
 
     One position is drawn from each of ``count`` equal strata, and all are shifted by one random offset modulo ``size``.
     key, counter, size and count have the same shape S, and count is at most size. The result is (*S, max_batch), int64;
-    only the first ``count`` positions are used.
+    only the first ``count`` positions are used. Every draw reserves the random numbers of ``asked_batch`` positions, by
+    default ``max_batch``, so that the result does not depend on ``max_batch``.
     """
+    asked_batch = max_batch if asked_batch is None else asked_batch
     places = torch.arange(max_batch + 1, device=key.device)
+    numbers = torch.cat([places[:-1], places.new_full((1,), asked_batch)])  # the last one shifts all positions
     size, count = size[..., None], count[..., None]
     edges = torch.minimum(places, count) * size // count
     # 32 bits, so that the products below stay under 2^63
-    random = _shifted(bits(key[..., None], (counter * (max_batch + 1))[..., None] + places), 32)
+    random = _shifted(bits(key[..., None], (counter * (asked_batch + 1))[..., None] + numbers), 32)
     width = edges.diff(dim=-1).clamp_(min=1)
     within = edges[..., :-1] + ((random[..., :-1] * width) >> 32)
     offset = (random[..., -1:] * size) >> 32

@@ -106,6 +106,7 @@ def sample_rows(
     order: NDArray[np.int32],  # (R, samples)
     iterations: int,
     max_batch: int,
+    asked_batch: int,
     gamma: int,
 ) -> NDArray[np.int64]:
     """Return the same records as `counter_rng.sample_positions`, (G, tau, max_batch)."""
@@ -113,8 +114,8 @@ def sample_rows(
     for g in range(len(key)):
         n, count = size[g], counts[g]
         for t in range(iterations):
-            base = (counter[g] + t) * (max_batch + 1)
-            shift = (_high_bits(key[g] + (base + max_batch) * gamma) * n) >> 32
+            base = (counter[g] + t) * (asked_batch + 1)
+            shift = (_high_bits(key[g] + (base + asked_batch) * gamma) * n) >> 32
             for k in range(max_batch):
                 low = min(k, count) * n // count
                 width = max(min(k + 1, count) * n // count - low, 1)

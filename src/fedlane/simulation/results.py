@@ -235,10 +235,18 @@ class RunFolder:
         except (OSError, pa.ArrowException) as error:
             self.abandon()
             reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error).splitlines()[0]
-            raise InputError(f"output folder {self.path} cannot be written: {reason}") from error
+            saved = f"; its first {rounds} rounds are saved" if (rounds := self.rounds_saved()) else ""
+            raise InputError(f"output folder {self.path} cannot be written: {reason}{saved}") from error
         self._written = True
         if checkpoint is None:
             (self.path / CHECKPOINT).unlink(missing_ok=True)
+
+    def rounds_saved(self) -> int:
+        """Return the number of rounds that the folder's files hold."""
+        try:
+            return int(json.loads(read_regular(self.path / "status.json"))["round"])
+        except (OSError, ValueError, KeyError, TypeError):
+            return 0
 
     def abandon(self) -> None:
         """Remove the folders created for this run, unless results have been written to them."""

@@ -18,6 +18,7 @@ from fedlane.scheduling.policy import Policy, SinglePolicy, lift
 from fedlane.scheduling.queues import updated_queues
 from fedlane.scheduling.registry import make_policy, resolved_parameters
 from fedlane.simulation.checkpoint import Checkpoint
+from fedlane.simulation.footprint import check_memory
 from fedlane.simulation.results import Run
 from fedlane.simulation.round import play_round
 from fedlane.simulation.setup import learning_task, prepare
@@ -58,7 +59,7 @@ class Simulation:
         federation: The models in training; None without learning.
 
     Raises:
-        InputError: If the scenario, the policy or the seeds are invalid.
+        InputError: If the scenario, the policy or the seeds are invalid, or the run does not fit into memory.
 
     Examples:
         >>> from fedlane import Scenario, Simulation
@@ -83,6 +84,7 @@ class Simulation:
             policy = make_policy(policy, scenario.policies)
         elif isinstance(policy, SinglePolicy):
             policy = lift(policy)
+        check_memory(scenario, policy, len(seeds), learning=learning, device=device)
         if len(seeds) == 0 or len(set(seeds)) != len(seeds):
             raise InputError(f"seeds must be at least one number, all different, got {list(seeds)}")
         at_least("seed", min(seeds), 0)
@@ -120,6 +122,7 @@ class Simulation:
             deadline_s=problem.deadline_s,
             mechanism=mechanism.name,
             epsilon_agreed=float(mechanism.epsilon.max()),
+            delta_agreed=float(mechanism.delta.max()),
         )
         self._started = time.perf_counter()
         self.federation = learning_task(self.setup).federation(device) if learning else None

@@ -179,7 +179,7 @@ def test_a_client_whose_last_answer_was_lost_is_unreported(tmp_path):
     assert privacy["epsilon"] == {"smallest": pytest.approx(0.4), "largest": pytest.approx(0.4)}
     assert (privacy["unreported"], privacy["clients"]) == (1, 2)
     printed = CliRunner().invoke(command, ["show", str(tmp_path / "one")]).output
-    assert "0.400 of 8 (1 unreported)" in printed
+    assert "0.400 of 8 at delta 1e-05 (1 unreported)" in printed
     assert "1 of 2 clients have not answered their last order" in " ".join(printed.split())
     assert headline(run.summary)["epsilon"] == pytest.approx(0.4)
     strategy(tmp_path / "none", deadline_s=2.0).start(LocalGrid(Silent("a")), ARRAYS, num_rounds=3)
