@@ -8,9 +8,12 @@ import typer
 
 from fedlane import __version__
 from fedlane.cli import privacy as privacy_commands
+from fedlane.cli.artifact import artifact
 from fedlane.cli.bench import bench
 from fedlane.cli.help import dedupe_suggestion, examples, explain_arguments
 from fedlane.cli.list import list_
+from fedlane.cli.merge import merge
+from fedlane.cli.replay import replay
 from fedlane.cli.report import report, watch
 from fedlane.cli.reproduce import reproduce
 from fedlane.cli.run import compare, run
@@ -67,6 +70,9 @@ app.command("list", epilog=examples("fedlane list policies", "fedlane list scena
 app.command(epilog=examples("fedlane reproduce --quick", "fedlane reproduce fig-v fig-delay --seeds 5"))(reproduce)
 app.command(epilog=examples("fedlane report runs/mine", "fedlane report runs/a runs/b --out page.html"))(report)
 app.command(epilog=examples("fedlane watch runs/mine"))(watch)
+app.command(epilog=examples("fedlane replay runs/mine"))(replay)
+app.command(epilog=examples("fedlane merge runs/seeds-0-9 runs/seeds-10-19 --out runs/all"))(merge)
+app.command(epilog=examples("fedlane artifact runs/mine --out artifact.zip"))(artifact)
 app.command(epilog=examples("fedlane bench matching"))(bench)
 app.command("testbed", epilog=examples("fedlane testbed --calibrate --policy lane --policy random"))(run_testbed)
 app.add_typer(privacy_commands.app, name="privacy")

@@ -1,6 +1,7 @@
 """One run at the terminal: progress, trackers, checkpoints, Ctrl-C, and the output folder."""
 
 import signal
+import sys
 import threading
 import time
 from contextlib import contextmanager
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
+from fedlane.cli.command_line import recorded_command
 from fedlane.cli.display import Display
 from fedlane.trackers import Tracking, make_tracker
 from fedlane.validate import InputError, printable
@@ -78,6 +80,7 @@ class Session:
             with display, tracking.closing():
                 with display.preparing(name):
                     simulation = make()
+                    simulation.origin.command = recorded_command(sys.argv)
                     if simulation.ledger is not None and simulation.round:  # check an earlier ledger before playing
                         simulation.ledger.attach_file(folder.path)
                     seeds, played = simulation.info.seeds, simulation.round
