@@ -17,8 +17,9 @@ import pytest
 
 import fedlane as package
 from fedlane import Run, Scenario, Simulation, simulate
-from fedlane.experiments.artifact import pack_artifact
+from fedlane.experiments.artifact import changed_files, pack_artifact
 from fedlane.simulation.results import RunFolder
+from fedlane.validate import InputError
 from support.terminal import fedlane
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -57,11 +58,10 @@ def rebuilt(folder, *options, cwd):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("suffix", ["zip", "tar.gz"])
-def test_an_artifact_is_rebuilt_elsewhere(comparison, suffix, tmp_path):
-    archive = tmp_path / f"paper.{suffix}"
+def test_an_artifact_is_rebuilt_elsewhere(comparison, tmp_path):
+    archive = tmp_path / "paper.zip"
     line = fedlane("artifact", comparison, "--out", archive, cwd=tmp_path, code=0).stdout
-    assert f"(2 runs, {30} files, {archive.stat().st_size / 1e6:.1f} MB)" in line
+    assert f"(2 runs, 30 files, {archive.stat().st_size / 1e6:.1f} MB)" in line
     elsewhere = tmp_path / "elsewhere"
     folder = unpacked(archive, elsewhere)
     shutil.move(folder, elsewhere / "renamed")
@@ -74,7 +74,7 @@ def test_an_artifact_is_rebuilt_elsewhere(comparison, suffix, tmp_path):
         assert packed.assignments.equals(again.assignments)
         assert packed.client_rounds.equals(again.client_rounds)
         assert packed.ledger == again.ledger
-    tables = [list(csv.DictReader((at / "tables" / "seeds.csv").open())) for at in (before, after)]
+    tables = [list(csv.DictReader((at / "tables" / "seeds.csv").read_text().splitlines())) for at in (before, after)]
     for packed, again in zip(*tables, strict=True):
         assert packed["cumulative_delay_s"] == again["cumulative_delay_s"]
         accuracy = packed["final_accuracy"], again["final_accuracy"]
@@ -123,6 +123,7 @@ def test_an_artifact_states_scenarios_seeds_and_versions(comparison, tmp_path):
     with tarfile.open(tmp_path / "a.tgz") as archive:
         files = {member.name.removeprefix("artifact/"): archive.extractfile(member).read() for member in archive}
     assert len(files) == packed.files
+    assert changed_files(unpacked(tmp_path / "a.tgz", tmp_path)) == []
     manifest = json.loads(files["manifest.json"])
     assert manifest["runs"]["lane"]["seeds"] == [0, 1]
     assert manifest["versions"]["fedlane"] == package.__version__
@@ -199,9 +200,6 @@ def test_what_cannot_be_packed_is_one_line(comparison, tmp_path):
 
 
 def test_a_hostile_manifest_reads_nothing_outside(comparison, tmp_path):
-    from fedlane.experiments.artifact import changed_files
-    from fedlane.validate import InputError
-
     pack_artifact([comparison / "lane"], tmp_path / "a.zip")
     folder = unpacked(tmp_path / "a.zip", tmp_path)
     assert changed_files(folder) == []

@@ -42,6 +42,7 @@ def test_merged_seeds_are_the_run_of_all_seeds_to_the_bit(scenario, policy):
     assert len(merged.provenance["sessions"]) == 3
 
 
+@pytest.mark.slow
 def test_models_and_curves_are_merged(tmp_path):
     for name, seeds in (("b", [4, 2]), ("a", [1])):
         simulate(SCENARIO, "lane", seeds=seeds).save(tmp_path / name)

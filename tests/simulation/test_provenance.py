@@ -181,6 +181,7 @@ def test_a_recorded_command_holds_no_secrets(monkeypatch):
     assert getpass.getuser() == "root" or getpass.getuser() not in line
 
 
+@pytest.mark.slow
 def test_a_resumed_run_records_both_sessions_and_replays(tmp_path):
     scenario = Scenario.load("quickstart").with_values({"rounds": 6, "learning.evaluate_every": 2})
     simulation = Simulation(scenario, "lane", [3, 5], learning=True)

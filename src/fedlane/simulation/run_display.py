@@ -1,5 +1,6 @@
 """A run in a Python session: a few lines of text, a table for notebooks, and pandas frames."""
 
+import importlib
 from collections.abc import Mapping, Sequence
 from html import escape
 from typing import TYPE_CHECKING, Any
@@ -50,7 +51,7 @@ def data_frame(tables: "Mapping[str, pa.Table]", name: str, seeds: Sequence[int]
     if name not in tables:
         raise unknown("table", name, tables)
     try:
-        import pandas  # noqa: F401  (pyarrow reports its absence less clearly)
+        importlib.import_module("pandas")  # pyarrow would report its absence less clearly
     except ModuleNotFoundError as error:
         raise InputError("Run.to_pandas needs pandas: pip install pandas") from error
     frame = tables[name].to_pandas()
