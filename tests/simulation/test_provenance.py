@@ -5,6 +5,7 @@ import json
 import os
 import re
 import shutil
+import signal
 import socket
 from pathlib import Path
 
@@ -276,6 +277,19 @@ def test_replay_refuses_a_real_federation_in_one_line(copied):
     result = fedlane("replay", "run", cwd=copied.parent, code=2)
     message = "fedlane: run cannot be replayed: it was recorded by a real federation (Flower), which cannot be played"
     assert result.stderr == f"{message} again\n"
+
+
+def test_an_interrupted_replay_is_one_line(copied, monkeypatch):
+    step = Simulation.step
+
+    def interrupted(simulation):
+        if simulation.round == 2:
+            signal.raise_signal(signal.SIGINT)
+        step(simulation)
+
+    monkeypatch.setattr(Simulation, "step", interrupted)
+    result = fedlane("replay", "run", cwd=copied.parent, code=130)
+    assert result.stderr == "fedlane: interrupted: run was not replayed to its end; it is unchanged\n"
 
 
 def test_replay_names_other_versions(copied):

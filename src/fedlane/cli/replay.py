@@ -13,7 +13,7 @@ from rich.table import Table
 
 from fedlane.cli.display import Display
 from fedlane.cli.options import Device, JsonOption, QuietOption
-from fedlane.cli.session import between_rounds, messages, print_notes, screen
+from fedlane.cli.session import InterruptedRunError, between_rounds, messages, print_notes, screen
 from fedlane.validate import InputError
 
 if TYPE_CHECKING:  # imported only for annotations, to keep `fedlane --help` fast
@@ -89,6 +89,8 @@ def _replayed(folder: Path, device: str | None, quiet: bool) -> ReplayResult:
         checks = compare_runs(stored, again, tolerances(stored, used))
     except InputError as error:
         raise InputError(f"{folder} cannot be replayed: {error}") from error
+    except KeyboardInterrupt:
+        raise InterruptedRunError(f"interrupted: {folder} was not replayed to its end; it is unchanged") from None
     return ReplayResult(folder, used, checks, _differences(stored, again))
 
 

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from fedlane.experiments import rebuild_artifact
 from fedlane.experiments.artifact_results import write_results
 from fedlane.files import file_name, read_regular, write_atomically
 from fedlane.scheduling.registry import split_name
@@ -148,7 +147,7 @@ def _texts(runs: Mapping[str, Run]) -> dict[str, bytes]:
     known = versions()
     needed = [name for name in ("fedlane", *PACKAGES) if name in known and name != "flwr"]
     pins = [f"{name}=={known[name].partition('+')[0]}\n" for name in needed]  # 2.6.0+cpu is 2.6.0 in an index
-    script = Path(rebuild_artifact.__file__).read_bytes()
+    script = Path(__file__).with_name("rebuild_artifact.py").read_bytes()
     readme = README.format(runs=listed, python=known["python"], **_limits())
     return {
         "README.md": readme.encode(),
