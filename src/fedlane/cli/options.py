@@ -32,7 +32,7 @@ SetOption = Annotated[
     typer.Option("--set", metavar="KEY=VALUE", help="Change a scenario value, for example network.clients=20."),
 ]
 DeviceOption = Annotated[Device, typer.Option("--device", help="Device that trains the models.")]
-NoLearningOption = Annotated[bool, typer.Option("--no-learning", help="Compute the schedule only.")]
+NoLearningOption = Annotated[bool, typer.Option("--no-learning/--learning", help="Compute the schedule only.")]
 OutOption = Annotated[Path | None, typer.Option("--out", metavar="DIR", help="Output folder, new or empty.")]
 TargetOption = Annotated[
     float | None, typer.Option("--target", metavar="A", help="Also report the time to reach this accuracy.")

@@ -11,6 +11,7 @@ import numpy as np
 import typer
 from rich.console import RenderableType
 
+from fedlane.cli.command_line import was_given
 from fedlane.cli.display import finished_run
 from fedlane.cli.options import (
     CheckpointOption,
@@ -36,6 +37,7 @@ from fedlane.validate import InputError, at_least
 
 if TYPE_CHECKING:  # imported inside functions, to keep `fedlane --help` fast
     from fedlane.scenario import Scenario
+    from fedlane.scenario.run_settings import RunSettings
     from fedlane.simulation import Run
     from fedlane.simulation.run import Simulation
 
@@ -85,6 +87,17 @@ class RunPlan:
 
         return Simulation(self.scenario, policy, self.seeds, learning=self.learning, device=self.device)
 
+    def with_stored(self, stored: "RunSettings | None") -> "RunPlan":
+        """Return the plan with a file's ``[run]`` for everything that the user gave no option for."""
+        if stored is None:
+            return self
+        return RunPlan(
+            self.scenario,
+            self.seeds if was_given("seed", "seeds") else stored.seeds,
+            self.learning if was_given("no_learning") else stored.learning,
+            self.device if was_given("device") else stored.device,
+        )
+
 
 def run(
     scenario: Annotated[
@@ -122,11 +135,11 @@ def run(
         changes = (scenario, out, set_, rounds, seeds, policy, save_schedule, seed or None, no_learning or None)
         if any(change is not None for change in changes):
             raise InputError("--resume cannot be combined with a scenario or with options that change the run")
-        folder, result = resume, _resumed(session, resume, device)
+        folder, result = resume, _resumed(session, resume, device if was_given("device") else None)
     else:
-        loaded = resolved_scenario(scenario or "quickstart", set_, rounds)
-        plan = RunPlan(loaded, chosen_seeds(seed, seeds), not no_learning, device)
-        policy = policy or "lane"
+        loaded, stored = resolved_scenario(scenario or "quickstart", set_, rounds), _stored_settings(scenario)
+        plan = RunPlan(loaded, chosen_seeds(seed, seeds), not no_learning, device).with_stored(stored)
+        policy = policy or (stored.policy if stored else "lane")
         plan.check_policies([policy])
         plan.check_size([policy], quiet=session.quiet)
         if save_schedule is not None:
@@ -172,6 +185,7 @@ def compare(
     session = _session(quiet or as_json, checkpoint_every, track)
     loaded = resolved_scenario(scenario, set_, rounds)
     plan = RunPlan(loaded, chosen_seeds(seed, seeds), not no_learning, device)
+    plan = plan.with_stored(_stored_settings(scenario))
     extra = {path: Run.load(path) for path in extra_runs or []}
     if len({file_name(text) for text in policy}) < len(policy):
         raise InputError(f"--policy names the same policy twice: {', '.join(policy)}")
@@ -180,7 +194,7 @@ def compare(
     folder = out or new_folder(f"{file_name(loaded.name)}-compare")
     runs = _played(session, plan, policy, folder)
     content = _save_comparison([*zip(policy, runs, strict=True)], extra, folder, target)
-    if not no_learning:
+    if plan.learning:
         from fedlane.report.figures import accuracy_figure
 
         accuracy_figure({result.summary["policy"]: result.rounds for result in runs}, folder / "accuracy.png")
@@ -200,7 +214,15 @@ def _session(quiet: bool, checkpoint_every: int, track: list[str] | None) -> Ses
     return Session(quiet, checkpoint_every, track or [])
 
 
-def _resumed(session: Session, folder: Path, device: str) -> "Run":
+def _stored_settings(scenario: str | None) -> "RunSettings | None":
+    """Return the table ``[run]`` of a scenario file, if it is a file and has one."""
+    from fedlane.scenario import presets
+    from fedlane.scenario.run_settings import RunSettings
+
+    return None if scenario is None or scenario in presets() else RunSettings.load(scenario)
+
+
+def _resumed(session: Session, folder: Path, device: str | None) -> "Run":
     """Play the rest of an interrupted run."""
     from fedlane.simulation.results import RunFolder
     from fedlane.simulation.run import Simulation

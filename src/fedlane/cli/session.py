@@ -1,5 +1,6 @@
 """One run at the terminal: progress, trackers, checkpoints, Ctrl-C, and the output folder."""
 
+import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -7,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
+from fedlane.cli.command_line import recorded_command
 from fedlane.cli.display import Display
 from fedlane.cli.interrupts import AT_ONCE, Interrupts
 from fedlane.trackers import Tracking, make_tracker
@@ -76,6 +78,7 @@ class Session:
             with Interrupts() as interrupts, display, tracking.closing():
                 with display.preparing(name):
                     simulation = make()
+                    simulation.origin.command = recorded_command(sys.argv)
                     if simulation.ledger is not None and simulation.round:  # check an earlier ledger before playing
                         simulation.ledger.attach_file(folder.path)
                     seeds, played = simulation.info.seeds, simulation.round

@@ -42,6 +42,30 @@ def partition_figure(counts: IntArray, path: Path) -> None:
     _save(figure, path)
 
 
+def time_figure(runs: Mapping[str, "pa.Table"], path: Path) -> None:
+    """Draw simulated time against rounds: mean over seeds and 95% band.
+
+    Args:
+        runs: `rounds` tables of runs (`Run.rounds`) by the name to show.
+        path: picture to write, a .png, .pdf or .svg file.
+
+    Raises:
+        InputError: the picture cannot be written.
+    """
+    figure, axes = _figure(5.0, 3.8)
+    for number, (name, rounds) in enumerate(runs.items()):
+        colour = COLOURS[number % len(COLOURS)]
+        replicas = int(rounds["replica"].to_numpy().max()) + 1
+        low, mean, high = student_interval(rounds["clock_s"].to_numpy().reshape(replicas, -1))
+        axes.plot(np.arange(1, len(mean) + 1), mean, color=colour, label=name)
+        axes.fill_between(np.arange(1, len(mean) + 1), low, high, color=colour, alpha=0.2, linewidth=0)
+    axes.set_xlabel("round")
+    axes.set_ylabel("simulated time (s)")
+    axes.grid(alpha=0.3)
+    axes.legend(frameon=False, loc="upper left")
+    _save(figure, path)
+
+
 def accuracy_figure(runs: Mapping[str, "pa.Table"], path: Path) -> None:
     """Draw test accuracy against rounds and against simulated time: mean over seeds and 95% band.
 

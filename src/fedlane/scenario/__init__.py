@@ -12,6 +12,7 @@ import numpy as np
 from pydantic import Field, ValidationError, model_validator
 
 from fedlane.records import FloatArray, IntArray
+from fedlane.scenario.run_settings import RunSettings
 from fedlane.scenario.sections import (
     ComputeSettings,
     Count,
@@ -93,7 +94,8 @@ class Scenario(Section):
         """Load a preset or a TOML file.
 
         Args:
-            name_or_path: Name of a preset (see `presets`), or path of a TOML file.
+            name_or_path: Name of a preset (see `presets`), or path of a TOML file. The table ``[run]`` of a run
+                folder's file is checked and left out; `RunSettings.load` reads it.
 
         Raises:
             InputError: There is no such preset or file, or it is not a valid scenario.
@@ -114,7 +116,10 @@ class Scenario(Section):
     @classmethod
     def _from_toml(cls, text: str, name: str) -> "Scenario":
         try:
-            return cls.from_values({"name": name, **tomllib.loads(text)})
+            values = {"name": name, **tomllib.loads(text)}
+            if "run" in values:
+                RunSettings.from_values(values.pop("run"))
+            return cls.from_values(values)
         except tomllib.TOMLDecodeError as error:
             raise InputError(f"scenario {name} is not valid TOML: {error}") from error
         except RecursionError:

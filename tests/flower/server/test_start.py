@@ -40,6 +40,10 @@ def test_the_run_folder_is_that_of_a_simulation(tmp_path):
     assert run.scenario.privacy.mechanism == "rigorous"
     assert run.scenario.network.payload_bits == 160.0
     assert Scenario.load(tmp_path / "real" / "scenario.toml") == run.scenario
+    assert run.settings is None
+    (session,) = run.provenance["sessions"]
+    assert (run.provenance["kind"], session["command"], session["device"]) == ("flower", None, None)
+    assert session["versions"]["flwr"]
     simulate("quickstart", rounds=5, learning=False).save(tmp_path / "simulated")
     for arguments in (["report", tmp_path / "real"], ["report", tmp_path / "real", tmp_path / "simulated"]):
         out = [str(word) for word in [*arguments, "--out", tmp_path / "report.html"]]
@@ -274,6 +278,17 @@ def test_a_resumed_federation_is_as_if_it_had_never_stopped(tmp_path):
         ends.append((result.arrays["w"].numpy().tolist(), last.state.guard.values()))
     assert set(ends[0][1]["norms"]) == set(ends[0][1]["array_norms"]) == {"a", "b"}
     assert ends[0] == ends[1]
+    sessions = Run.load(tmp_path / "halves").provenance["sessions"]
+    assert [session["first_round"] for session in sessions] == [0, 2]
+
+
+def test_a_damaged_provenance_does_not_stop_a_federation(tmp_path, caplog):
+    grid = LocalGrid(Node("a"), Node("b"))
+    strategy(tmp_path, min_clients=2).start(grid, ARRAYS, num_rounds=1)
+    (tmp_path / "provenance.json").write_text("{")
+    strategy(tmp_path, min_clients=2).start(grid, ARRAYS, num_rounds=2)
+    assert "the provenance of earlier sessions is lost" in caplog.text
+    assert [session["first_round"] for session in Run.load(tmp_path).provenance["sessions"]] == [1]
 
 
 def test_resuming_needs_the_same_federation(tmp_path):
