@@ -51,6 +51,8 @@ class TrainingBatch:
     add_noise: Callable[[Tensor, int, Tensor], object] | None = None
     """Function of a move (G, d), a step's number and a deviation (G,) that adds normal numbers of this deviation to
     the move in place; None where z is 0."""
+    seeds: Tensor | None = None
+    """(G, tau): 64-bit seeds of each step's random layers; None for models without them."""
 
 
 def train_locally(
@@ -73,6 +75,8 @@ def train_locally(
             x=_blank(_images(data.images, indices[:, step]), mask[:, step] if mask.numel() else mask),
             targets=targets[:, step],
             squares=squares[:, step],
+            mask=mask[:, step] if mask.numel() else None,
+            seeds=None if rows.seeds is None else rows.seeds[:, step],
         )
         model.descend(weights, batch, clip_norm, scale if mask.numel() == 0 else scale * mask[:, step], move)
         if rows.add_noise is not None:

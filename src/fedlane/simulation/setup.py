@@ -195,7 +195,8 @@ def _model_size(scenario: Scenario, data: DatasetInfo) -> int:
         return 0
     from fedlane.learning.models import make_model
 
-    return make_model(name, data.input_shape, data.classes).size
+    private = mechanism_of(scenario.privacy.mechanism).has_ledger
+    return make_model(name, data.input_shape, data.classes, per_record=private).size
 
 
 def learning_task(setup: Setup) -> "LearningTask":
