@@ -112,6 +112,7 @@ def prepare(scenario: Scenario, seeds: Sequence[int]) -> Setup:
             rounds=scenario.rounds,
             deadline_s=network.deadline_s,
             quotas=quotas(divergence, network.channels),
+            sizes=sizes,
         ),
     )
 
