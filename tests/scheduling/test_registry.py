@@ -155,7 +155,7 @@ def mutating(self, state, context, rng):
         (broken(requires=frozenset({"tea"})), "requires 'tea', which no run supplies: choose from channel_state, dist"),
         (broken(requires=frozenset({"losses"})), "requires 'losses', which no run supplies"),
         (broken(requires=frozenset({"distribution"})), r"no run supplies \(did you mean 'distributions'\?\)"),
-        (broken(requires="channel_state"), "requires must be a set of names, got the text 'channel_state'"),
+        (broken(requires="channel_state"), "requires must be a set of names, got 'channel_state'"),
         (broken(quota_slack=1.5), "quota_slack must be"),
         (broken(update=lambda self, state, feedback: {"rounds": np.array([object()])}), "plain array|Object arrays"),
         (Leaky(), "seed 0 alone got"),

@@ -120,9 +120,10 @@ class Policy(ABC):
 
 def check_requirements(policy: Policy) -> None:
     """Raise `InputError` if a policy requires something that no run supplies."""
-    if isinstance(policy.requires, str):
-        raise InputError(f"policy {policy.name}: requires must be a set of names, got the text '{policy.requires}'")
-    for name in sorted(policy.requires - REQUIREMENTS):
+    declared: object = policy.requires
+    if not isinstance(declared, frozenset | set):
+        raise InputError(f"policy {policy.name}: requires must be a set of names, got {declared!r}")
+    for name in sorted(declared - REQUIREMENTS):
         known = nearest(name, REQUIREMENTS) or f": choose from {', '.join(sorted(REQUIREMENTS))}"
         raise InputError(f"policy {policy.name} requires '{name}', which no run supplies{known}")
 
