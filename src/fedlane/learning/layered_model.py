@@ -40,9 +40,9 @@ class LayeredModel(Model):
     def logits(self, weights: Tensor, x: Tensor) -> Tensor:
         """Return class scores, see `Model.logits`."""
         if self._is_fused(weights):
-            from fedlane.learning.fused import network
+            from fedlane.learning.fused.network import FusedNetwork
 
-            return network.logits(self.layers, self._blocks(weights), x, fused.convolution_format())
+            return FusedNetwork(self.layers, self._blocks(weights), fused.convolution_format()).logits(x)
         h = x.expand(len(weights), *x.shape[1:])
         for layer, block in zip(self.layers, self._blocks(weights), strict=True):
             h = layers.forward(layer, block, h, keep=False).outputs
@@ -98,7 +98,7 @@ class LayeredModel(Model):
         self, weights: Tensor, into: Tensor, batch: Batch, clip_norm: float | None, scale: Tensor
     ) -> None:
         """Do the same for a two-layer network on a GPU, in two kernels."""
-        from fedlane.learning.fused.perceptron import perceptron_step_
+        from fedlane.learning.fused.two_layer import perceptron_step_
 
         groups, places = scale.shape
         counts = torch.full((groups,), places, device=scale.device) if batch.counts is None else batch.counts
@@ -108,17 +108,9 @@ class LayeredModel(Model):
             squares = (x.square().sum(1) if squares is None else squares).reshape(-1).contiguous()
             records = torch.arange(groups * places, device=scale.device).view(groups, places)
         assert squares is not None
+        data = x.contiguous(), targets.contiguous(), squares
         perceptron_step_(
-            weights,
-            into,
-            x.contiguous(),
-            records,
-            counts,
-            targets.contiguous(),
-            squares,
-            scale.contiguous(),
-            clip_norm,
-            fused.dense_format(),
+            weights, into, data, records, counts, scale.contiguous(), clip_norm, precision=fused.dense_format()
         )
 
     def _descend_fused(
@@ -130,13 +122,12 @@ class LayeredModel(Model):
         scale: Tensor,
     ) -> None:
         """Do the same for a convolutional network on a GPU, without storing patches or per-sample gradients."""
-        from fedlane.learning.fused import network
+        from fedlane.learning.fused.network import FusedNetwork
 
         groups, places = scale.shape
         counts = torch.full((groups,), places, device=scale.device) if batch.counts is None else batch.counts
-        network.descend(
-            self.layers, blocks, targets, batch.x, batch.targets, counts, clip_norm, scale, fused.convolution_format()
-        )
+        network = FusedNetwork(self.layers, blocks, fused.convolution_format())
+        network.descend(targets, batch, counts, clip_norm, scale)
 
     def _descend_compiled(
         self,

@@ -53,7 +53,7 @@ def _thin_patch(x, y, column, inside, k, height: tl.constexpr, width: tl.constex
 def _forward(
     x, matrix, bias, counts, outputs, choice, row_size, places, shared,
     height: tl.constexpr, width: tl.constexpr, inputs: tl.constexpr, planes: tl.constexpr, precision: tl.constexpr,
-    pixels: tl.constexpr, wide: tl.constexpr, step: tl.constexpr, keep: tl.constexpr,
+    pixels: tl.constexpr, wide: tl.constexpr, step: tl.constexpr,
 ):  # fmt: skip
     rows: tl.constexpr = height // 2
     columns: tl.constexpr = width // 2
@@ -95,8 +95,7 @@ def _forward(
     at = (image.to(tl.int64) * (rows * columns) + window[:, None]) * planes + plane[None, :]
     kept = (window < rows * columns)[:, None] & is_plane[None, :]
     tl.store(outputs + at, tl.where(active, largest, 0.0).to(outputs.dtype.element_ty), mask=kept)
-    if keep:
-        tl.store(choice + at, tl.where(active, corner, 4).to(tl.uint8), mask=kept)
+    tl.store(choice + at, tl.where(active, corner, 4).to(tl.uint8), mask=kept)
 
 
 @triton.jit
@@ -249,10 +248,8 @@ def _covering(count: int, most: int) -> int:
     return min(most, max(16, triton.next_power_of_2(count)))
 
 
-def forward(
-    layer: Convolution, block: Tensor, x: Tensor, counts: Tensor, precision: str, *, keep: bool
-) -> tuple[Tensor, Tensor | None]:
-    """Return pooled outputs (G, B, height / 2, width / 2, planes) and, with ``keep``, ``choice`` of that shape.
+def forward(layer: Convolution, block: Tensor, x: Tensor, counts: Tensor, precision: str) -> tuple[Tensor, Tensor]:
+    """Return pooled outputs (G, B, height / 2, width / 2, planes) and ``choice`` of that shape.
 
     x is (G, B, height, width, inputs), or (1, B, ...) if all weight sets see the same images. block (G, size) holds the
     layer's weights and biases. counts (G,) is the number of images in each row; outputs beyond it are 0.
@@ -262,14 +259,14 @@ def forward(
     groups, places = len(block), x.shape[1]
     shape = (groups, places, layer.height // 2, layer.width // 2, layer.outputs)
     outputs = torch.zeros(shape, dtype=x.dtype, device=x.device)
-    choice = torch.empty(shape, dtype=torch.uint8, device=x.device) if keep else None
+    choice = torch.empty(shape, dtype=torch.uint8, device=x.device)
     windows = 4 * shape[2] * shape[3]
     pixels, wide = _covering(windows, 128), _covering(layer.outputs, 128)
     grid = (groups * places * triton.cdiv(windows, pixels), triton.cdiv(layer.outputs, wide))
     _forward[grid](
-        x, operand, bias, counts, outputs, outputs if choice is None else choice, bias.stride(0), places,
+        x, operand, bias, counts, outputs, choice, bias.stride(0), places,
         int(len(x) == 1 and groups > 1), **_shape(layer), precision=_dot_precision(x, precision),
-        pixels=pixels, wide=wide, step=_step(layer.inputs), keep=keep,
+        pixels=pixels, wide=wide, step=_step(layer.inputs),
     )  # fmt: skip
     return outputs, choice
 

@@ -1,6 +1,7 @@
-"""One step of a convolutional network with per-sample clipping: fused convolutions, then dense layers."""
+"""One step of a convolutional network with per-sample clipping: fused convolutions, then PyTorch's dense layers."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -8,98 +9,112 @@ from torch import Tensor
 from fedlane.learning import layers
 from fedlane.learning.architectures import Convolution, Dense, Layer
 from fedlane.learning.fused import convolution
+from fedlane.learning.model_interface import Batch
 
 
-def split(stack: Sequence[Layer]) -> tuple[list[Convolution], list[Dense]]:
-    """Return the convolutions and the dense layers that follow them."""
-    return [x for x in stack if isinstance(x, Convolution)], [x for x in stack if isinstance(x, Dense)]
+@dataclass
+class ConvolutionPass:
+    """What a step keeps of one convolution."""
+
+    layer: Convolution
+    inputs: Tensor
+    """(G, B, height, width, planes), in the format of the products' operands."""
+    choice: Tensor
+    """(G, B, height / 2, width / 2, planes): see `fused.convolution`."""
+    gradient: Tensor
+    """(G, B, height, width, planes): gradient at the output of the product; empty until the backward pass."""
+    bias: Tensor
+    """(G, B, planes): each sample's bias gradient; empty until the backward pass."""
 
 
-def product_operands(x: Tensor, precision: str) -> Tensor:
-    """Return images in the format of the products' operands."""
-    return x.to(torch.bfloat16 if precision == "bf16" else torch.float32).contiguous()
-
-
-def logits(stack: Sequence[Layer], blocks: Sequence[Tensor], x: Tensor, precision: str) -> Tensor:
-    """Return class scores (G, B, M) of images (G, B, ...) or (1, B, ...)."""
-    convolutions, dense = split(stack)
-    counts = torch.full((len(blocks[0]),), x.shape[1], dtype=torch.int64, device=x.device)
-    h = product_operands(x, precision)
-    for layer, block in zip(convolutions, blocks, strict=False):
-        h, _ = convolution.forward(layer, block, h, counts, precision, keep=False)
-    h = h.float()
-    for layer, block in zip(dense, blocks[len(convolutions) :], strict=True):
-        h = layers.forward(layer, block, h, keep=False).outputs
-    return h
-
-
-def descend(
-    stack: Sequence[Layer],
-    blocks: Sequence[Tensor],
-    targets: Sequence[Tensor],
-    x: Tensor,
-    labels: Tensor,
-    counts: Tensor,
-    clip_norm: float | None,
-    scale: Tensor,
-    precision: str,
-) -> None:
-    """Subtract the clipped gradients from ``targets``; see `Model.descend`.
+class FusedNetwork:
+    """The layers of a convolutional network on a GPU, over G weight sets.
 
     Args:
-        stack: The layers.
+        stack: The layers, convolutions first.
         blocks: Weights of each layer, (G, size).
-        targets: Arrays of the same shapes that are changed.
-        x: (G, B, height, width, planes) images.
-        labels: (G, B, M) one-hot labels.
-        counts: (G,) images in each row; the places after them are padding.
-        clip_norm: C, or None.
-        scale: (G, B) factor of each clipped gradient, 0 for padding.
         precision: `ieee`, `tf32` or `bf16`, the format of the convolutions' operands.
     """
-    convolutions, dense = split(stack)
-    inputs, choices = [product_operands(x, precision)], []
-    for layer, block in zip(convolutions, blocks, strict=False):
-        outputs, choice = convolution.forward(layer, block, inputs[-1], counts, precision, keep=True)
-        inputs.append(outputs)
-        choices.append(choice)
-    passes, h = [], inputs.pop().float()
-    dense_blocks = blocks[len(convolutions) :]
-    for flat, block in zip(dense, dense_blocks, strict=True):
-        passes.append(layers.forward(flat, block, h, keep=True))
-        h = passes[-1].outputs
-    gradient: Tensor | None = torch.softmax(h, 2).sub_(labels)
-    for flat, block, results in reversed(list(zip(dense, dense_blocks, passes, strict=True))):
-        assert gradient is not None
-        gradient = layers.backward(flat, block, results, gradient, first=False)
-    assert gradient is not None
-    gradients: list[Tensor] = []
-    biases: list[Tensor] = []
-    for layer, block, choice, source in reversed(
-        list(zip(convolutions, blocks[: len(convolutions)], choices, inputs, strict=True))
-    ):
-        gradient = gradient.to(source.dtype).view(choice.shape)
-        biases.insert(0, convolution.bias_gradients(gradient, choice))
-        gradients.insert(0, convolution.unpooled(layer, gradient, choice))
-        if len(gradients) < len(convolutions):
-            gradient = convolution.input_gradient(layer, block, gradients[0], counts, precision)
-    factor = scale
-    if clip_norm is not None:
-        square = sum(layers.squared_norms(flat, results) for flat, results in zip(dense, passes, strict=True))
-        for layer, source, g, bias in zip(convolutions, inputs, gradients, biases, strict=True):
-            square += convolution.squared_norms(layer, source, g, counts, precision)
-            square += bias.square().sum(2)
-        finite = torch.isfinite(square)
-        for results in passes:
-            layers.drop_samples(results, ~finite)
-        biases = [bias.masked_fill(~finite[..., None], 0) for bias in biases]
-        factor = torch.where(finite, scale * (clip_norm / square.sqrt_().clamp_(min=clip_norm)), 0.0)
-    factor = factor.contiguous()
-    for layer, target, source, g, bias in zip(
-        convolutions, targets[: len(convolutions)], inputs, gradients, biases, strict=True
-    ):
-        matrix, offset = layers.weights_of(layer, target)
-        matrix -= convolution.weighted_sum(layer, source, g, counts, factor, precision)
-        offset -= torch.bmm(factor[:, None], bias)[:, 0]
-    for flat, target, results in zip(dense, targets[len(convolutions) :], passes, strict=True):
-        layers.descend(flat, target, results, factor)
+
+    def __init__(self, stack: Sequence[Layer], blocks: Sequence[Tensor], precision: str) -> None:
+        pairs = list(zip(stack, blocks, strict=True))
+        self.convolutions = [(layer, block) for layer, block in pairs if isinstance(layer, Convolution)]
+        self.dense = [(layer, block) for layer, block in pairs if isinstance(layer, Dense)]
+        self.precision = precision
+
+    def logits(self, x: Tensor) -> Tensor:
+        """Return class scores (G, B, M) of images (G, B, ...), or (1, B, ...) if all weight sets see the same."""
+        groups = len(self.dense[0][1])
+        counts = torch.full((groups,), x.shape[1], dtype=torch.int64, device=x.device)
+        h = self._operands(x)
+        for layer, block in self.convolutions:
+            h, _ = convolution.forward(layer, block, h, counts, self.precision)
+        h = h.float()
+        for dense, block in self.dense:
+            h = layers.forward(dense, block, h, keep=False).outputs
+        return h
+
+    def descend(
+        self, targets: Sequence[Tensor], batch: Batch, counts: Tensor, clip_norm: float | None, scale: Tensor
+    ) -> None:
+        """Subtract the clipped gradients from the layers' ``targets``, (G, size) each; see `Model.descend`."""
+        passes, results = self._forward(batch.x, counts)
+        gradient = torch.softmax(results[-1].outputs, 2).sub_(batch.targets)
+        self._backward(passes, results, gradient, counts)
+        factor = scale
+        if clip_norm is not None:
+            square = self._squared_norms(passes, results, counts)
+            finite = torch.isfinite(square)
+            for dense_pass in results:
+                layers.drop_samples(dense_pass, ~finite)
+            for kept in passes:
+                kept.bias = kept.bias.masked_fill(~finite[..., None], 0)
+            factor = torch.where(finite, scale * (clip_norm / square.sqrt_().clamp_(min=clip_norm)), 0.0)
+        factor = factor.contiguous()
+        for kept, target in zip(passes, targets, strict=False):
+            matrix, offset = layers.weights_of(kept.layer, target)
+            matrix -= convolution.weighted_sum(kept.layer, kept.inputs, kept.gradient, counts, factor, self.precision)
+            offset -= torch.bmm(factor[:, None], kept.bias)[:, 0]
+        for (dense, _), target, dense_pass in zip(self.dense, targets[len(passes) :], results, strict=True):
+            layers.descend(dense, target, dense_pass, factor)
+
+    def _operands(self, x: Tensor) -> Tensor:
+        return x.to(torch.bfloat16 if self.precision == "bf16" else torch.float32).contiguous()
+
+    def _forward(self, x: Tensor, counts: Tensor) -> tuple[list[ConvolutionPass], list[layers.Pass]]:
+        h, empty = self._operands(x), x.new_empty(0)
+        passes: list[ConvolutionPass] = []
+        results: list[layers.Pass] = []
+        for layer, block in self.convolutions:
+            outputs, choice = convolution.forward(layer, block, h, counts, self.precision)
+            passes.append(ConvolutionPass(layer, h, choice, empty, empty))
+            h = outputs
+        h = h.float()
+        for dense, block in self.dense:
+            results.append(layers.forward(dense, block, h, keep=True))
+            h = results[-1].outputs
+        return passes, results
+
+    def _backward(
+        self, passes: Sequence[ConvolutionPass], results: Sequence[layers.Pass], gradient: Tensor, counts: Tensor
+    ) -> None:
+        for (dense, block), dense_pass in zip(reversed(self.dense), reversed(results), strict=True):
+            below = layers.backward(dense, block, dense_pass, gradient, first=False)
+            assert below is not None
+            gradient = below
+        for (layer, block), kept in zip(reversed(self.convolutions), reversed(passes), strict=True):
+            gradient = gradient.to(kept.inputs.dtype).view(kept.choice.shape)
+            kept.bias = convolution.bias_gradients(gradient, kept.choice)
+            kept.gradient = convolution.unpooled(layer, gradient, kept.choice)
+            if kept is not passes[0]:
+                gradient = convolution.input_gradient(layer, block, kept.gradient, counts, self.precision)
+
+    def _squared_norms(
+        self, passes: Sequence[ConvolutionPass], results: Sequence[layers.Pass], counts: Tensor
+    ) -> Tensor:
+        """Return the squared norm (G, B) of each sample's gradient over all layers."""
+        parts = [layers.squared_norms(dense, kept) for (dense, _), kept in zip(self.dense, results, strict=True)]
+        for kept in passes:
+            parts.append(convolution.squared_norms(kept.layer, kept.inputs, kept.gradient, counts, self.precision))
+            parts.append(kept.bias.square().sum(2))
+        return torch.stack(parts).sum(0)

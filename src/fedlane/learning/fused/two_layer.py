@@ -108,11 +108,9 @@ def _first_matrix(
 def perceptron_step_(
     weights: Tensor,
     into: Tensor,
-    images: Tensor,
-    indices: Tensor,
+    data: tuple[Tensor, Tensor, Tensor],
+    records: Tensor,
     counts: Tensor,
-    targets: Tensor,
-    squares: Tensor,
     scale: Tensor,
     clip_norm: float | None,
     precision: str,
@@ -122,16 +120,16 @@ def perceptron_step_(
     Args:
         weights: (G, d) first matrix and bias, second matrix and bias.
         into: (G, d) array that is changed.
-        images: (samples, pixels) all inputs; bytes stand for inputs in [0, 1].
-        indices: (G, B) records of each row, contiguous.
+        data: The data set: inputs (samples, pixels), where bytes stand for numbers in [0, 1]; one-hot labels
+            (samples, M); squared norms of the inputs (samples,).
+        records: (G, B) records of each row, contiguous.
         counts: (G,) number of records; places from there on are padding.
-        targets: (samples, M) one-hot labels.
-        squares: (samples,) squared norms of the inputs.
         scale: (G, B) factor of each clipped gradient.
         clip_norm: C, or None.
         precision: `ieee` or `tf32`, the format of products.
     """
-    groups, places = indices.shape
+    images, targets, squares = data
+    groups, places = records.shape
     classes = targets.shape[1]
     pixels = images.shape[1]
     hidden = (weights.shape[1] - classes) // (pixels + 1 + classes)
@@ -140,9 +138,9 @@ def perceptron_step_(
     byte = not images.is_floating_point()
     options = {"hidden": hidden, "byte": byte, "precision": precision, "samples": SAMPLES, "step": PIXELS}
     _down[(groups,)](
-        weights, into, images, indices, counts, targets, squares, scale, back, weights.shape[1], places, pixels,
+        weights, into, images, records, counts, targets, squares, scale, back, weights.shape[1], places, pixels,
         NO_CLIPPING if clip_norm is None else clip_norm, classes=classes, width=width, **options,
     )  # fmt: skip
     _first_matrix[(triton.cdiv(pixels, PIXELS), groups)](
-        into, images, indices, counts, back, weights.shape[1], places, pixels, num_warps=2, **options
+        into, images, records, counts, back, weights.shape[1], places, pixels, num_warps=2, **options
     )
