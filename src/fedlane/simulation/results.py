@@ -70,7 +70,7 @@ class Run:
     scenario: Scenario
     tables: Mapping[str, pa.Table]
     summary: Mapping[str, Any]
-    model: Mapping[str, NDArray[np.float32]] = field(default_factory=dict)
+    model: Mapping[str, NDArray[Any]] = field(default_factory=dict)
     ledger: str = ""
     settings: RunSettings | None = None
     provenance: Mapping[str, Any] = field(default_factory=dict)

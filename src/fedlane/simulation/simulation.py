@@ -15,7 +15,7 @@ from fedlane.rng import RoundStreams
 from fedlane.scenario import Scenario
 from fedlane.scenario.run_settings import RunSettings
 from fedlane.scheduling.lane import CELLS
-from fedlane.scheduling.policy import Policy, SinglePolicy, lift
+from fedlane.scheduling.policy import Policy, SinglePolicy, check_requirements, lift
 from fedlane.scheduling.queues import updated_queues
 from fedlane.scheduling.registry import make_policy, resolved_parameters
 from fedlane.simulation.checkpoint import Checkpoint
@@ -94,8 +94,7 @@ class Simulation:
         at_least("seed", min(seeds), 0)
         if max(seeds) >= 2**63:
             raise InputError(f"seed must be less than 2^63, got {max(seeds)}")
-        if "losses" in policy.requires:
-            raise InputError(f"policy {policy.name} requires losses, which runs do not supply yet")
+        check_requirements(policy)
         self.policy = policy
         self.scenario = scenario.with_values(
             {f"policies.{policy.name}.{key}": value for key, value in resolved_parameters(policy).items()}

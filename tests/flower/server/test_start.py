@@ -13,6 +13,7 @@ from fedlane.flower.protocol import KEY
 from fedlane.flower.server.grid import exchange
 from fedlane.flower.server.state_files import StateStore
 from fedlane.scenario import Scenario
+from fedlane.scheduling import SinglePolicy
 from fedlane.simulation import simulate
 from fedlane.simulation.results import Run
 from fedlane.trackers.values import headline
@@ -55,6 +56,38 @@ def test_the_run_folder_is_that_of_a_simulation(tmp_path):
     compared = json.loads(printed.stdout)["runs"][1]
     assert (compared["policy"], compared["rounds"]) == ("lane (real)", 6)
     assert json.loads((tmp_path / "real" / "status.json").read_text())["state"] == "finished"
+
+
+class LargestFirst(SinglePolicy):
+    """Serves the clients with the most records; its state remembers the sizes that every round showed it."""
+
+    name = "largest-first"
+    per_client = frozenset({"seen"})
+
+    def init(self, problem):
+        return {"seen": problem.sizes.copy()}
+
+    def select(self, state, context, rng):
+        rank = np.argsort(np.argsort(-np.where(context.available, context.problem.sizes, -1.0)))
+        return np.where(context.available & (rank < context.problem.channels), rank, -1)
+
+    def update(self, state, feedback):
+        return {"seen": feedback.problem.sizes.copy()}
+
+
+def test_a_policy_sees_the_sizes_that_clients_claim(tmp_path):
+    """Also after a restart, whose first rounds are played before any client introduces itself again."""
+    grid = LocalGrid(Node("a", size=50.0), Node("b", size=300.0), Node("c", size=100.0))
+    settings = {"policy": LargestFirst(), "min_clients": 3, "lanes": 1}
+    strategy(tmp_path, **settings).start(grid, ARRAYS, num_rounds=4)
+    assert [len(node.orders) for node in grid.nodes.values()] == [0, 4, 0]
+    assert StateStore(tmp_path).load().arrays["scheduler.state.seen"].tolist() == [[50.0, 300.0, 100.0]]
+    StateStore(tmp_path).charge(4, {"b": 0})  # a round that a crash cut off
+    continued = strategy(tmp_path, **settings)
+    grid.nodes[200] = Node("d", size=400.0)
+    continued.start(grid, ARRAYS, num_rounds=8)
+    assert continued.state.scheduler.problem.sizes.tolist() == [[50.0, 300.0, 100.0, 400.0]]
+    assert grid.nodes[200].orders
 
 
 def test_clients_join_and_leave(tmp_path, caplog):

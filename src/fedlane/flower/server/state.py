@@ -109,8 +109,8 @@ class ServerState:
         model = saved.part("model")
         if _layout(model) != _layout(to_model(self.arrays)):
             raise InputError(f"state_dir {folder} holds a model that differs from initial_arrays")
-        self.scheduler.restore(saved.part("scheduler"))
         self.roster.restore(saved.values["roster"])
+        self.scheduler.restore(saved.part("scheduler"), self.roster.sizes())
         self.aggregation.restore(saved.part("inner"))
         self.guard.restore(saved.values)
         self.elapsed_s, self.dropped = float(saved.values["elapsed_s"]), dict(saved.values["dropped"])
