@@ -1,6 +1,7 @@
 """Parquet tables from run folders: reading them with bounds on memory, and their columns as arrays."""
 
 from collections.abc import Collection
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -120,7 +121,7 @@ def by_replica(table: pa.Table, values: FloatArray, replicas: int) -> list[Float
     replica = column_indices(table, "replica")
     order = np.argsort(replica, kind="stable")
     ends = np.searchsorted(replica[order], np.arange(replicas + 1))
-    return [values[order[start:end]] for start, end in zip(ends[:-1], ends[1:], strict=True)]
+    return [values[order[start:end]] for start, end in pairwise(ends)]
 
 
 def _is_text(kind: "pa.DataType") -> bool:

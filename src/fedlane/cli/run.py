@@ -7,10 +7,11 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import numpy as np
 import typer
 from rich.console import RenderableType
 
+from fedlane.cli.command_line import was_given
+from fedlane.cli.comparing import extra_run, save_comparison, with_target
 from fedlane.cli.display import finished_run
 from fedlane.cli.options import (
     CheckpointOption,
@@ -29,14 +30,14 @@ from fedlane.cli.options import (
     chosen_seeds,
     resolved_scenario,
 )
-from fedlane.cli.session import Session, check_writable, damaged_if_wrong, new_folder, print_notes, screen
+from fedlane.cli.session import Session, check_writable, messages, new_folder, print_notes, screen
 from fedlane.files import file_name
 from fedlane.trackers import check_tracker
 from fedlane.validate import InputError, at_least
 
 if TYPE_CHECKING:  # imported inside functions, to keep `fedlane --help` fast
-    from fedlane.report.comparison import ComparedRun
     from fedlane.scenario import Scenario
+    from fedlane.scenario.run_settings import RunSettings
     from fedlane.simulation import Run
     from fedlane.simulation.run import Simulation
 
@@ -57,11 +58,45 @@ class RunPlan:
         for policy in policies:
             make_policy(policy, self.scenario.policies)
 
+    def check_size(self, policies: Sequence[str], *, quiet: bool) -> None:
+        """Refuse runs that do not fit into memory, and say beforehand how long large runs take."""
+        from fedlane.scheduling import make_policy
+        from fedlane.simulation.footprint import available_bytes, check_memory, gigabytes
+        from fedlane.simulation.trial import estimated_seconds, is_large
+
+        for policy in policies:
+            made = make_policy(policy, self.scenario.policies)
+            learning, device = self.learning, self.device
+            footprint = check_memory(self.scenario, made, len(self.seeds), learning=learning, device=device)
+            if quiet or not is_large(self.scenario, len(self.seeds), learning=learning):
+                continue
+            with messages.status(f"{policy}: estimating the time"):
+                seconds = estimated_seconds(self.scenario, policy, self.seeds, learning=learning, device=device)
+            available = available_bytes()
+            room = "" if available is None else f" of {gigabytes(available)} available"
+            print_notes(
+                [
+                    f"{policy}: {len(self.seeds):,} seeds x {self.scenario.rounds:,} rounds take about "
+                    f"{duration(seconds)} and {gigabytes(footprint.total)}{room}, estimated from a short trial"
+                ]
+            )
+
     def simulation(self, policy: str) -> "Simulation":
         """Prepare the simulation of a policy."""
         from fedlane.simulation.run import Simulation
 
         return Simulation(self.scenario, policy, self.seeds, learning=self.learning, device=self.device)
+
+    def with_stored(self, stored: "RunSettings | None") -> "RunPlan":
+        """Return the plan with a file's ``[run]`` for everything that the user gave no option for."""
+        if stored is None:
+            return self
+        return RunPlan(
+            self.scenario,
+            self.seeds if was_given("seed", "seeds") else stored.seeds,
+            self.learning if was_given("no_learning") else stored.learning,
+            self.device if was_given("device") else stored.device,
+        )
 
 
 def run(
@@ -100,12 +135,13 @@ def run(
         changes = (scenario, out, set_, rounds, seeds, policy, save_schedule, seed or None, no_learning or None)
         if any(change is not None for change in changes):
             raise InputError("--resume cannot be combined with a scenario or with options that change the run")
-        folder, result = resume, _resumed(session, resume, device)
+        folder, result = resume, _resumed(session, resume, device if was_given("device") else None)
     else:
-        loaded = resolved_scenario(scenario or "quickstart", set_, rounds)
-        plan = RunPlan(loaded, chosen_seeds(seed, seeds), not no_learning, device)
-        policy = policy or "lane"
+        loaded, stored = resolved_scenario(scenario or "quickstart", set_, rounds), _stored_settings(scenario)
+        plan = RunPlan(loaded, chosen_seeds(seed, seeds), not no_learning, device).with_stored(stored)
+        policy = policy or (stored.policy if stored else "lane")
         plan.check_policies([policy])
+        plan.check_size([policy], quiet=session.quiet)
         if save_schedule is not None:
             check_writable(save_schedule)
         folder = out or new_folder(f"{file_name(loaded.name)}-{file_name(policy)}")
@@ -147,14 +183,16 @@ def compare(
     session = _session(quiet or as_json, checkpoint_every, track)
     loaded = resolved_scenario(scenario, set_, rounds)
     plan = RunPlan(loaded, chosen_seeds(seed, seeds), not no_learning, device)
-    extra = [_extra_run(path, target) for path in extra_runs or []]
+    plan = plan.with_stored(_stored_settings(scenario))
+    extra = [extra_run(path, target) for path in extra_runs or []]
     if len({file_name(text) for text in policy}) < len(policy):
         raise InputError(f"--policy names the same policy twice: {', '.join(policy)}")
     plan.check_policies(policy)
+    plan.check_size(policy, quiet=session.quiet)
     folder = out or new_folder(f"{file_name(loaded.name)}-compare")
     runs = _played(session, plan, policy, folder)
-    content = _save_comparison([*zip(policy, runs, strict=True)], extra, folder, target)
-    if not no_learning:
+    content = save_comparison([*zip(policy, runs, strict=True)], extra, folder, target)
+    if plan.learning:
         from fedlane.report.figures import accuracy_figure
 
         accuracy_figure({result.summary["policy"]: result.rounds for result in runs}, folder / "accuracy.png")
@@ -174,7 +212,15 @@ def _session(quiet: bool, checkpoint_every: int, track: list[str] | None) -> Ses
     return Session(quiet, checkpoint_every, track or [])
 
 
-def _resumed(session: Session, folder: Path, device: str) -> "Run":
+def _stored_settings(scenario: str | None) -> "RunSettings | None":
+    """Return the table ``[run]`` of a scenario file, if it is a file and has one."""
+    from fedlane.scenario import presets
+    from fedlane.scenario.run_settings import RunSettings
+
+    return None if scenario is None or scenario in presets() else RunSettings.load(scenario)
+
+
+def _resumed(session: Session, folder: Path, device: str | None) -> "Run":
     """Play the rest of an interrupted run."""
     from fedlane.simulation.results import RunFolder
     from fedlane.simulation.run import Simulation
@@ -200,73 +246,6 @@ def _played(session: Session, plan: RunPlan, policies: Sequence[str], folder: Pa
     return runs
 
 
-def _save_comparison(
-    runs: "Sequence[tuple[str, Run]]", extra: "Sequence[ComparedRun]", folder: Path, target: float | None
-) -> dict[str, Any]:
-    """Compare the runs of a comparison, save the result in its folder and return it.
-
-    Args:
-        runs: The runs with their policies as the user named them; the first is the baseline.
-        extra: Runs in other folders, to be shown as well.
-        folder: Folder of the comparison.
-        target: Accuracy to report the time to.
-    """
-    from fedlane.report.comparison import comparison, write_comparison
-
-    entries = [_compared(result, result.summary["policy"], file_name(policy), target) for policy, result in runs]
-    content = comparison([*entries, *extra])
-    write_comparison(content, folder)
-    return content
-
-
-def _compared(result: "Run", label: str, subfolder: str | None, target: float | None) -> "ComparedRun":
-    """Return a run as it takes part in a comparison, with its measures for every seed."""
-    from fedlane.report.comparison import TIME, ComparedRun
-    from fedlane.report.seed_measures import seed_measures
-
-    values = seed_measures(result.tables)
-    if target is not None:
-        values[TIME] = result.time_to_accuracy(target)
-    return ComparedRun({**with_target(result, target), "policy": label}, values, subfolder)
-
-
-def _extra_run(path: Path, target: float | None) -> "ComparedRun":
-    """Load a run for a comparison, and check before anything is computed that all of it can be shown."""
-    from fedlane.report.comparison import comparison
-    from fedlane.report.comparison_tables import comparison_tables
-    from fedlane.report.terminal import notes
-    from fedlane.simulation import Run
-
-    with damaged_if_wrong(path):
-        result = Run.load(path)
-        entry = _compared(result, f"{result.summary['policy']} ({path.name})", None, target)
-        seeds = result.summary["seeds"]
-        if len(set(seeds)) != len(seeds) or any(len(values) != len(seeds) for values in entry.values.values()):
-            raise InputError(f"{path} is damaged: its tables do not have one replica for each of its seeds")
-        content = comparison([entry])
-        json.dumps(content, allow_nan=False)
-        comparison_tables({**content, "runs": [*content["runs"], {**content["runs"][0], "differences": {}}]})
-        notes(entry.summary)
-    return entry
-
-
-def with_target(result: "Run", target: float | None) -> dict[str, Any]:
-    """Return a run's summary, with the time to reach the accuracy ``target`` if one is given."""
-    from fedlane.intervals import interval, measure_bounds
-    from fedlane.report.comparison import TIME
-
-    summary = dict(result.summary)
-    if target is not None:
-        seconds = result.time_to_accuracy(target)
-        reached = seconds[~np.isnan(seconds)]
-        summary["time_to_accuracy"] = {
-            "target": target,
-            "reached": len(reached),
-            **interval(reached, measure_bounds(TIME)),
-        }
-    return summary
-
-
 def _print_results(table: RenderableType, summaries: Sequence[dict[str, Any]], folder: Path) -> None:
     """Print a table of results, the notes on them, and the folder that holds them."""
     from fedlane.report.terminal import notes
@@ -274,3 +253,11 @@ def _print_results(table: RenderableType, summaries: Sequence[dict[str, Any]], f
     screen.print(table)
     print_notes([note for summary in summaries for note in notes(summary)])
     screen.print(f"Saved to {folder}", highlight=False, markup=False, soft_wrap=True)
+
+
+def duration(seconds: float) -> str:
+    """Return a time in the unit that suits it, rounded to two digits."""
+    for unit, length in (("days", 86_400.0), ("hours", 3600.0), ("minutes", 60.0)):
+        if seconds >= 2 * length:
+            return f"{seconds / length:.2g} {unit}"
+    return f"{max(seconds, 1.0):.2g} seconds"

@@ -51,7 +51,7 @@ def _show_folder(folder: Path, as_json: bool) -> None:
     from fedlane.report.comparison_files import NAME, read_comparison
     from fedlane.report.comparison_tables import comparison_tables
     from fedlane.report.terminal import notes, summary_table
-    from fedlane.simulation.results import load_summary
+    from fedlane.simulation.folder_files import load_summary
 
     is_comparison = (folder / NAME).is_file()
     content = read_comparison(folder) if is_comparison else load_summary(folder)

@@ -2,7 +2,6 @@
 
 import contextlib
 import json
-import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -13,36 +12,25 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
-from safetensors import SafetensorError
-from safetensors.numpy import load_file
 from safetensors.numpy import save as model_bytes
 
 from fedlane.files import read_regular
 from fedlane.privacy.run_ledger import NAME as LEDGER
 from fedlane.records import FloatArray
 from fedlane.scenario import Scenario
+from fedlane.scenario.run_settings import RunSettings
+from fedlane.scenario.text import to_toml
 from fedlane.simulation.checkpoint import NAME as CHECKPOINT
 from fedlane.simulation.checkpoint import Checkpoint
-from fedlane.tables import by_replica, check_table, column_floats, count_replicas, read_table
-from fedlane.validate import InputError, printable
-
-COLUMNS = {
-    "rounds": ("replica", "seed", "round", "delay_s", "clock_s", "punctual", "accuracy", "loss"),
-    "assignments": (
-        *("replica", "round", "client", "channel", "download_s", "compute_s", "upload_s", "delay_s", "punctual"),
-    ),
-    "clients": (
-        *("replica", "client", "x_m", "y_m", "quota", "participation", "selection", "uploads", "queue"),
-        *("epsilon", "epsilon_paper"),
-    ),
-    "channels": ("replica", "channel", "x_m", "y_m"),
-    "client_rounds": ("replica", "round", "client", "queue", "epsilon", "available"),
-}
-"""Columns that every run folder's tables have, by table."""
-MODEL = "model.safetensors"
-MEASURES = ("cumulative_delay_s", "mean_round_s", "late_share", "min_participation", "max_queue", "final_accuracy")
-EXTRA = ("max_participation", "quota_shortfall", "feasible_scale")
-"""Measures of a summary besides `MEASURES`."""
+from fedlane.simulation.folder_files import COLUMNS as COLUMNS
+from fedlane.simulation.folder_files import EXTRA as EXTRA
+from fedlane.simulation.folder_files import MEASURES as MEASURES
+from fedlane.simulation.folder_files import MODEL, check_files, read_ledger, read_model, read_summary
+from fedlane.simulation.provenance import NAME as PROVENANCE
+from fedlane.simulation.provenance import read_provenance
+from fedlane.simulation.run_display import data_frame, run_html, run_text
+from fedlane.tables import by_replica, column_floats, count_replicas, read_table
+from fedlane.validate import InputError
 
 
 @dataclass(frozen=True)
@@ -55,6 +43,8 @@ class Run:
         summary: Mean and 95% interval over seeds of every measure, and general facts about the run.
         model: The global model's tensors by name; with several replicas, names begin with ``replicaN.``
         ledger: The run's ledger, which lists every charged upload; empty without a mechanism.
+        settings: Policy, seeds, learning and device; None for a real federation and in old folders.
+        provenance: Command, date, versions, commit, device and host class of every session; empty in old folders.
 
     Examples:
         >>> from fedlane import simulate
@@ -66,8 +56,10 @@ class Run:
     scenario: Scenario
     tables: Mapping[str, pa.Table]
     summary: Mapping[str, Any]
-    model: Mapping[str, NDArray[np.float32]] = field(default_factory=dict)
+    model: Mapping[str, NDArray[Any]] = field(default_factory=dict)
     ledger: str = ""
+    settings: RunSettings | None = None
+    provenance: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def rounds(self) -> pa.Table:
@@ -93,6 +85,25 @@ class Run:
     def client_rounds(self) -> pa.Table:
         """One row per replica, round and client."""
         return self.tables["client_rounds"]
+
+    def __repr__(self) -> str:
+        """The run in a few lines."""
+        return run_text(self.summary, self.scenario.rounds)
+
+    def _repr_html_(self) -> str:
+        """The run as a table, for notebooks."""
+        return run_html(self.summary, self.scenario.rounds)
+
+    def to_pandas(self, table: str = "rounds") -> Any:
+        """Return a table as a pandas DataFrame; every row has its ``seed``.
+
+        Args:
+            table: ``rounds``, ``assignments``, ``clients``, ``channels`` or ``client_rounds``.
+
+        Raises:
+            InputError: There is no such table, or pandas is not installed.
+        """
+        return data_frame(self.tables, table, self.summary["seeds"])
 
     def time_to_accuracy(self, target: float) -> FloatArray:
         """Simulated time until the model reaches an accuracy.
@@ -142,78 +153,17 @@ class Run:
             InputError: If the folder is damaged or was not written by FedLane.
         """
         path = Path(folder)
-        _check_files(path)
+        check_files(path)
         loaded = {name: read_table(path / f"{name}.parquet", columns) for name, columns in COLUMNS.items()}
         return cls(
             scenario=Scenario.load(path / "scenario.toml"),
             tables=loaded,
-            summary=_read_summary(path / "summary.json"),
-            model=_read_model(path / MODEL),
-            ledger=_read_ledger(path / LEDGER),
+            summary=read_summary(path / "summary.json"),
+            model=read_model(path / MODEL),
+            ledger=read_ledger(path / LEDGER),
+            settings=RunSettings.load(path / "scenario.toml"),
+            provenance=read_provenance(path),
         )
-
-
-def load_summary(folder: Path) -> dict[str, Any]:
-    """Read the summary of a run folder; of the tables, only the metadata is looked at.
-
-    Raises:
-        InputError: If the folder is damaged or was not written by FedLane.
-    """
-    _check_files(folder)
-    for name, columns in COLUMNS.items():
-        check_table(folder / f"{name}.parquet", columns)
-    Scenario.load(folder / "scenario.toml")
-    return _read_summary(folder / "summary.json")
-
-
-def _check_files(folder: Path) -> None:
-    """Raise `InputError` if a file is missing in a run folder."""
-    if not folder.is_dir():
-        raise InputError(f"run folder {folder} does not exist")
-    for name in ("scenario.toml", "summary.json", "status.json", *(f"{table}.parquet" for table in COLUMNS)):
-        if not (folder / name).is_file():
-            raise InputError(f"{folder} is not a run folder: {name} is missing")
-
-
-def _read_model(path: Path) -> dict[str, NDArray[np.float32]]:
-    """Return the tensors of a run's model; none if there is no model."""
-    try:
-        return load_file(path) if path.is_file() else {}
-    except (OSError, SafetensorError, ValueError, TypeError, AttributeError, KeyError) as error:
-        # A file may hold types that NumPy does not have (bfloat16, float8) or more axes than it supports.
-        raise InputError(f"{path} is damaged: {error}") from error
-
-
-def _read_ledger(path: Path) -> str:
-    """Return the text of a run's ledger; empty if there is none."""
-    try:
-        return path.read_text(encoding="utf-8") if path.is_file() else ""
-    except (OSError, ValueError) as error:
-        raise InputError(f"{path} is damaged: {error}") from error
-
-
-def _read_summary(path: Path) -> dict[str, Any]:
-    """Return a run's summary with printable texts; raise `InputError` if it lacks a value that FedLane relies on."""
-    try:
-        summary: dict[str, Any] = printable(json.loads(read_regular(path)))
-        figures = [summary[measure][key] for measure in (*MEASURES, *EXTRA) for key in ("mean", "low", "high")]
-        quotas = [summary["quota"][key] for key in ("smallest", "largest")]
-        complete = all(figure is None or _is_number(figure) for figure in [*figures, *quotas])
-        complete &= all(isinstance(summary[key], str) for key in ("policy", "scenario"))
-        complete &= isinstance(summary["rounds"], int) and isinstance(summary["infeasible_seeds"], dict)
-        complete &= all(_is_number(scale) for scale in summary["infeasible_seeds"].values())
-        complete &= isinstance(summary["seeds"], list) and all(isinstance(seed, int) for seed in summary["seeds"])
-    except RecursionError:
-        raise InputError(f"{path} is damaged: its values are nested too deeply") from None
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise InputError(f"{path} is damaged: {error}") from error
-    if not complete or not summary["seeds"]:
-        raise InputError(f"{path} was not written by FedLane: a value is missing or has the wrong type")
-    return summary
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and abs(value) <= sys.float_info.max  # False for NaN
 
 
 class RunFolder:
@@ -264,10 +214,18 @@ class RunFolder:
         except (OSError, pa.ArrowException) as error:
             self.abandon()
             reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error).splitlines()[0]
-            raise InputError(f"output folder {self.path} cannot be written: {reason}") from error
+            saved = f"; its first {rounds} rounds are saved" if (rounds := self.rounds_saved()) else ""
+            raise InputError(f"output folder {self.path} cannot be written: {reason}{saved}") from error
         self._written = True
         if checkpoint is None:
             (self.path / CHECKPOINT).unlink(missing_ok=True)
+
+    def rounds_saved(self) -> int:
+        """Return the number of rounds that the folder's files hold."""
+        try:
+            return int(json.loads(read_regular(self.path / "status.json"))["round"])
+        except (OSError, ValueError, KeyError, TypeError):
+            return 0
 
     def abandon(self) -> None:
         """Remove the folders created for this run, unless results have been written to them."""
@@ -284,11 +242,15 @@ def _write_files(run: Run, folder: Path, interrupted: bool) -> list[str]:
             pq.write_table(table, file, compression="zstd", write_page_checksum=True)
     if run.model:
         (folder / MODEL).write_bytes(model_bytes(dict(run.model)))
-    (folder / "scenario.toml").write_text(run.scenario.to_toml(), encoding="utf-8")
+    values = run.scenario.model_dump() | ({} if run.settings is None else {"run": run.settings.model_dump()})
+    (folder / "scenario.toml").write_text(to_toml(values), encoding="utf-8")
     (folder / "summary.json").write_text(json.dumps(run.summary, indent=2, allow_nan=False) + "\n")
     done, rounds = run.summary["rounds"], run.scenario.rounds
     state = "finished" if done == rounds else "interrupted" if interrupted else "running"
     status = {"round": done, "rounds": rounds, "state": state}
     (folder / "status.json").write_text(json.dumps(status) + "\n")
-    model = [MODEL] if run.model else []
-    return ["scenario.toml", *(f"{name}.parquet" for name in run.tables), *model, "summary.json", "status.json"]
+    extra = [MODEL] if run.model else []
+    if run.provenance:
+        (folder / PROVENANCE).write_text(json.dumps(run.provenance, indent=2) + "\n", encoding="utf-8")
+        extra.append(PROVENANCE)
+    return ["scenario.toml", *(f"{name}.parquet" for name in run.tables), *extra, "summary.json", "status.json"]
