@@ -13,10 +13,6 @@ if TYPE_CHECKING:  # imported only for annotations, to keep `fedlane --help` fas
     from fedlane.scenario import Scenario
 
 
-MAX_SEEDS = 100_000
-"""Largest number of seeds that run together."""
-
-
 class Device(StrEnum):
     """The device that trains the models."""
 
@@ -69,15 +65,16 @@ def chosen_seeds(seed: int, seeds: str | None) -> Sequence[int]:
     return chosen
 
 
-def parsed_seeds(option: str, text: str) -> range:
+def parsed_seeds(option: str, text: str, largest: int | None = None) -> range:
     """Return the seeds that an option names: ``K`` for 0 to K-1, or ``A:B`` for A to B-1.
 
     Args:
         option: Name of the option, for error messages.
         text: The option's value.
+        largest: Largest number of seeds; None for any.
 
     Raises:
-        InputError: The value is neither of the two, or names no seed.
+        InputError: The value is neither of the two, or names no seed or too many.
     """
     parts = text.split(":")
     try:
@@ -94,4 +91,6 @@ def parsed_seeds(option: str, text: str) -> range:
         raise InputError(f"{option} {text} names no seed: the second number must be greater than the first")
     if end > 2**63:
         raise InputError(f"{option} must name seeds less than 2^63, got {text}")
+    if largest is not None and end - first > largest:
+        raise InputError(f"{option} must name at most {largest:,} seeds, got {text}")
     return range(first, end)
