@@ -102,7 +102,7 @@ def test_appending_follows_no_link_and_waits_for_no_pipe(tmp_path):
     (tmp_path / "victim").write_text("precious")
     for k, kind in enumerate(KINDS[:-1]):
         plant(tmp_path / f"file{k}", kind, tmp_path / "victim")
-        with pytest.raises(OSError, match="symbolic|regular|directory|device"):
+        with pytest.raises(OSError, match=r"symbolic|regular|directory|device"):
             open_to_append(tmp_path / f"file{k}")
     with open_to_append(tmp_path / "new file") as file:
         file.write(b"line\n")

@@ -79,8 +79,9 @@ def wrong_columns(rows):
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")  # infinite measures, for example
-def test_every_wrong_column_is_a_result_or_one_line(folder, record_property):
+def test_every_wrong_column_is_a_result_or_one_line(folder, monkeypatch, record_property):
     """For a report and for `compare --with`; an index must be a whole number from 0 to 2^31 - 1."""
+    monkeypatch.setattr("fedlane.report.run_files.ATTEMPTS", 1)  # nobody rewrites the folder meanwhile
     tried = refusals = 0
     for name, columns in COLUMNS.items():
         path = folder / f"{name}.parquet"
@@ -100,7 +101,7 @@ def test_every_wrong_column_is_a_result_or_one_line(folder, record_property):
     assert not refused(page_data, [folder])
     assert not refused(extra_run, folder, 0.5)
     record_property("attacks", tried)
-    assert refusals > 500
+    assert refusals > 300
 
 
 def test_watch_reports_a_wrong_index_on_its_page(folder):
@@ -175,7 +176,7 @@ def test_columns_that_need_much_memory_are_refused_before_they_are_read(folder, 
     pq.write_table(pa.table({name: pa.nulls(rows, table.schema.field(name).type) for name in table.column_names}), path)
     assert path.stat().st_size < 50_000
     for use in (Run.load, lambda run: page_data([run])):
-        with pytest.raises(InputError, match="its columns need [0-9,]+ bytes, at most 20,000,000 are read"):
+        with pytest.raises(InputError, match=r"its columns need [0-9,]+ bytes, at most 20,000,000 are read"):
             use(folder)
 
 

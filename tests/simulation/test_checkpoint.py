@@ -220,7 +220,7 @@ def test_a_full_disk_is_one_line_whichever_file_it_cuts_off(tmp_path, record_pro
     simulation = Simulation(Scenario.load("quickstart").with_values({"rounds": 6}), "lane", [0], learning=True)
     simulation.step()
     run, checkpoint = simulation.result(), simulation.checkpoint()
-    sizes = (1, 100, 2000, 5000, 8000, 20_000, 60_000, 100_000, 150_000, 250_000)
+    sizes = (1, 100, 2000, 5000, 8000, 20_000, 30_000)
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     for size in sizes:
         folder = RunFolder.create(tmp_path / f"r{size}")
@@ -235,7 +235,8 @@ def test_a_full_disk_is_one_line_whichever_file_it_cuts_off(tmp_path, record_pro
 
 def test_a_run_that_has_tried_many_pairs_is_resumed(tmp_path):
     """The histories of `lane` grow beyond their first 64 rows."""
-    scenario = Scenario.load("quickstart").with_values({"rounds": 40, "network.clients": 30})
+    changes = {"rounds": 26, "network.clients": 30, "privacy.mechanism": "none"}
+    scenario = Scenario.load("quickstart").with_values(changes)
     simulation, whole = (Simulation(scenario, "lane", [0]) for _ in range(2))
     for _ in range(25):
         simulation.step()
