@@ -170,7 +170,7 @@ def test_long_texts_in_a_table_do_not_fill_the_memory(folder, stored_as_text):
 
 def test_columns_that_need_much_memory_are_refused_before_they_are_read(folder, monkeypatch):
     """Equal numbers need much memory and little of the disk; here the limit is 20 MB instead of 1 GB."""
-    monkeypatch.setattr("fedlane.tables.MAX_BYTES", 20_000_000)
+    monkeypatch.setattr("fedlane.parquet_tables.MAX_BYTES", 20_000_000)
     path, rows = folder / "rounds.parquet", 500_000
     table = pq.read_table(path)
     pq.write_table(pa.table({name: pa.nulls(rows, table.schema.field(name).type) for name in table.column_names}), path)

@@ -6,9 +6,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from fedlane.parquet_tables import column_floats, column_indices
 from fedlane.records import BoolArray, FloatArray, IntArray
 from fedlane.report.run_files import RunFiles
-from fedlane.tables import column_floats, column_indices
 from fedlane.validate import InputError
 
 MAX_CELLS = 50_000_000

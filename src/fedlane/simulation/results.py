@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from safetensors.numpy import save as model_bytes
 
 from fedlane.files import read_regular
+from fedlane.parquet_tables import by_replica, column_floats, count_replicas, read_table
 from fedlane.privacy.run_ledger import NAME as LEDGER
 from fedlane.records import FloatArray
 from fedlane.scenario import Scenario
@@ -29,7 +30,6 @@ from fedlane.simulation.folder_files import MODEL, check_files, read_ledger, rea
 from fedlane.simulation.provenance import NAME as PROVENANCE
 from fedlane.simulation.provenance import read_provenance
 from fedlane.simulation.run_display import data_frame, run_html, run_text
-from fedlane.tables import by_replica, column_floats, count_replicas, read_table
 from fedlane.validate import InputError
 
 
