@@ -20,3 +20,15 @@ def student_interval(values: FloatArray) -> tuple[FloatArray, FloatArray, FloatA
         return mean, mean, mean
     half = stdtrit(len(values) - 1, 0.975) * values.std(axis=0, ddof=1) / np.sqrt(len(values))
     return mean - half, mean, mean + half
+
+
+def interval(values: FloatArray | None) -> dict[str, float | None]:
+    """Mean over seeds and its 95% interval; one seed has no bounds, and without values all are None.
+
+    Args:
+        values: (S,), one value per seed.
+    """
+    if values is None or len(values) == 0:
+        return {"mean": None, "low": None, "high": None}
+    low, mean, high = map(float, student_interval(values))
+    return {"mean": mean, "low": None, "high": None} if len(values) == 1 else {"mean": mean, "low": low, "high": high}

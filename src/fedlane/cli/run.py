@@ -7,7 +7,6 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import numpy as np
 import typer
 from rich.console import RenderableType
 
@@ -28,6 +27,7 @@ from fedlane.cli.options import (
     TrackOption,
     chosen_seeds,
     resolved_scenario,
+    with_target_accuracy,
 )
 from fedlane.cli.session import Session, check_writable, new_folder, print_notes, screen
 from fedlane.files import file_name
@@ -96,12 +96,13 @@ def run(
 
     session = _session(quiet or as_json, checkpoint_every, track)
     if resume is not None:
-        changes = (scenario, out, set_, rounds, seeds, policy, save_schedule, seed or None, no_learning or None)
+        changes = (scenario, out, set_, rounds, seeds, policy, save_schedule, target, seed or None, no_learning or None)
         if any(change is not None for change in changes):
             raise InputError("--resume cannot be combined with a scenario or with options that change the run")
         folder, result = resume, _resumed(session, resume, device)
     else:
         loaded = resolved_scenario(scenario or "quickstart", set_, rounds)
+        loaded = with_target_accuracy(loaded, target, set_, no_learning=no_learning)
         plan = RunPlan(loaded, chosen_seeds(seed, seeds), not no_learning, device)
         policy = policy or "lane"
         plan.check_policies([policy])
@@ -110,7 +111,7 @@ def run(
         folder = out or new_folder(f"{file_name(loaded.name)}-{file_name(policy)}")
         make = partial(plan.simulation, policy)
         result = session.play(policy, make, RunFolder.create(folder), schedule=save_schedule)
-    summary = with_target(result, target)
+    summary = dict(result.summary)
     if as_json:
         print(json.dumps({**summary, "folder": str(folder)}))
     elif not quiet:
@@ -147,6 +148,7 @@ def compare(
 
     session = _session(quiet or as_json, checkpoint_every, track)
     loaded = resolved_scenario(scenario, set_, rounds)
+    loaded = with_target_accuracy(loaded, target, set_, no_learning=no_learning)
     plan = RunPlan(loaded, chosen_seeds(seed, seeds), not no_learning, device)
     extra = {path: Run.load(path) for path in extra_runs or []}
     if len({file_name(text) for text in policy}) < len(policy):
@@ -154,9 +156,10 @@ def compare(
     plan.check_policies(policy)
     folder = out or new_folder(f"{file_name(loaded.name)}-compare")
     runs = _played(session, plan, policy, folder)
-    summaries = [with_target(result, target) for result in runs]
+    summaries = [dict(result.summary) for result in runs]
     for path, other in extra.items():
-        summaries.append({**with_target(other, target), "policy": f"{other.summary['policy']} ({path.name})"})
+        with_time = with_target(other, loaded.learning.target_accuracy)
+        summaries.append({**with_time, "policy": f"{other.summary['policy']} ({path.name})"})
     if not no_learning:
         from fedlane.report.figures import accuracy_figure
 
@@ -204,14 +207,15 @@ def _played(session: Session, plan: RunPlan, policies: Sequence[str], folder: Pa
 
 
 def with_target(result: "Run", target: float | None) -> dict[str, Any]:
-    """Return a run's summary, with the time to reach the accuracy ``target`` if one is given."""
-    from fedlane.simulation.summary import interval
+    """Return the summary of a run with the time to reach ``target``, whatever target it was saved with."""
+    from fedlane.targets import target_measure
 
-    summary = dict(result.summary)
-    if target is not None:
-        seconds = result.time_to_accuracy(target)
-        reached = seconds[~np.isnan(seconds)]
-        summary["time_to_accuracy"] = {"target": target, "reached": len(reached), **interval(reached)}
+    summary = {key: value for key, value in result.summary.items() if key != "time_to_accuracy"}
+    saved = result.scenario.learning.target_accuracy
+    if saved is not None and saved != target:
+        summary["saved_target"] = saved
+    if target is not None and summary["final_accuracy"]["mean"] is not None:
+        summary["time_to_accuracy"] = target_measure(result.time_to_accuracy(target), target)
     return summary
 
 

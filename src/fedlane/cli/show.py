@@ -8,7 +8,7 @@ import typer
 from rich.syntax import Syntax
 
 from fedlane.cli.options import JsonOption, SeedOption, SetOption, resolved_scenario
-from fedlane.cli.session import messages, print_notes, screen
+from fedlane.cli.session import messages, print_notes, screen, warn
 from fedlane.validate import InputError
 
 
@@ -57,4 +57,6 @@ def _show_run(folder: str, as_json: bool) -> None:
     except (KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError) as error:
         raise InputError(f"{Path(folder) / 'summary.json'} is damaged: {error}") from error
     screen.print(table)
+    if "caution" in summary:
+        warn(str(summary["caution"]))
     print_notes(remarks)

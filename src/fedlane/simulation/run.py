@@ -1,5 +1,6 @@
 """Whole runs in one call."""
 
+import warnings
 from collections.abc import Callable, Sequence
 
 from fedlane.scenario import Scenario
@@ -52,6 +53,8 @@ def simulate(
     if rounds is not None:
         scenario = scenario.with_values({"rounds": rounds})
     simulation = Simulation(scenario, policy, seeds, learning=learning, device=device)
+    if simulation.caution is not None:
+        warnings.warn(simulation.caution, stacklevel=2)
     tracking = Tracking(trackers)
     with tracking.closing():
         tracking.start(simulation.scenario, simulation.label, simulation.info.seeds, round=simulation.round)

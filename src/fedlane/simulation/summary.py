@@ -5,18 +5,11 @@ from typing import Any
 
 import numpy as np
 
-from fedlane.intervals import student_interval
+from fedlane.intervals import interval
 from fedlane.records import FloatArray
 from fedlane.simulation.tables import World
 from fedlane.simulation.trace import Trace
-
-
-def interval(values: FloatArray | None) -> dict[str, float | None]:
-    """Mean over seeds and its 95% Student interval; one seed has no bounds, and without values all are None."""
-    if values is None or len(values) == 0:
-        return {"mean": None, "low": None, "high": None}
-    low, mean, high = map(float, student_interval(values))
-    return {"mean": mean, "low": None, "high": None} if len(values) == 1 else {"mean": mean, "low": low, "high": high}
+from fedlane.targets import target_measure, time_to_accuracy
 
 
 def summarise(
@@ -66,9 +59,18 @@ def summarise(
         **{name: interval(values) for name, values in measures.items()},
         "quota": {"smallest": float(quota.min()), "largest": float(quota.max())},
         "infeasible_seeds": _infeasible(world.seeds, feasible_scale),
+        **_time_to_target(trace, world.scenario.learning.target_accuracy),
         "elapsed_s": elapsed_s,
         "version": __version__,
     }
+
+
+def _time_to_target(trace: Trace, target: float | None) -> dict[str, Any]:
+    """The time to the scenario's target accuracy; nothing without a target or without learning."""
+    if target is None or np.isnan(trace.accuracy).all():
+        return {}
+    time_s = time_to_accuracy(trace.accuracy, np.cumsum(trace.delay_s, axis=1), target)
+    return {"time_to_accuracy": target_measure(time_s, target)}
 
 
 def _last_accuracy(trace: Trace) -> FloatArray | None:
