@@ -56,10 +56,10 @@ CLIENT_COLUMNS = ("quota", "participation", "selection", "uploads", "epsilon", "
 def run_arrays(files: RunFiles) -> RunArrays:
     """Build the arrays of a run folder, for the rounds that every table contains."""
     tables = files.tables
-    rounds = min(_size(tables["rounds"], "round"), _size(tables["client_rounds"], "round"))
-    replicas = max(_size(tables["rounds"], "replica"), 1)
-    clients = max(_size(tables["clients"], "client"), _size(tables["client_rounds"], "client"))
-    channels = max(_size(tables["channels"], "channel"), _size(tables["assignments"], "channel"))
+    rounds = min(index_size(tables["rounds"], "round"), index_size(tables["client_rounds"], "round"))
+    replicas = max(index_size(tables["rounds"], "replica"), 1)
+    clients = max(index_size(tables["clients"], "client"), index_size(tables["client_rounds"], "client"))
+    channels = max(index_size(tables["channels"], "channel"), index_size(tables["assignments"], "channel"))
     if replicas * max(rounds, 1) * max(clients, channels, 1) > MAX_CELLS:
         raise InputError(
             f"a report can show at most {MAX_CELLS:,} seeds x rounds x clients, "
@@ -114,7 +114,7 @@ class _Slots(_Scatter):
 
     def __init__(self, table: pa.Table, replicas: int, rounds: int) -> None:
         table = table.take(np.lexsort([_indices(table, key) for key in ("client", "channel", "round", "replica")]))
-        group = _indices(table, "replica") * (1 + _size(table, "round")) + _indices(table, "round")
+        group = _indices(table, "replica") * (1 + index_size(table, "round")) + _indices(table, "round")
         start = np.flatnonzero(np.diff(group, prepend=-1))
         slot = np.arange(len(group)) - np.repeat(start, np.diff(start, append=len(group)))
         table = table.append_column("slot", pa.array(slot, pa.int64()))
@@ -140,6 +140,6 @@ def _floats(table: pa.Table, column: str) -> FloatArray:
         raise InputError(f"column {column} of a run's table must hold numbers, got {table[column].type}") from error
 
 
-def _size(table: pa.Table, column: str) -> int:
+def index_size(table: pa.Table, column: str) -> int:
     """One more than the largest index in a column."""
     return int(_indices(table, column).max(initial=-1)) + 1

@@ -82,6 +82,11 @@ function tipRow(fill, name, value) {
   return el("div", { class: "tip-row" }, swatch, el("span", {}, name), el("b", {}, value));
 }
 
+/* A label that breaks between its words and parts, never within them. */
+function breakable(text) {
+  return text.split(/(?<=[,:/\s-])/).flatMap((piece) => [piece, el("wbr")]);
+}
+
 /* A table in a scrolling box, so that a wide table never widens the page. */
 function scrollTable(label, head, rows) {
   const header = el(
