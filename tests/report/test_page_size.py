@@ -44,7 +44,7 @@ def test_a_long_trace_is_shortened(traced):
     run = page_data([traced])["runs"][0]
     assert run["toml_shortened"]
     assert "more characters, digest" in run["toml"]
-    assert 'clients = 10' in run["toml"]
+    assert "clients = 10" in run["toml"]
 
 
 def test_a_run_on_given_rates_has_no_positions(traced):
@@ -88,7 +88,9 @@ def test_what_cannot_fit_is_refused_in_one_line(traced, tmp_path):
     shutil.copytree(traced, folder)
     summary = json.loads((folder / "summary.json").read_text())
     (folder / "summary.json").write_text(json.dumps({**summary, "version": "x" * 5_000_000}))
-    with pytest.raises(InputError, match=r"would take 5\.\d MB, more than the limit of 4\.5 MB: give fewer runs") as error:
+    with pytest.raises(
+        InputError, match=r"would take 5\.\d MB, more than the limit of 4\.5 MB: give fewer runs"
+    ) as error:
         page_data([folder])
     assert "\n" not in str(error.value)
 

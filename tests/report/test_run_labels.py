@@ -34,7 +34,7 @@ def run(folder="run", policy="lane", parameters=None, seeds=(0, 1), name="quicks
         ([run(seeds=(0, 1)), run(seeds=(2, 3, 4))], ["seeds 0 to 1", "seeds 2 to 4"]),
         ([run(policy="lane"), run(policy="random", seeds=[7])], ["lane, seeds 0 to 1", "random, seed 7"]),
         ([run(rounds=100), run(rounds=200)], ["rounds=100", "rounds=200"]),
-        ([run(), run(accuracy=None)], ["lane (run)", "no learning"]),
+        ([run(), run(accuracy=None)], ["learning", "no learning"]),
         # scenarios that differ in many keys are named; keys only tell runs of one scenario apart
         (
             [run(name="a", network_clients=5), run(name="b", rounds=7), run(name="b", rounds=8)],

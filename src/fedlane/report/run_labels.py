@@ -36,7 +36,7 @@ def seeds_text(seeds: Sequence[Any]) -> str:
 def run_names(files: Sequence[RunFiles]) -> list[str]:
     """Unique labels that say what differs between the runs.
 
-    A label names the policy, its parameters, the scenario, scenario keys, the seeds and missing learning, each only
+    A label names the policy, its parameters, the scenario, scenario keys, the seeds and whether it learned, each only
     where it differs; runs that do not differ are told apart by their folders, and a single run has its policy's name.
     """
     labels = [", ".join(parts) for parts in _parts(files)]
@@ -87,7 +87,7 @@ def _parts(files: Sequence[RunFiles]) -> list[list[str]]:
                 *named,
                 *([f"{len(keys) - MAX_KEYS} more keys"] if len(keys) > MAX_KEYS else []),
                 *([seeds_text(_seeds(run))] if by_seeds else []),
-                *(["no learning"] if by_learning and not _learned(run) else []),
+                *(["learning" if _learned(run) else "no learning"] if by_learning else []),
             ]
         )
     return result
