@@ -3,7 +3,7 @@
 import pytest
 
 from fedlane.report.run_files import RunFiles
-from fedlane.report.run_labels import differences, natural_key, run_names, seeds_text
+from fedlane.report.run_labels import differences, natural_key, run_names, seeds_text, shared_policy
 
 
 def run(folder="run", policy="lane", parameters=None, seeds=(0, 1), name="quickstart", accuracy=0.7, **values):
@@ -27,7 +27,12 @@ def run(folder="run", policy="lane", parameters=None, seeds=(0, 1), name="quicks
     [
         ([run()], ["lane"]),
         ([run(policy="lane"), run(policy="random")], ["lane", "random"]),
-        ([run(policy="lane:V=2"), run(policy="lane:V=10")], ["lane:V=2", "lane:V=10"]),
+        ([run(policy="lane:V=2"), run(policy="lane:V=10")], ["V=2", "V=10"]),
+        (
+            [run(policy="lane"), run(policy="mamab-om:V=2,T0=5"), run(policy="mamab-om:V=10,T0=5")],
+            ["lane", "mamab-om:V=2", "mamab-om:V=10"],
+        ),
+        ([run(policy="lane:V=2"), run(policy="my.module:Policy")], ["lane:V=2", "my.module:Policy"]),
         # set in the scenario instead of in the policy's name
         ([run(parameters={"V": 2.0, "x": 1}), run(parameters={"V": 10.0, "x": 1})], ["V=2", "V=10"]),
         ([run(network_clients=5), run(network_clients=20)], ["clients=5", "clients=20"]),
@@ -71,6 +76,12 @@ def test_what_differs_is_listed_for_the_heading():
     runs = [run(policy="lane"), run(policy="random", network_clients=5, seeds=[3])]
     assert differences(runs) == ["policy", "network.clients", "seeds"]
     assert differences([run(), run()]) == []
+
+
+def test_the_shared_policy_is_named_in_the_heading():
+    assert shared_policy([run(policy="lane:V=2"), run(policy="lane:V=2", seeds=[9])]) == "lane:V=2"
+    assert shared_policy([run(policy="lane:V=2"), run(policy="lane:V=10")]) == "lane"
+    assert shared_policy([run(policy="lane"), run(policy="random")]) == ""
 
 
 def test_natural_order():

@@ -22,7 +22,7 @@ THEMES = ("light", "dark")
 PARAMETERS = (1, 2, 5, 10, 20, 50, 100, 200, 500)
 POLICIES = ("lane", "random", "round-robin", *(f"mamab-om:V={V},exploration=0.05" for V in PARAMETERS))
 SETTINGS = ["learning.evaluate_every=5", "learning.target_accuracy=0.5"]
-TALLEST = 3200
+TALLEST = 2600
 """Height of a picture in pixels of the page; what is below is cut off."""
 
 
@@ -48,13 +48,15 @@ def main(base):
                         tab.look_at_round(40)
                         tab.page.wait_for_timeout(300)
                         height = min(TALLEST, tab.page.evaluate("document.documentElement.scrollHeight"))
+                        tab.page.evaluate("document.activeElement.blur()")
                         tab.page.set_viewport_size({"width": width, "height": height})
+                        tab.page.evaluate("scrollTo(0, 0)")
                         tab.page.wait_for_timeout(300)
                         picture = Image.open(io.BytesIO(tab.page.screenshot()))
                         if tab.errors or tab.scroll_width() > width:
                             print(f"{count} runs, {width} px, {theme}: {tab.errors} {tab.scroll_width()}")
                     name = base / f"report-{count}runs-{width}-{theme}.png"
-                    picture.convert("RGB").quantize(48, dither=Image.Dither.NONE).save(name, optimize=True)
+                    picture.convert("RGB").quantize(96, dither=Image.Dither.NONE).save(name, optimize=True)
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ from fedlane.report.page_curves import client_columns, delay_parts, run_curves
 from fedlane.report.page_fit import BUDGET_BYTES, PAGE_BYTES, Detail, Thinning, fitting, shortened, thinning
 from fedlane.report.run_arrays import RunArrays, index_size, run_arrays
 from fedlane.report.run_files import RunFiles, read_run
-from fedlane.report.run_labels import differences, natural_key, run_names, seeds_text
+from fedlane.report.run_labels import differences, natural_key, run_names, seeds_text, shared_policy
 from fedlane.targets import target_measure, time_to_accuracy
 from fedlane.validate import InputError
 
@@ -54,6 +54,7 @@ def page_data(folders: Sequence[Path]) -> dict[str, Any]:
     targets = sorted({target for run in files if (target := _target(run)) is not None}, reverse=True)
     data = {
         "runs": [run_data(run, name, budget, thin, targets[:MAX_TARGETS]) for name, run in runs],
+        "policy": shared_policy(files),
         "differences": differences(files),
         "targets": targets[:MAX_TARGETS],
         "targets_omitted": len(targets[MAX_TARGETS:]),

@@ -13,6 +13,8 @@ MAX_PART = 120
 """Maximum number of characters of a part of a label."""
 UNLABELLED = ("name", "policies", "run", "learning.target_accuracy")
 """Keys of a scenario that are not properties of its world, or have their own place in a label."""
+_POLICY = re.compile(r"(.+?):([^:=]+=.*)")
+"""A policy with parameters: its name, and key=value pairs."""
 _NUMBER = re.compile(r"(\d+(?:\.\d+)?(?:e[+-]?\d+)?)", re.IGNORECASE)
 
 
@@ -37,7 +39,7 @@ def run_names(files: Sequence[RunFiles]) -> list[str]:
     """Unique labels that say what differs between the runs.
 
     A label names the policy, its parameters, the scenario, scenario keys, the seeds and whether it learned, each only
-    where it differs; runs that do not differ are told apart by their folders, and a single run has its policy's name.
+    where it differs; a policy that only one run has is named as the user named it. Runs that do not differ are told apart by their folders, and a single run has its policy's name.
     """
     labels = [", ".join(parts) for parts in _parts(files)]
     labels = [label or _short(_policy(run)) for label, run in zip(labels, files, strict=True)]
@@ -53,15 +55,20 @@ def run_names(files: Sequence[RunFiles]) -> list[str]:
     return unique
 
 
+def shared_policy(files: Sequence[RunFiles]) -> str:
+    """The policy of all runs, with its parameters if these are also the same; empty if the runs' policies differ."""
+    named, bare = {_policy(run) for run in files}, {_policy_name(run) for run in files}
+    return next(iter(named)) if len(named) == 1 else next(iter(bare)) if len(bare) == 1 else ""
+
+
 def differences(files: Sequence[RunFiles]) -> list[str]:
     """Names of what differs between the runs: ``policy``, parameters, ``scenario``, scenario keys, ``seeds``."""
-    policies, scenarios = {_policy(run) for run in files}, {_scenario(run) for run in files}
-    keys = {key for group in _differing(files, _policy, _parameters).values() for key in group}
+    keys = {key for group in _differing(files, _policy_name, _parameters).values() for key in group}
     world = {key for group in _differing(files, _scenario, _world).values() for key in group}
     return [
-        *(["policy"] if len(policies) > 1 else []),
+        *(["policy"] if len({_policy_name(run) for run in files}) > 1 else []),
         *sorted(keys),
-        *(["scenario"] if len(scenarios) > 1 else []),
+        *(["scenario"] if len({_scenario(run) for run in files}) > 1 else []),
         *sorted(world),
         *(["seeds"] if len({tuple(map(str, _seeds(run))) for run in files}) > 1 else []),
     ]
@@ -69,20 +76,17 @@ def differences(files: Sequence[RunFiles]) -> list[str]:
 
 def _parts(files: Sequence[RunFiles]) -> list[list[str]]:
     """The parts of each run's label; empty lists if nothing differs."""
-    parameters = _differing(files, _policy, _parameters)
     worlds = _differing(files, _scenario, _world)
-    by_policy = len({_policy(run) for run in files}) > 1
     by_scenario = len({_scenario(run) for run in files}) > 1
     by_seeds = len({tuple(map(str, _seeds(run))) for run in files}) > 1
     by_learning = len({_learned(run) for run in files}) > 1
     result = []
-    for run in files:
+    for run, policy in zip(files, _policy_parts(files), strict=True):
         keys = worlds[_scenario(run)]
         named = [f"{_short_key(key, keys)}={_value(_world(run).get(key))}" for key in keys[:MAX_KEYS]]
         result.append(
             [
-                *([_short(_policy(run))] if by_policy else []),
-                *(f"{key}={_value(_parameters(run).get(key))}" for key in parameters[_policy(run)]),
+                *([_short(policy)] if policy else []),
                 *([_short(_scenario(run))] if by_scenario else []),
                 *named,
                 *([f"{len(keys) - MAX_KEYS} more keys"] if len(keys) > MAX_KEYS else []),
@@ -90,6 +94,21 @@ def _parts(files: Sequence[RunFiles]) -> list[list[str]]:
                 *(["learning" if _learned(run) else "no learning"] if by_learning else []),
             ]
         )
+    return result
+
+
+def _policy_parts(files: Sequence[RunFiles]) -> list[str]:
+    """Each run's policy and parameters as far as they differ: ``lane``, ``lane:V=2``, ``V=2`` or nothing."""
+    parameters = _differing(files, _policy_name, _parameters)
+    runs = Counter(map(_policy_name, files))
+    result = []
+    for run in files:
+        name = _policy_name(run)
+        values = ",".join(f"{key}={_value(_parameters(run).get(key))}" for key in parameters[name])
+        if len(runs) == 1:
+            result.append(values)
+        else:
+            result.append(f"{name}:{values}" if values else _policy(run))
     return result
 
 
@@ -118,13 +137,23 @@ def _policy(run: RunFiles) -> str:
     return str(run.summary.get("policy", run.folder))
 
 
+def _policy_name(run: RunFiles) -> str:
+    """The policy without its parameters."""
+    match = _POLICY.fullmatch(_policy(run))
+    return match[1] if match else _policy(run)
+
+
 def _scenario(run: RunFiles) -> str:
     return str(run.summary.get("scenario", run.scenario.get("name", "")))
 
 
 def _parameters(run: RunFiles) -> Mapping[str, Any]:
+    """The parameters that the policy used; if they were not recorded, those in its name."""
     parameters = run.summary.get("parameters")
-    return parameters if isinstance(parameters, dict) else {}
+    if isinstance(parameters, dict) and parameters:
+        return parameters
+    match = _POLICY.fullmatch(_policy(run))
+    return dict(pair.partition("=")[::2] for pair in match[2].split(",")) if match else {}
 
 
 def _world(run: RunFiles) -> Mapping[str, Any]:

@@ -130,10 +130,9 @@ function headFacts() {
 
 /* The runs by name; many runs by what differs between them. */
 function runsText() {
-  const policies = new Set(model.runs.map((run) => run.policy));
   const names = listed(model.runs.map((run) => run.name));
   if (model.runs.length === 1) return names;
-  const shared = policies.size === 1 ? `${[...policies][0]}, ` : "";
+  const shared = model.policy ? `${model.policy}, ` : "";
   const differ = model.differences.length ? ` that differ in ${listed(model.differences.slice(0, 6))}` : "";
   return `${shared}${plural(model.runs.length, "run")}${model.runs.length > MAX_COLUMNS ? differ : `: ${names}`}`;
 }

@@ -44,6 +44,7 @@ function loadData(data) {
   model.live = data.live;
   model.version = data.version;
   model.problem = data.problem ?? "";
+  model.policy = data.policy ?? "";
   model.differences = data.differences ?? [];
   model.targets = data.targets ?? [];
   model.targetsOmitted = data.targets_omitted ?? 0;

@@ -34,12 +34,19 @@ function last(line) {
 }
 
 /* The values at the end: those of the overview if it has them, so that a quantity is shown with one number only. */
-function endings(form, key) {
+function endings(form, key, opening = "At the end") {
   const ending = (line) => (key && line.run.measures[key].mean !== null ? line.run.measures[key] : last(line));
-  return (series) =>
-    series.length
-      ? `At the end: ${listed(series.map((line) => `${line.name} ${withInterval(ending(line), form)}`))}.`
-      : "";
+  return (series) => {
+    const texts = series.map((line) => `${line.name} ${withInterval(ending(line), form)}`);
+    return series.length ? `${opening}: ${listedRuns(texts, series.map((line) => ending(line).mean))}.` : "";
+  };
+}
+
+/* The texts of all runs; of many runs only those with the smallest and the largest value. */
+function listedRuns(texts, values) {
+  if (texts.length <= MAX_COLUMNS) return listed(texts);
+  const order = [...texts.keys()].filter((k) => Number.isFinite(values[k])).sort((a, b) => values[a] - values[b]);
+  return order.length ? `from ${texts[order[0]]} to ${texts[order[order.length - 1]]}` : "unknown";
 }
 
 function roundForm(round) {
@@ -91,12 +98,13 @@ function timeSummary(series) {
       const { final_accuracy, cumulative_delay_s } = run.measures;
       return `${name} ${percent(final_accuracy.mean)} after ${clockText(cumulative_delay_s.mean)}`;
     });
-    return `At the end: ${listed(ends)}.`;
+    return `At the end: ${listedRuns(ends, series.map(({ run }) => run.measures.final_accuracy.mean))}.`;
   }
   return model.targets
     .map((target, k) => {
       const times = series.map(({ run, name }) => `${name} ${timeCell(run, k).sentence}`);
-      return `Time to ${targetText(target)}: ${listed(times)}.`;
+      const means = series.map(({ run }) => run.times[k]?.mean ?? NaN);
+      return `Time to ${targetText(target)}: ${listedRuns(times, means)}.`;
     })
     .join(" ");
 }
@@ -146,7 +154,8 @@ function participationSummary(series) {
       ? `${name}: ${minimum}`
       : `${name}: ${run.below_quota || "no"} of ${plural(run.clients, "client")} below quota on average, ${minimum}`;
   });
-  return `${parts.join("; ")}.`;
+  const minima = series.map(({ run }) => run.measures.min_participation.mean);
+  return `${series.length > MAX_COLUMNS ? listedRuns(parts, minima) : parts.join("; ")}.`;
 }
 
 function queueFigures() {
@@ -160,8 +169,7 @@ function queueFigures() {
       series: () => runCurves("queue"),
       zero: true,
       floor: 0,
-      summary: (series) =>
-        endings((v) => fixed(v, 2))(series).replace("At the end", "After the last round, longest of all clients"),
+      summary: endings((v) => fixed(v, 2), null, "After the last round, longest of all clients"),
       empty: "No queues were recorded in this run.",
     }),
     queueHeatmap(),

@@ -49,7 +49,7 @@ function drawLines(options, width, hidden, note) {
   );
   if (level) picture.append(...levelLine(level, box, sy));
   for (const line of series)
-    picture.append(svg("path", { d: bandPath(line, sx, sy), fill: line.colour, class: "band" }));
+    picture.append(svg("path", { d: bandPath(line, sx, sy), fill: line.colour, class: series.length > 3 ? "band faint" : "band" }));
   for (const line of series) {
     picture.append(
       svg("path", {
