@@ -17,8 +17,10 @@ from support.browsing import Tab, save_run
 pytestmark = [pytest.mark.xdist_group("browser"), pytest.mark.slow]
 
 SVG = "{http://www.w3.org/2000/svg}"
-FIGURES = 13
-"""Charts of a page with learning and privacy: eleven figures, the links, the delays and the queues of a round."""
+PAUSE_MS = 150
+"""Chromium silently drops a download that follows ten others within a second."""
+FIGURES = 15
+"""Charts of a page with learning and privacy: twelve figures, and the links, delays and queues of a round."""
 
 
 @pytest.fixture(scope="module")
@@ -34,7 +36,8 @@ def page_of(tmp_path, folders):
 
 
 def saved(tab, button, tmp_path):
-    """Click a button and return the name and the text of the file that it saves."""
+    """Click a button and return the file that it saves."""
+    tab.page.wait_for_timeout(PAUSE_MS)
     with tab.page.expect_download() as download:
         button.click()
     path = tmp_path / download.value.suggested_filename
@@ -65,11 +68,13 @@ def test_every_chart_is_saved_in_the_light_theme_with_its_data(browser, folders,
     with Tab(browser, page_of(tmp_path, folders), color_scheme=theme) as tab:
         groups = tab.page.locator(".save:visible").all()
         assert len(groups) == FIGURES
+        groups = groups if theme == "dark" else groups[:3]  # the files are the same in both themes
         background = tab.page.evaluate("getComputedStyle(document.body).backgroundColor")
         for group in groups:
             picture = read_svg(saved(tab, group.get_by_text("SVG"), tmp_path))
             drawn = [node for tag in ("path", "circle", "rect") for node in picture.iter(f"{SVG}{tag}")]
             assert len(drawn) > 3
+            assert "rgb(0, 0, 0)" not in {node.get("fill") for node in drawn}  # every mark has the page's style
             texts = list(picture.iter(f"{SVG}text"))
             assert texts
             for node in texts:  # dark ink on white
@@ -84,7 +89,7 @@ def test_every_chart_is_saved_in_the_light_theme_with_its_data(browser, folders,
         for path in sorted(tmp_path.glob("*.svg")):  # a browser shows each file on its own
             tab.page.goto(path.as_uri())
             assert tab.page.evaluate("document.querySelector('parsererror') === null")
-        assert len(list(tmp_path.glob("*.svg"))) == FIGURES
+        assert len(list(tmp_path.glob("*.svg"))) == len(groups)
 
 
 def test_the_saved_accuracy_is_that_of_the_tables_without_runs_that_are_switched_off(browser, folders, tmp_path):

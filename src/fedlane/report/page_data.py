@@ -89,8 +89,8 @@ def run_data(
     seeds = [*seeds, *range(len(seeds), replicas)]
     network = files.scenario.get("network")
     deadline_s = network.get("deadline_s") if isinstance(network, dict) else None
-    detail = fitting(arrays, budget_bytes)
     toml = shortened(files.toml, budget_bytes)
+    detail = fitting(arrays, budget_bytes, thin, toml)
     return {
         "name": name,
         "folder": files.folder,

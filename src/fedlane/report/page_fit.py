@@ -20,6 +20,8 @@ BASE64 = 4 / 3
 """Characters per byte."""
 TEXT_SHARE, CURVE_SHARE, CLIENT_SHARE = 1 / 6, 1 / 4, 1 / 4
 """Shares of a run's budget for its scenario, its curves and its figures per client; details of rounds get the rest."""
+PER_CLIENT, PER_CHANNEL = BASE64 * (24 * len(CLIENT_COLUMNS) + 20), BASE64 * 20
+"""Characters of the figures for one client and one channel."""
 LINE_LENGTHS = (2000, 400, 120, 60)
 """Lengths to which long lines of a scenario are shortened, one after the other, until the text fits."""
 
@@ -50,20 +52,26 @@ class Detail:
 
 def thinning(clients: int, channels: int, budget_bytes: int) -> Thinning:
     """Strides at which the figures per client and per channel of the largest run take their share of its budget."""
-    per_client = BASE64 * (24 * len(CLIENT_COLUMNS) + 20)
-    per_channel = BASE64 * 20
-    share = max(budget_bytes * CLIENT_SHARE, 1.0)
-    return Thinning(max(1, _ceil(clients * per_client / share)), max(1, _ceil(2 * channels * per_channel / share)))
+    share = max(budget_bytes * CLIENT_SHARE / 2, 1.0)
+    return Thinning(max(1, _ceil(clients * PER_CLIENT / share)), max(1, _ceil(channels * PER_CHANNEL / share)))
 
 
-def fitting(arrays: RunArrays, budget_bytes: int) -> Detail:
-    """The most detail that fits: first fewer points of curves, then fewer seeds, then fewer rounds of one seed."""
+def fitting(arrays: RunArrays, budget_bytes: int, thin: Thinning, text: str) -> Detail:
+    """The most detail that fits: first fewer points of curves, then fewer seeds, then fewer rounds of one seed.
+
+    Args:
+        arrays: the run.
+        budget_bytes: limit for the run's data.
+        thin: clients and channels of the figures.
+        text: the scenario, as it is embedded.
+    """
     replicas, rounds, clients, channels = arrays.shape
     slots = arrays.slot_client.shape[2]
     index_bytes = 2 + (clients > 254) + (channels > 254)
     point_bytes = BASE64 * (CURVES * (4 + 24) + 8)
     points = int(max(MIN_POINTS, min(MAX_POINTS, budget_bytes * CURVE_SHARE // point_bytes)))
-    fixed_bytes = 5_000 + point_bytes * min(points, max(rounds, 1)) + budget_bytes * (TEXT_SHARE + CLIENT_SHARE)
+    figures_bytes = clients / thin.client_every * PER_CLIENT + channels / thin.channel_every * PER_CHANNEL
+    fixed_bytes = 5_000 + point_bytes * min(points, max(rounds, 1)) + figures_bytes + _embedded_size(text)
 
     def seed_bytes(every: int, queue_every: int) -> float:
         per_round = slots * (index_bytes + 12 + 1 / 8) + clients / 8 + 20

@@ -39,7 +39,8 @@ def run_names(files: Sequence[RunFiles]) -> list[str]:
     """Unique labels that say what differs between the runs.
 
     A label names the policy, its parameters, the scenario, scenario keys, the seeds and whether it learned, each only
-    where it differs; a policy that only one run has is named as the user named it. Runs that do not differ are told apart by their folders, and a single run has its policy's name.
+    where it differs; a policy that only one run has is named as the user named it. Runs that do not differ are told
+    apart by their folders, and a single run has its policy's name.
     """
     labels = [", ".join(parts) for parts in _parts(files)]
     labels = [label or _short(_policy(run)) for label, run in zip(labels, files, strict=True)]

@@ -84,11 +84,14 @@ function pictureText(options, chart, legend) {
 /* Write the computed styles into the elements; drop what only the page needs. */
 function carryStyles(layer) {
   for (const node of layer.querySelectorAll("[visibility='hidden']")) node.remove();
-  for (const node of layer.querySelectorAll("*")) {
+  const nodes = [...layer.querySelectorAll("*")];
+  for (const node of nodes) {
     const style = getComputedStyle(node);
     const kind = node.localName === "text" ? "text" : "shape";
     if (node.localName !== "g")
       for (const property of SAVED_STYLES[kind]) node.setAttribute(property, style.getPropertyValue(property));
+  }
+  for (const node of nodes) {
     for (const name of node.getAttributeNames())
       if (/^(class|style|role|tabindex|data-.*|aria-.*|id)$/.test(name)) node.removeAttribute(name);
   }
