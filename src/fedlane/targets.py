@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from fedlane.intervals import interval
+from fedlane.intervals import interval, measure_bounds
 from fedlane.records import FloatArray
 
 SMOOTHED = 3
@@ -43,4 +43,4 @@ def target_measure(time_s: FloatArray, target: float) -> dict[str, Any]:
         target: The accuracy to be reached.
     """
     reached = time_s[~np.isnan(time_s)]
-    return {"target": target, "reached": len(reached), **interval(reached)}
+    return {"target": target, "reached": len(reached), **interval(reached, measure_bounds("time_to_accuracy_s"))}

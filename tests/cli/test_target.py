@@ -76,7 +76,7 @@ def test_compare_shows_one_target_for_all_rows_and_says_where_a_run_had_another(
     options = ("--rounds", 8, "--target", 0.2, "--set", "learning.evaluate_every=2", "--with", folder)
     result = fedlane("compare", "quickstart", "--policy", "random", *options, "--out", tmp_path / "o")
     assert result.exit_code == 0, result.output
-    assert "to 0.2" in result.output
+    assert "time to accuracy 0.2" in result.output
     assert "saved with the target accuracy 0.3" in " ".join(result.output.split())
     assert json.loads((tmp_path / "o" / "random" / "summary.json").read_text())["time_to_accuracy"]["target"] == 0.2
 

@@ -1,14 +1,20 @@
 """The figures of a run over rounds, clients and channels, as means over seeds with their bounds."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
 
-from fedlane.intervals import student_interval
+from fedlane.intervals import bounded_interval, measure_bounds
 from fedlane.records import FloatArray, IntArray
 from fedlane.report.packing import packed_doubles, packed_floats
 from fedlane.report.run_arrays import RunArrays
+
+Statistics = Callable[[FloatArray], tuple[FloatArray, FloatArray, FloatArray]]
+"""Maps values (S, ...) of the seeds to a lower bound, a mean and an upper bound, each (...)."""
+SHARES = frozenset(("quota", "participation", "selection"))
+"""Columns of clients.parquet that are shares of rounds, with the bounds of any share, such as the accuracy."""
 
 
 def run_curves(arrays: RunArrays, points: int) -> dict[str, Any]:
@@ -17,21 +23,25 @@ def run_curves(arrays: RunArrays, points: int) -> dict[str, Any]:
     clock_s = np.nancumsum(arrays.delay_s, axis=1)
     tested = np.flatnonzero(~np.isnan(arrays.accuracy).any(axis=0)) if rounds else np.arange(0)
     shown = _thinned(np.arange(rounds), points)
-    curves = {"clock": _curve(shown, clock_s), "queue": _curve(shown, _largest(arrays.queue))}
+    curves = {
+        "clock": _curve(shown, clock_s, mean_of("cumulative_delay_s")),
+        "queue": _curve(shown, _largest(arrays.queue), mean_of("max_queue")),
+    }
     if np.isfinite(arrays.epsilon).any():
         curves["epsilon"] = _curve(shown, _largest(arrays.epsilon), worst)
     if len(tested):
         tested = _thinned(tested, points)
-        curves["accuracy"] = _curve(tested, arrays.accuracy)
+        curves["accuracy"] = _curve(tested, arrays.accuracy, mean_of("accuracy"))
         curves["accuracy"]["clock_s"] = packed_doubles(clock_s[:, tested].mean(axis=0))
     return {**curves, "every": int(shown[1] - shown[0]) if len(shown) > 1 else 1}
 
 
-def _curve(
-    rounds: IntArray,
-    values: FloatArray,
-    bounds: Callable[[FloatArray], tuple[FloatArray, FloatArray, FloatArray]] = student_interval,
-) -> dict[str, Any]:
+def mean_of(measure: str) -> Statistics:
+    """Lower bound, mean and upper bound of a measure over seeds, as in the run's summary."""
+    return partial(bounded_interval, bounds=measure_bounds(measure))
+
+
+def _curve(rounds: IntArray, values: FloatArray, bounds: Statistics) -> dict[str, Any]:
     low, mean, high = bounds(values[:, rounds]) if len(rounds) else (np.zeros(0),) * 3
     return {"round": packed_floats(rounds + 1.0), **_packed_interval(low, mean, high)}
 
@@ -73,7 +83,7 @@ def client_columns(arrays: RunArrays, every: int) -> dict[str, Any]:
         if not np.isfinite(values).any():
             result[key] = None
             continue
-        bounds = span if key.startswith("epsilon") else student_interval
+        bounds = span if key.startswith("epsilon") else mean_of("accuracy" if key in SHARES else key)
         result[key] = _packed_interval(*bounds(values[:, ::every]))
     return result
 

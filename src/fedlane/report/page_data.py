@@ -8,19 +8,17 @@ from typing import Any
 import numpy as np
 
 from fedlane.records import FloatArray
+from fedlane.report.comparison_files import NAME as COMPARISON
 from fedlane.report.packing import embedded, packed_bits, packed_doubles, packed_floats, packed_indices, packed_levels
 from fedlane.report.page_curves import client_columns, delay_parts, run_curves
 from fedlane.report.page_fit import BUDGET_BYTES, PAGE_BYTES, Detail, Thinning, fitting, shortened, thinning
 from fedlane.report.run_arrays import RunArrays, index_size, run_arrays
 from fedlane.report.run_files import RunFiles, read_run
 from fedlane.report.run_labels import differences, natural_key, run_names, seeds_text, shared_policy
+from fedlane.report.seed_measures import MEASURES
 from fedlane.targets import target_measure, time_to_accuracy
 from fedlane.validate import InputError
 
-MEASURES = (
-    *("cumulative_delay_s", "mean_round_s", "late_share", "min_participation", "max_participation"),
-    *("quota_shortfall", "max_queue", "final_accuracy"),
-)
 MAX_TARGETS = 4
 """Maximum number of different target accuracies on a page."""
 
@@ -28,8 +26,8 @@ MAX_TARGETS = 4
 def page_data(folders: Sequence[Path]) -> dict[str, Any]:
     """Collect the data that a report page shows for some runs.
 
-    Runs keep the order in which they are given, except that an alphabetical order, as a shell's ``*`` gives it, becomes
-    a natural one by label: V=2 before V=10.
+    Runs keep the order in which they are given, which for a comparison is that of its policies. An alphabetical order,
+    as a shell's ``*`` gives it, becomes a natural one by label: V=2 before V=10.
 
     Args:
         folders: run folders, finished or still being written.
@@ -44,7 +42,8 @@ def page_data(folders: Sequence[Path]) -> dict[str, Any]:
         raise InputError("a report needs at least one run folder")
     files = [read_run(folder) for folder in folders]
     runs = list(zip(run_names(files), files, strict=True))
-    if list(folders) == sorted(folders):
+    compared = any((folder.parent / COMPARISON).is_file() for folder in folders)
+    if list(folders) == sorted(folders) and not compared:
         runs.sort(key=lambda run: natural_key(run[0]))
     budget = BUDGET_BYTES // len(files)
     sizes = [

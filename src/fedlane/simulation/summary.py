@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from fedlane.intervals import interval
+from fedlane.intervals import interval, measure_bounds
 from fedlane.records import FloatArray
 from fedlane.simulation.tables import World
 from fedlane.simulation.trace import Trace
@@ -56,7 +56,7 @@ def summarise(
         "scenario": world.scenario.name,
         "seeds": list(world.seeds),
         "rounds": trace.rounds,
-        **{name: interval(values) for name, values in measures.items()},
+        **{name: interval(values, measure_bounds(name)) for name, values in measures.items()},
         "quota": {"smallest": float(quota.min()), "largest": float(quota.max())},
         "infeasible_seeds": _infeasible(world.seeds, feasible_scale),
         **_time_to_target(trace, world.scenario.learning.target_accuracy),
