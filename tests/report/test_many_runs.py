@@ -21,7 +21,7 @@ BROKEN_LABELS = """cells => cells.flatMap(cell => {
     const walker = document.createTreeWalker(cell, NodeFilter.SHOW_TEXT);
     const broken = [];
     for (let node; (node = walker.nextNode()); ) {
-        for (const match of node.data.matchAll(/[^\\s-]+/g)) {
+        for (const match of node.data.matchAll(/[^\\s,:/]+/g)) {
             const range = document.createRange();
             range.setStart(node, match.index);
             range.setEnd(node, match.index + match[0].length);

@@ -140,7 +140,7 @@ function comparedCells({ cell, better }, runs) {
       {},
       el("b", { class: leads ? "best" : null }, text),
       leads ? el("span", { class: "visually-hidden" }, " (best)") : null,
-      details.filter(Boolean).map((detail) => el("span", { class: detail[0] === "[" ? "detail" : "detail words" }, detail)),
+      details.filter(Boolean).map((detail) => el("span", { class: /^[[\d]/.test(detail) ? "detail" : "detail words" }, detail)),
     );
   });
 }
