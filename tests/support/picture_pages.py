@@ -56,7 +56,9 @@ def main(base):
                         if tab.errors or tab.scroll_width() > width:
                             print(f"{count} runs, {width} px, {theme}: {tab.errors} {tab.scroll_width()}")
                     name = base / f"report-{count}runs-{width}-{theme}.png"
-                    picture.convert("RGB").quantize(128, Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE).save(name, optimize=True)
+                    picture.convert("RGB").quantize(128, Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE).save(
+                        name, optimize=True
+                    )
 
 
 if __name__ == "__main__":

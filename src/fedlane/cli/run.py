@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import RenderableType
 
+from fedlane.cli.command_line import was_given
 from fedlane.cli.display import finished_run
 from fedlane.cli.options import (
     CheckpointOption,
@@ -27,40 +27,16 @@ from fedlane.cli.options import (
     TrackOption,
     chosen_seeds,
     resolved_scenario,
-    with_target_accuracy,
 )
+from fedlane.cli.run_plan import RunPlan
 from fedlane.cli.session import Session, check_writable, new_folder, print_notes, screen
 from fedlane.files import file_name
 from fedlane.trackers import check_tracker
 from fedlane.validate import InputError, at_least
 
 if TYPE_CHECKING:  # imported inside functions, to keep `fedlane --help` fast
-    from fedlane.scenario import Scenario
+    from fedlane.scenario.run_settings import RunSettings
     from fedlane.simulation import Run
-    from fedlane.simulation.run import Simulation
-
-
-@dataclass(frozen=True)
-class RunPlan:
-    """Settings of a simulation, apart from the policy."""
-
-    scenario: "Scenario"
-    seeds: Sequence[int]
-    learning: bool
-    device: str
-
-    def check_policies(self, policies: Sequence[str]) -> None:
-        """Raise `InputError` for a mistyped policy before anything is computed or written."""
-        from fedlane.scheduling import make_policy
-
-        for policy in policies:
-            make_policy(policy, self.scenario.policies)
-
-    def simulation(self, policy: str) -> "Simulation":
-        """Prepare the simulation of a policy."""
-        from fedlane.simulation.run import Simulation
-
-        return Simulation(self.scenario, policy, self.seeds, learning=self.learning, device=self.device)
 
 
 def run(
@@ -99,13 +75,14 @@ def run(
         changes = (scenario, out, set_, rounds, seeds, policy, save_schedule, target, seed or None, no_learning or None)
         if any(change is not None for change in changes):
             raise InputError("--resume cannot be combined with a scenario or with options that change the run")
-        folder, result = resume, _resumed(session, resume, device)
+        folder, result = resume, _resumed(session, resume, device if was_given("device") else None)
     else:
-        loaded = resolved_scenario(scenario or "quickstart", set_, rounds)
-        loaded = with_target_accuracy(loaded, target, set_, no_learning=no_learning)
-        plan = RunPlan(loaded, chosen_seeds(seed, seeds), not no_learning, device)
-        policy = policy or "lane"
+        loaded, stored = resolved_scenario(scenario or "quickstart", set_, rounds), _stored_settings(scenario)
+        plan = RunPlan(loaded, chosen_seeds(seed, seeds), not no_learning, device).with_stored(stored)
+        plan = plan.with_target(target, set_)
+        policy = policy or (stored.policy if stored else "lane")
         plan.check_policies([policy])
+        plan.check_size([policy], quiet=session.quiet)
         if save_schedule is not None:
             check_writable(save_schedule)
         folder = out or new_folder(f"{file_name(loaded.name)}-{file_name(policy)}")
@@ -148,16 +125,17 @@ def compare(
 
     session = _session(quiet or as_json, checkpoint_every, track)
     loaded = resolved_scenario(scenario, set_, rounds)
-    loaded = with_target_accuracy(loaded, target, set_, no_learning=no_learning)
     plan = RunPlan(loaded, chosen_seeds(seed, seeds), not no_learning, device)
+    plan = plan.with_stored(_stored_settings(scenario)).with_target(target, set_)
     extra = {path: Run.load(path) for path in extra_runs or []}
     if len({file_name(text) for text in policy}) < len(policy):
         raise InputError(f"--policy names the same policy twice: {', '.join(policy)}")
     plan.check_policies(policy)
+    plan.check_size(policy, quiet=session.quiet)
     folder = out or new_folder(f"{file_name(loaded.name)}-compare")
     runs = _played(session, plan, policy, folder)
-    content = _save_comparison([*zip(policy, runs, strict=True)], extra, folder, loaded.learning.target_accuracy)
-    if not no_learning:
+    content = _save_comparison([*zip(policy, runs, strict=True)], extra, folder, plan.target)
+    if plan.learning:
         from fedlane.report.figures import accuracy_figure
 
         accuracy_figure({result.summary["policy"]: result.rounds for result in runs}, folder / "accuracy.png")
@@ -177,7 +155,15 @@ def _session(quiet: bool, checkpoint_every: int, track: list[str] | None) -> Ses
     return Session(quiet, checkpoint_every, track or [])
 
 
-def _resumed(session: Session, folder: Path, device: str) -> "Run":
+def _stored_settings(scenario: str | None) -> "RunSettings | None":
+    """Return the table ``[run]`` of a scenario file, if it is a file and has one."""
+    from fedlane.scenario import presets
+    from fedlane.scenario.run_settings import RunSettings
+
+    return None if scenario is None or scenario in presets() else RunSettings.load(scenario)
+
+
+def _resumed(session: Session, folder: Path, device: str | None) -> "Run":
     """Play the rest of an interrupted run."""
     from fedlane.simulation.results import RunFolder
     from fedlane.simulation.run import Simulation
@@ -236,7 +222,7 @@ def with_target(result: "Run", target: float | None) -> dict[str, Any]:
 
     summary = {key: value for key, value in result.summary.items() if key != "time_to_accuracy"}
     saved = result.scenario.learning.target_accuracy
-    if saved is not None and saved != target:
+    if saved not in (None, target) and summary["final_accuracy"]["mean"] is not None:
         summary["saved_target"] = saved
     if target is not None:
         summary["time_to_accuracy"] = target_measure(result.time_to_accuracy(target), target)

@@ -76,11 +76,17 @@ def worst(values: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:
     return values.min(axis=0), values.max(axis=0), values.max(axis=0)
 
 
-def client_columns(arrays: RunArrays, every: int) -> dict[str, Any]:
-    """Columns of clients.parquet: mean over seeds and 95% bounds; None if the run did not record the column."""
+def client_columns(arrays: RunArrays, every: int, *, by_formula: bool) -> dict[str, Any]:
+    """Columns of clients.parquet: mean over seeds and 95% bounds; None if the run did not record the column.
+
+    Args:
+        arrays: the run.
+        every: stride between the clients.
+        by_formula: whether formula (6) is shown; older run folders have it for every mechanism.
+    """
     result: dict[str, Any] = {}
     for key, values in arrays.clients.items():
-        if not np.isfinite(values).any():
+        if not np.isfinite(values).any() or (key == "epsilon_paper" and not by_formula):
             result[key] = None
             continue
         bounds = span if key.startswith("epsilon") else mean_of("accuracy" if key in SHARES else key)

@@ -16,6 +16,7 @@ from fedlane.report.run_arrays import RunArrays, index_size, run_arrays
 from fedlane.report.run_files import RunFiles, read_run
 from fedlane.report.run_labels import differences, natural_key, run_names, seeds_text, shared_policy
 from fedlane.report.seed_measures import MEASURES
+from fedlane.report.terminal import LOWER_BOUND_MECHANISMS
 from fedlane.targets import target_measure, time_to_accuracy
 from fedlane.validate import InputError
 
@@ -116,7 +117,7 @@ def run_data(
         "epsilon_largest": _finite_largest(arrays.clients["epsilon"]),
         "below_quota": _below_quota(arrays),
         "curves": run_curves(arrays, detail.points),
-        "per_client": client_columns(arrays, thin.client_every),
+        "per_client": client_columns(arrays, thin.client_every, by_formula=_by_formula(files)),
         "parts": {
             "client": delay_parts(arrays, arrays.slot_client, clients, thin.client_every),
             "channel": delay_parts(arrays, arrays.slot_channel, channels, thin.channel_every),
@@ -210,6 +211,12 @@ def _privacy(files: RunFiles) -> dict[str, Any] | None:
         "unreported": _number(privacy.get("unreported"), 0),
         "randomness": str(privacy.get("randomness", "")),
     }
+
+
+def _by_formula(files: RunFiles) -> bool:
+    """Whether the paper's formula (6) is shown: for the mechanism `paper` only."""
+    privacy = _privacy(files)
+    return privacy is not None and privacy["mechanism"] in LOWER_BOUND_MECHANISMS
 
 
 def _measure(value: object) -> dict[str, float | None]:

@@ -82,8 +82,8 @@ function epsilonCell(run) {
     return unreported(run)
       ? { value: null, text: "unreported", details: ["no client has answered its last order"] }
       : { value: null, text: "–", details: [] };
-  const bound = epsilon.bound === "at least" ? "leaked, a lower bound" : `spent, an upper bound${unreported(run)}`;
-  return { value: null, text: plain(epsilon.largest), details: [bound] };
+  const bound = epsilon.bound === "at least" ? "leaked, a lower bound" : "spent, an upper bound";
+  return { value: null, text: plain(epsilon.largest), details: [`${bound}${atDelta(run)}${unreported(run)}`] };
 }
 
 function tiles(run) {
