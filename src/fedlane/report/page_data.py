@@ -47,10 +47,9 @@ def page_data(folders: Sequence[Path]) -> dict[str, Any]:
     if list(folders) == sorted(folders) and not compared:
         runs.sort(key=lambda run: natural_key(run[0]))
     budget = BUDGET_BYTES // len(files)
-    sizes = [
-        (index_size(run.tables["clients"], "client"), index_size(run.tables["channels"], "channel")) for run in files
-    ]
-    thin = thinning(*map(max, zip(*sizes, strict=True)), budget)
+    clients = max(index_size(run.tables["clients"], "client") for run in files)
+    channels = max(index_size(run.tables["channels"], "channel") for run in files)
+    thin = thinning(clients, channels, budget)
     targets = sorted({target for run in files if (target := _target(run)) is not None}, reverse=True)
     data = {
         "runs": [run_data(run, name, budget, thin, targets[:MAX_TARGETS]) for name, run in runs],

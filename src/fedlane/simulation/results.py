@@ -130,10 +130,12 @@ class Run:
             (R,): seconds; NaN where the accuracy is never reached.
         """
         replica, round = self.rounds["replica"].to_numpy(), self.rounds["round"].to_numpy()
-        curves = np.full((2, int(replica.max(initial=-1)) + 1, int(round.max(initial=-1)) + 1), np.nan)
+        accuracy, clock_s = curves = np.full(
+            (2, int(replica.max(initial=-1)) + 1, int(round.max(initial=-1)) + 1), np.nan
+        )
         for curve, name in zip(curves, ("accuracy", "clock_s"), strict=True):
             curve[replica, round] = self.rounds[name].to_numpy()
-        return time_to_accuracy(*curves, target)
+        return time_to_accuracy(accuracy, clock_s, target)
 
     def save(self, folder: str | Path) -> None:
         """Write the run folder.

@@ -107,7 +107,7 @@ class Simulation:
         self.distributions: DelayDistributions | None = None
         if "distributions" in policy.requires:
             self.distributions = self.setup.network.distributions(CELLS)
-        self.caution = self.distributions and policy.caution(self.distributions)
+        self.caution = None if self.distributions is None else policy.caution(self.distributions)
         self.trace = Trace.empty(problem.replicas, problem.rounds, problem.clients, problem.channels)
         self._state = policy.init(problem)
         self._streams = RoundStreams(seeds, "policy")
