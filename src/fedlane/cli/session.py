@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
+from fedlane.cli.compiling import entry_points, watch_compilation
 from fedlane.cli.display import Display
 from fedlane.trackers import Tracking, make_tracker
 from fedlane.validate import InputError, printable
@@ -75,9 +76,10 @@ class Session:
         tracked_as = tracked_as or folder.path.resolve().name
         tracking = Tracking([make_tracker(text, tracked_as, folder.path) for text in self.track], warn)
         try:
-            with display, tracking.closing():
+            with display, tracking.closing(), watch_compilation(display.compiling) as compilation:
                 with display.preparing(name):
                     simulation = make()
+                    compilation.expect(entry_points(simulation))
                     if simulation.ledger is not None and simulation.round:  # check an earlier ledger before playing
                         simulation.ledger.attach_file(folder.path)
                     seeds, played = simulation.info.seeds, simulation.round
