@@ -50,7 +50,7 @@ class Scenario(Section):
     privacy: PrivacySettings = PrivacySettings()
     """The privacy mechanism and the agreed budgets."""
     policies: dict[str, dict[str, str | bool | int | Finite]] = Field(default_factory=dict)
-    """Parameters of policies, by the policy's name."""
+    """Parameter KEY of the policy NAME, for example `policies.lane.V`; `fedlane list policies` lists them."""
 
     @model_validator(mode="after")
     def _per_client(self) -> "Scenario":

@@ -23,7 +23,7 @@ _MIN_S, _MAX_S = 0.01, 60.0
 
 def main() -> None:
     """Start a node; exit as flower-supernode does."""
-    parser = _parser()
+    parser = make_parser()
     try:
         from flwr.supernode.cli.flower_supernode import flower_supernode
     except ImportError as error:
@@ -51,7 +51,8 @@ def main() -> None:
         flower_supernode()
 
 
-def _parser() -> argparse.ArgumentParser:
+def make_parser() -> argparse.ArgumentParser:
+    """Make the parser of the options that FedLane adds to those of flower-supernode."""
     parser = argparse.ArgumentParser(
         prog="fedlane-supernode",
         description="Flower's SuperNode with shorter polling intervals. Accepts every option of flower-supernode.",
