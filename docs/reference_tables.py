@@ -7,21 +7,25 @@ import argparse
 import enum
 import re
 import sys
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
 import click
-import typer
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import Files
 from mkdocs.structure.pages import Page
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "src"))
 
-from fedlane.cli import app
-from fedlane.cli.help import explain_arguments
-from fedlane.flower.node import supernode
-from fedlane.scenario.reference import scenario_keys, section_meaning
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore", DeprecationWarning)  # typer 0.20 with a newer click; MkDocs would show it
+    import typer
+
+    from fedlane.cli import app
+    from fedlane.cli.help import explain_arguments
+    from fedlane.flower.node import supernode
+    from fedlane.scenario.reference import scenario_keys, section_meaning
 
 DEFAULT = re.compile(r"\s*\(default: ([^()]*)\)")
 HEAD = "| key | value | unit | default | meaning |\n|---|---|---|---|---|"

@@ -1,0 +1,49 @@
+"""Formulas: LaTeX between dollar signs becomes MathML, which browsers draw without a script or a request.
+
+Pages write `$x$` within a line and `$$ ... $$` as a paragraph, as code hosts do, so they stay readable as plain text.
+"""
+
+import html
+import logging
+import re
+
+from latex2mathml.converter import convert
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.structure.files import Files
+from mkdocs.structure.pages import Page
+
+log = logging.getLogger("mkdocs.hooks.fedlane")  # a warning here fails a strict build
+
+MARKED = re.compile(r'<(span|div) class="arithmatex">\\[(\[](.*?)\\[)\]]</\1>', re.DOTALL)
+"""A formula as the extension `pymdownx.arithmatex` marks it in HTML."""
+FUNCTIONS = "arg|exp|ln|log|max|min"
+FUNCTION = re.compile(rf"<m[io]>({FUNCTIONS})</m[io]>")
+BEFORE_ARGUMENT = re.compile(rf"(<mi>(?:{FUNCTIONS})</mi>(?:</msub>)?)(?=<m(?!o)|<mo>&#x0007C;)")
+
+
+def on_page_content(content: str, page: Page, config: MkDocsConfig, files: Files) -> str:
+    """Replace the formulas of a page."""
+
+    def formula(match: re.Match[str]) -> str:
+        try:
+            return mathml(html.unescape(match[2]).strip(), display=match[1] == "div")
+        except ValueError as error:
+            log.warning(f"{page.file.src_uri}: {error}")
+            return match[0]
+
+    return MARKED.sub(formula, content)
+
+
+def mathml(latex: str, *, display: bool = False) -> str:
+    """Return a formula as MathML; raise ValueError for LaTeX that cannot be converted."""
+    try:
+        result = convert(latex, display="block" if display else "inline")
+    except Exception as error:  # the converter raises exceptions of many kinds
+        raise ValueError(f"formula {latex}: {type(error).__name__}") from error
+    if "\\" in result:
+        raise ValueError(f"formula {latex}: unknown command")
+    result = FUNCTION.sub(r"<mi>\1</mi>", result)  # as an operator, its name would have spaces on both sides
+    result = BEFORE_ARGUMENT.sub(r'\1<mspace width="0.167em"></mspace>', result)
+    result = result.replace("<mo>&#x0007C;</mo>", '<mo stretchy="false" lspace="0" rspace="0">&#x0007C;</mo>')
+    result = re.sub(r"<mi>(&#x0230[89];|&#x0230[AB];)</mi>", r'<mo stretchy="false">\1</mo>', result)
+    return result.replace("<math ", f'<math alttext="{html.escape(latex)}" ', 1)
