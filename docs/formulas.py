@@ -16,9 +16,17 @@ log = logging.getLogger("mkdocs.hooks.fedlane")  # a warning here fails a strict
 
 MARKED = re.compile(r'<(span|div) class="arithmatex">\\[(\[](.*?)\\[)\]]</\1>', re.DOTALL)
 """A formula as the extension `pymdownx.arithmatex` marks it in HTML."""
-FUNCTIONS = "arg|exp|ln|log|max|min"
-FUNCTION = re.compile(rf"<m[io]>({FUNCTIONS})</m[io]>")
-BEFORE_ARGUMENT = re.compile(rf"(<mi>(?:{FUNCTIONS})</mi>(?:</msub>)?)(?=<m(?!o)|<mo>&#x0007C;)")
+_NAMES = "exp|ln|log|max|min"
+_THIN = '<mspace width="0.167em"></mspace>'
+FUNCTION = re.compile(rf"<m[io]>({_NAMES})</m[io]>")
+AFTER_FACTOR = re.compile(
+    rf"(</m[in]>|</ms(?:ub|up|ubsup|qrt)>|</mfrac>|&#x00029;</mo>)(?=(?:<msub>)?<mi>(?:{_NAMES})</mi>)"
+)
+BEFORE_ARGUMENT = re.compile(
+    rf"(<mi>(?:{_NAMES})</mi>|<msub><mi>(?:{_NAMES})</mi>(?:<m[in]>[^<]*</m[in]>|<mrow>.*?</mrow>)</msub>)"
+    rf"(?=<m(?!o|space)|<mo>&#x0007C;)"
+)
+"""Where LaTeX sets a thin space: between a factor and the name of a function, and between the name and its argument."""
 
 
 def on_page_content(content: str, page: Page, config: MkDocsConfig, files: Files) -> str:
@@ -43,7 +51,8 @@ def mathml(latex: str, *, display: bool = False) -> str:
     if "\\" in result:
         raise ValueError(f"formula {latex}: unknown command")
     result = FUNCTION.sub(r"<mi>\1</mi>", result)  # as an operator, its name would have spaces on both sides
-    result = BEFORE_ARGUMENT.sub(r'\1<mspace width="0.167em"></mspace>', result)
+    result = BEFORE_ARGUMENT.sub(rf"\1{_THIN}", AFTER_FACTOR.sub(rf"\1{_THIN}", result))
+    result = result.replace("<mo>&#x0002E;</mo>", "<mi>.</mi>")  # a full stop has no space before it
     result = result.replace("<mo>&#x0007C;</mo>", '<mo stretchy="false" lspace="0" rspace="0">&#x0007C;</mo>')
     result = re.sub(r"<mi>(&#x0230[89];|&#x0230[AB];)</mi>", r'<mo stretchy="false">\1</mo>', result)
     return result.replace("<math ", f'<math alttext="{html.escape(latex)}" ', 1)

@@ -9,6 +9,7 @@ import re
 import sys
 import warnings
 from collections.abc import Iterator
+from html import escape
 from pathlib import Path
 
 import click
@@ -37,7 +38,7 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
     for name, make in (("scenario keys", scenario_tables), ("command line", command_sections)):
         mark = f"<!-- generated: {name} -->"
         if mark in markdown:
-            markdown = markdown.replace(mark, make())
+            markdown = markdown.replace(mark, f'<div class="reference" markdown="1">\n\n{make()}\n\n</div>')
     return markdown
 
 
@@ -48,10 +49,11 @@ def scenario_tables() -> str:
         section, _, name = entry.key.rpartition(".")
         section = section.split(".")[0]
         bounds = f"{entry.type}, {entry.bounds}" if entry.bounds else entry.type
-        default = f"`{entry.default}`" if entry.default else "none"
+        bounds = bounds.replace("2^31 - 1", "2<sup>31</sup>&nbsp;-&nbsp;1")
+        default = code(entry.default) if entry.default else "none"
         label = entry.key if section == "policies" else name
         meaning = READING.sub(lambda match: f"[{match[0]}](../reading-the-paper.md)", cell(entry.meaning))
-        cells = (f'<span id="{entry.key}"></span>`{label}`', cell(bounds), entry.unit, cell(default), meaning)
+        cells = (f'<span id="{entry.key}"></span>{code(label)}', cell(bounds), entry.unit, default, meaning)
         sections.setdefault(section, []).append("| " + " | ".join(cells) + " |")
     return "\n\n".join(f"{section_head(name)}\n\n{HEAD}\n" + "\n".join(rows) for name, rows in sections.items())
 
@@ -112,14 +114,14 @@ def parameter_row(parameter: click.Parameter) -> str:
         name = ", ".join(parameter.opts)
         if not getattr(parameter, "is_flag", False):
             choices = getattr(parameter.type, "choices", None)
-            values = "\\|".join(str(getattr(choice, "value", choice)) for choice in choices) if choices else ""
+            values = "|".join(str(getattr(choice, "value", choice)) for choice in choices) if choices else ""
             name += f" {parameter.metavar or values or 'VALUE'}"
     meaning = DEFAULT.sub("", help_text)
     if getattr(parameter, "multiple", False) and "repeat" not in meaning:
         meaning += " Repeatable."
     if parameter.required and not isinstance(parameter, click.Argument):
         meaning += " Required."
-    return f"| `{name}` | {f'`{cell(default)}`' if default else ''} | {cell(meaning)} |"
+    return f"| {code(name)} | {code(default) if default else ''} | {cell(meaning)} |"
 
 
 def default_text(parameter: click.Parameter) -> str:
@@ -140,11 +142,16 @@ def supernode_section() -> str:
             default = DEFAULT.search(help_text)
             text = DEFAULT.sub("", help_text)
             rows.append(
-                f"| `{action.option_strings[0]} {action.metavar}` | {f'`{default[1]}`' if default else ''} "
+                f"| {code(f'{action.option_strings[0]} {action.metavar}')} | {code(default[1]) if default else ''} "
                 f"| {text[:1].upper()}{cell(text[1:])}. |"
             )
     head = "| option | default | meaning |\n|---|---|---|"
     return f"## `fedlane-supernode`\n\n{parser.description}\n\n{head}\n" + "\n".join(rows)
+
+
+def code(text: str) -> str:
+    """Return text as code in a cell of a table, in which Markdown would keep the backslash before a bar."""
+    return f"<code>{escape(text).replace('|', '&#124;')}</code>"
 
 
 def cell(text: str) -> str:

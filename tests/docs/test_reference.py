@@ -111,13 +111,19 @@ def test_the_page_of_the_command_line_shows_every_option(tables):
     for path, parameter in parameters(typer.main.get_command(app)):
         section = sections[" ".join(path)]
         name = parameter.opts[0] if isinstance(parameter, click.Option) else tables.argument_name(parameter)
-        (row,) = [line for line in section.splitlines() if re.match(rf"\| `{re.escape(name)}[ `,]", line)]
+        (row,) = [line for line in section.splitlines() if re.match(rf"\| <code>{re.escape(name)}[ <,]", line)]
         assert re.search(r" \| [A-Za-z].*\. \|$|\| [a-z, ]+ or \w+\. \|$", row), row
-    assert "| `--checkpoint-every K` | `50` | Rounds between checkpoints. |" in sections["fedlane run"]
-    assert "| `--device cpu\\|cuda` | `cpu` | Device that trains the models. |" in sections["fedlane run"]
-    assert "| `[SCENARIO]` | `quickstart` | A preset or a TOML file. |" in sections["fedlane run"]
+    assert (
+        "| <code>--checkpoint-every K</code> | <code>50</code> | Rounds between checkpoints. |"
+        in sections["fedlane run"]
+    )
+    assert (
+        "| <code>--device cpu&#124;cuda</code> | <code>cpu</code> | Device that trains the models. |"
+        in sections["fedlane run"]
+    )
+    assert "| <code>[SCENARIO]</code> | <code>quickstart</code> | A preset or a TOML file. |" in sections["fedlane run"]
     assert "fedlane run --resume runs/mine" in sections["fedlane run"]
-    assert "`--look-every S` | `0.25`" in sections["fedlane-supernode"]
+    assert "<code>--look-every S</code> | <code>0.25</code>" in sections["fedlane-supernode"]
 
 
 def test_the_pages_are_in_the_navigation():
