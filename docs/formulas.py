@@ -7,10 +7,15 @@ import html
 import logging
 import re
 
-from latex2mathml.converter import convert
 from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import Files
 from mkdocs.structure.pages import Page
+
+try:
+    from latex2mathml.converter import convert
+except ModuleNotFoundError as error:
+    raise PluginError("the site needs the extra docs: pip install 'fedlane[docs]'") from error
 
 log = logging.getLogger("mkdocs.hooks.fedlane")  # a warning here fails a strict build
 

@@ -26,8 +26,10 @@ def main() -> None:
     parser = make_parser()
     try:
         from flwr.supernode.cli.flower_supernode import flower_supernode
-    except ImportError as error:
-        parser.exit(2, f"fedlane-supernode needs Flower: install fedlane[flower] ({error.name} is missing)\n")
+    except ModuleNotFoundError:
+        from fedlane.validate import missing_extra
+
+        parser.exit(2, f"{missing_extra('fedlane-supernode', 'flower')}\n")
     from fedlane.flower._adapted import look_every
     from fedlane.flower.node.prefork import prefork_server
 
