@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from support.attacks import summary_lines
 from support.parts import SHARED_DATA, missing
 
 os.environ["OMP_NUM_THREADS"] = "1"  # two workers share two cores; read when PyTorch is first imported
@@ -27,6 +28,15 @@ def pytest_collection_modifyitems(items):
         if not BIG_DATA.isdisjoint(item.fixturenames):
             item.add_marker(pytest.mark.slow)
     items.sort(key=place)
+
+
+def pytest_terminal_summary(terminalreporter):
+    """Print the attacks that were tried and withstood, by section of docs/security.md."""
+    ended = [*terminalreporter.getreports("passed"), *terminalreporter.getreports("failed")]
+    lines = summary_lines([report for report in ended if report.when == "call"])
+    if lines:
+        terminalreporter.section("attacks (docs/security.md)")
+        terminalreporter.write_line("\n".join(lines))
 
 
 @pytest.fixture(scope="module")  # Playwright keeps an event loop running, which asyncio.run() in other tests refuses

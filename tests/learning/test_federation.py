@@ -304,3 +304,30 @@ def test_memory_grows_by_indices_only(data):
     assert many.data.images.dtype == torch.uint8
     assert many.data.order.dtype == torch.int32
     assert many.data.order.numel() == 20 * 8000
+
+
+@pytest.mark.parametrize("compiled", [True, False])
+def test_poisson_samples_with_too_few_places_lose_no_record(compiled, monkeypatch):
+    """With one place instead of about 50, the same weights as with enough."""
+    from dataclasses import replace
+
+    from fedlane.learning import sampling
+
+    if not compiled:
+        monkeypatch.setattr(sampling, "cpu_kernels", None)
+
+    def played(places):
+        data = load_dataset("fashion-mnist-mini")
+        counts = np.full((2, 4, 10), 40)
+        spec = MechanismSpec.simple(
+            counts.sum(axis=2), batch_size=16, local_iterations=2, clip_norm=1.0, sampling="poisson", step_noise=1.0
+        )
+        model = make_model("softmax", data.info.input_shape, data.info.classes)
+        federation = FederationBatch(model, data, counts, [0, 1], spec, learning_rate=0.1)
+        if places is not None:
+            federation.sampling = replace(federation.sampling, max_batch=places)
+        for t in range(3):
+            federation.play(t, client=np.array([[0, 1], [2, 3]]), punctual=np.ones((2, 2), bool))
+        return federation.weights
+
+    torch.testing.assert_close(played(1), played(None), rtol=0, atol=1e-6)

@@ -273,13 +273,14 @@ def test_a_full_disk_stops_the_client(ledger, monkeypatch):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kills", ["100", "steps"])
-def test_killed_at_any_moment_the_ledger_counts_at_least_what_the_server_saw(tmp_path, kills):
+def test_killed_at_any_moment_the_ledger_counts_at_least_what_the_server_saw(tmp_path, kills, record_property):
     """At 100 random moments over all stages, and before and after every write, sync, link and rename."""
     script = Path(__file__).parent.parent / "support" / "killed_client.py"
     done = subprocess.run([sys.executable, script, tmp_path, kills], capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr
     assert "child:" not in done.stderr  # no child ended except by a kill
     report = json.loads(done.stdout)
+    record_property("attacks", report["killed"])
     assert report["under_counted"] == 0
     assert report["counted"] >= report["seen"] > 0
     if kills == "100":

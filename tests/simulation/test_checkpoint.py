@@ -83,18 +83,18 @@ def assert_same(run, expected):
 
 
 @pytest.mark.slow
-def test_kills_at_random_instants(tmp_path):
+def test_kills_at_random_instants(tmp_path, record_property):
     """After SIGKILL, even during a write, the folder is readable and resuming gives bit-identical results.
 
     A checkpoint is written every second round, which takes longer than the rounds, so many kills hit a write.
     """
     command = [sys.executable, "-c", DRIVER.replace("ROUNDS", str(ROUNDS))]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as driver:
-        kill_and_resume(driver, tmp_path)
+        record_property("attacks", kill_and_resume(driver, tmp_path))
 
 
 def kill_and_resume(driver, tmp_path):
-    """Kill ten runs at a random moment of a random round, and resume them."""
+    """Kill ten runs at a random moment of a random round, resume them, and return their number."""
 
     def play(folder, rounds=2 * ROUNDS, seconds=0.0):
         driver.stdin.write(f"{folder} {rounds} {seconds}\n")
@@ -105,7 +105,8 @@ def kill_and_resume(driver, tmp_path):
     whole = Run.load(tmp_path / "whole")
     assert json.loads((tmp_path / "whole" / "status.json").read_text())["state"] == "finished"
     rng = random.Random(1)
-    for number in range(10):
+    kills = 10
+    for number in range(kills):
         folder = tmp_path / f"cut{number}"
         play(folder, rng.randrange(4, ROUNDS), rng.uniform(0.0, round_s))
         status = json.loads((folder / "status.json").read_text())
@@ -117,6 +118,7 @@ def kill_and_resume(driver, tmp_path):
         play(folder)
         assert_same(Run.load(folder), whole)
     driver.stdin.close()
+    return kills
 
 
 @pytest.mark.parametrize("policy", ["lane", "mamab-om", "mamab-gmba", "single-ucb", "round-robin", "genie", "random"])

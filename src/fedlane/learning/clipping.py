@@ -25,6 +25,11 @@ Derivation. Let u = 2^-24, gamma(n) = n u / (1 - n u), and let v be the norm of 
    instead of rounding: a = 2^-23. On an H200, sums of 4 to 4,096 exact products were off by at most 29% of B a, and
    operands were rounded to the nearest TF32 number.
 
+The fused convolutions on a GPU multiply in bfloat16. This rounds the operands of a sample's gradient, not the gradient
+whose norm is measured: each tile of it is computed twice, for the norm and for the sum, by the same instructions. That
+the two have the same bits is assumed and tested. Factors and sums are float32, so w = 0 for a convolution. The dense
+layers of the same model use TF32, so the bound for TF32 holds for the whole model.
+
 It is also assumed that denormal numbers are not flushed to zero (PyTorch's default) and that the squared norms of
 activations stay below 2^64; squares that underflow then change v^2 by less than K 2^-86, far below C^2.
 """

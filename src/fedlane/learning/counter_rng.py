@@ -6,6 +6,7 @@ generator is not cryptographic; real clients use `system_random`.
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -100,6 +101,26 @@ def add_normals_(
         torch.randn(len(row), generator=source.manual_seed(seed), out=numbers)  # a row's noise fits into the cache
         row.add_(numbers, alpha=amount)
     return weights
+
+
+@dataclass(frozen=True)
+class CounterNoise:
+    """The noise of simulated clients: normal numbers of (key, counter + step) in each row."""
+
+    key: torch.Tensor
+    """(G,): 64-bit keys."""
+    counter: torch.Tensor
+    """(G,): counter of the first step."""
+
+    def __call__(self, move: torch.Tensor, step: int, deviation: torch.Tensor) -> torch.Tensor:
+        """Add a step's noise of the given deviation (G,) to move (G, d) in place."""
+        return add_normals_(move, self.key, self.counter + step, deviation)
+
+    def finish_step_(self, weights: torch.Tensor, move: torch.Tensor, step: int, deviation: torch.Tensor) -> None:
+        """Add a step's move and noise to weights (G, d) in one pass on a GPU, and set the move to 0."""
+        from fedlane.learning.fused.noise import finish_step_
+
+        finish_step_(weights, move, self.key, self.counter + step, deviation)
 
 
 def normals(key: torch.Tensor, counter: torch.Tensor, count: int) -> torch.Tensor:

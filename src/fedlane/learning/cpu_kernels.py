@@ -137,7 +137,10 @@ def poisson_rows(
     gamma: int,
     stride: int,
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return the same records as `counter_rng.poisson_positions`, (G, tau, max_batch), and their number, (G, tau)."""
+    """Return the same records as `counter_rng.poisson_positions`, (G, tau, max_batch), and their number, (G, tau).
+
+    Where the number exceeds ``max_batch``, the records beyond it are missing.
+    """
     result = np.empty((len(key), iterations, max_batch), np.int64)
     drawn = np.zeros((len(key), iterations), np.int64)
     for g in range(len(key)):
@@ -145,13 +148,14 @@ def poisson_rows(
         result[g] = order[replica[g], start[g]]  # unused places hold one of the client's own records
         for t in range(iterations):
             position = np.int64(-1)
-            for k in range(max_batch):
+            for k in range(size[g]):
                 random = _bits(key[g] + ((counter[g] + t) * stride + k) * gamma)
                 uniform = (np.float64(random >> np.uint64(11)) + 0.5) * 2.0**-53
                 position += np.int64(min(np.log(uniform) / log_skip, 2.0**31)) + 1
                 if position >= size[g]:
                     break
-                result[g, t, k] = order[replica[g], start[g] + position]
+                if k < max_batch:
+                    result[g, t, k] = order[replica[g], start[g] + position]
                 drawn[g, t] = k + 1
     return result, drawn
 

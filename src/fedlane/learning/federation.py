@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedlane.learning.aggregate import Uploads, aggregate_
-from fedlane.learning.counter_rng import add_normals_, keys, normals
+from fedlane.learning.counter_rng import CounterNoise, keys, normals
 from fedlane.learning.datasets import Dataset, Samples
 from fedlane.learning.evaluate import evaluate
 from fedlane.learning.input_range import check_inputs
@@ -21,12 +21,15 @@ from fedlane.learning.local import ClientData, TrainingBatch, as_inputs, train_l
 from fedlane.learning.model_interface import Model
 from fedlane.learning.partition import assign_samples
 from fedlane.learning.round_graph import RoundGraph
-from fedlane.learning.sampling import draw_samples, sampling_of
+from fedlane.learning.sampling import draw_samples, sampling_of, with_more_places
 from fedlane.records import BoolArray, FloatArray, IntArray, MechanismSpec
 from fedlane.validate import InputError
 
 CPU_MEMORY_BYTES = 2e9
 """Memory in bytes that one chunk of work may use on a CPU, which leaves room for other programs."""
+
+ROUNDS_BETWEEN_CHECKS = 64
+"""Rounds that a GPU plays before it is asked whether all samples had enough places."""
 
 
 @dataclass(frozen=True)
@@ -115,7 +118,15 @@ class FederationBatch:
         self.step_key = keys(seeds, "step-noise", self.device)
         self._graph: RoundGraph | None = None
         self._at_once: int | None = None
-        self.weights = torch.stack([model.initial(seed) for seed in seeds]).to(self.device)
+        self._weights = torch.stack([model.initial(seed) for seed in seeds]).to(self.device)
+        self._checked = self._weights  # the models before the rounds in `_unchecked`
+        self._unchecked: list[tuple[int, IntArray, BoolArray]] = []
+
+    @property
+    def weights(self) -> Tensor:
+        """(R, d) global models."""
+        self._check_rounds()
+        return self._weights
 
     @torch.inference_mode()
     def play(self, round: int, client: IntArray, punctual: BoolArray) -> None:
@@ -131,20 +142,46 @@ class FederationBatch:
         """
         uploads = Uploads.of(client, punctual, self.sizes)
         replicas = self._replicas_at_once(client.shape[1])
-        if self.device.type == "cuda" and replicas >= len(self.weights):
+        if self.device.type == "cuda" and replicas >= len(self._weights):
             if self._graph is None or self._graph.channels != client.shape[1]:
                 self._graph = RoundGraph(self, client.shape[1])
+            if not self._unchecked:
+                self._checked = self._weights.clone()
+            self._unchecked.append((round, client, punctual))
             self._graph.play(round, client, punctual, uploads)
+            if len(self._unchecked) >= ROUNDS_BETWEEN_CHECKS:
+                self._check_rounds()
             return
-        for first in range(0, len(self.weights), replicas):
+        for first in range(0, len(self._weights), replicas):
             part = uploads.part(first, first + replicas)
             if len(part.replica):
                 self._play_part(torch.tensor(round, device=self.device), slice(first, first + replicas), part)
 
+    def _check_rounds(self) -> None:
+        """Play the latest rounds again if a Poisson sample had more records than places: no record is dropped.
+
+        A GPU plays rounds without waiting for their results, so it is asked only now and then.
+        """
+        if not self._unchecked:
+            return
+        rounds, self._unchecked = self._unchecked, []
+        if bool(self.sampling.overflow):
+            self._widen()
+            self._weights.copy_(self._checked)
+            for round, client, punctual in rounds:
+                self.play(round, client, punctual)
+            self._check_rounds()
+
+    def _widen(self) -> None:
+        self.sampling, self._graph, self._at_once = with_more_places(self.sampling), None, None
+
     def _play_part(self, round: Tensor, rows: slice, uploads: Uploads) -> None:
         index = torch.from_numpy(np.stack([uploads.replica, uploads.client])).to(self.device)
-        weights = self.weights[rows]
+        weights = self._weights[rows]
         models = self.trained(round, index[0] + rows.start, index[1])
+        while bool(self.sampling.overflow):  # a sample had more records than places
+            self._widen()
+            models = self.trained(round, index[0] + rows.start, index[1])
         aggregate_(weights, models, uploads)
         deviation = self.noise_of_average(uploads, rows)
         if deviation.any():
@@ -153,13 +190,9 @@ class FederationBatch:
 
     def trained(self, round: Tensor, replica: Tensor, client: Tensor) -> Tensor:
         """Return the models (G, d) of clients (G,) of replicas (G,) after local training from their global models."""
-        models = self.weights.index_select(0, replica)
+        models = self._weights.index_select(0, replica)
         iterations = self.mechanism.local_iterations
         counter = (round * self.data.size.shape[1] + client) * iterations
-
-        def add_noise(weights: Tensor, step: int, deviation: Tensor) -> object:
-            return add_normals_(weights, self.step_key[replica], counter + step, deviation)
-
         indices, mask = draw_samples(
             self.data, self.sampling, self.batch_key[replica], replica, client, counter, iterations
         )
@@ -168,7 +201,7 @@ class FederationBatch:
             mask,
             self.sampling.batch_size[replica, client],
             self._step_noise[replica, client],
-            add_noise if self.mechanism.step_noise.any() else None,
+            CounterNoise(self.step_key[replica], counter) if self.mechanism.step_noise.any() else None,
         )
         train_locally(self.model, models, self.data, rows, self.learning_rate, self.mechanism.clip_norm)
         return models
@@ -204,7 +237,8 @@ class FederationBatch:
         """Continue from saved global models (R, d)."""
         if weights.shape != tuple(self.weights.shape):
             raise ValueError(f"weights must have shape {tuple(self.weights.shape)}, got {weights.shape}")
-        self.weights.copy_(torch.from_numpy(weights))
+        self._unchecked = []
+        self._weights.copy_(torch.from_numpy(weights))
 
     def _memory_bytes(self) -> float:
         if self.device.type == "cpu":
@@ -233,7 +267,7 @@ def _check_rates(mechanism: MechanismSpec, sizes: IntArray) -> None:
 
 
 def torch_device(name: str) -> torch.device:
-    """Return the device by name; on a GPU, matrix products may use TF32 (norms are summed in float32)."""
+    """Return the device by name; on a GPU, matrix products may use bfloat16 and TF32 (norms are summed in float32)."""
     if name == "cuda":
         if not torch.cuda.is_available():
             raise InputError("device cuda is not available here: PyTorch finds no GPU")
@@ -244,10 +278,10 @@ def torch_device(name: str) -> torch.device:
 
 
 def _resident(samples: Samples, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Return images and labels on the device: bytes on a CPU, floats on a GPU."""
+    """Return images, bytes if the data set has bytes, and labels on the device."""
     images = torch.from_numpy(np.array(samples.images)).to(device)
     check_inputs(images)
-    return images if device.type == "cpu" else as_inputs(images), torch.from_numpy(samples.labels).to(device)
+    return images, torch.from_numpy(samples.labels).to(device)
 
 
 def _squares(images: Tensor) -> Tensor:

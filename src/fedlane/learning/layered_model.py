@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from fedlane.learning import layers
+from fedlane.learning import fused, layers
 from fedlane.learning.architectures import Convolution, Dense, Layer
 from fedlane.learning.model_interface import Batch, Model
 from fedlane.rng import generator
@@ -39,6 +39,10 @@ class LayeredModel(Model):
 
     def logits(self, weights: Tensor, x: Tensor) -> Tensor:
         """Return class scores, see `Model.logits`."""
+        if self._is_fused(weights):
+            from fedlane.learning.fused.network import FusedNetwork
+
+            return FusedNetwork(self.layers, self._blocks(weights), fused.convolution_format()).logits(x)
         h = x.expand(len(weights), *x.shape[1:])
         for layer, block in zip(self.layers, self._blocks(weights), strict=True):
             h = layers.forward(layer, block, h, keep=False).outputs
@@ -52,6 +56,12 @@ class LayeredModel(Model):
         targets = blocks if into is None else self._blocks(into)
         if mlp_tail is not None and self._is_mlp and weights.device.type == "cpu" and batch.squares is not None:
             self._descend_compiled(blocks, targets, batch, batch.squares, clip_norm, scale)
+            return
+        if self.reads_records(weights):
+            self._descend_perceptron(weights, weights if into is None else into, batch, clip_norm, scale)
+            return
+        if self._is_fused(weights):
+            self._descend_fused(blocks, targets, batch, clip_norm, scale)
             return
         passes: list[layers.Pass] = []
         h = batch.x
@@ -75,6 +85,49 @@ class LayeredModel(Model):
             factor = torch.where(finite, scale * (clip_norm / square.sqrt_().clamp_(min=clip_norm)), 0.0)
         for layer, target, results in zip(self.layers, targets, passes, strict=True):
             layers.descend(layer, target, results, factor)
+
+    def reads_records(self, weights: Tensor) -> bool:
+        """Return whether records are read in place, see `Model.reads_records`: on a GPU, by a two-layer network."""
+        hidden = self.layers[0].outputs
+        return self._is_mlp and fused.usable(weights) and hidden >= 16 and hidden & (hidden - 1) == 0
+
+    def _is_fused(self, weights: Tensor) -> bool:
+        return isinstance(self.layers[0], Convolution) and fused.usable(weights)
+
+    def _descend_perceptron(
+        self, weights: Tensor, into: Tensor, batch: Batch, clip_norm: float | None, scale: Tensor
+    ) -> None:
+        """Do the same for a two-layer network on a GPU, in two kernels."""
+        from fedlane.learning.fused.two_layer import perceptron_step_
+
+        groups, places = scale.shape
+        counts = torch.full((groups,), places, device=scale.device) if batch.counts is None else batch.counts
+        x, targets, squares, records = batch.x, batch.targets, batch.squares, batch.records
+        if records is None:  # gathered samples are a data set as well
+            x, targets = x.reshape(groups * places, -1), targets.reshape(groups * places, -1)
+            squares = (x.square().sum(1) if squares is None else squares).reshape(-1).contiguous()
+            records = torch.arange(groups * places, device=scale.device).view(groups, places)
+        assert squares is not None
+        data = x.contiguous(), targets.contiguous(), squares
+        perceptron_step_(
+            weights, into, data, records, counts, scale.contiguous(), clip_norm, precision=fused.dense_format()
+        )
+
+    def _descend_fused(
+        self,
+        blocks: Sequence[Tensor],
+        targets: Sequence[Tensor],
+        batch: Batch,
+        clip_norm: float | None,
+        scale: Tensor,
+    ) -> None:
+        """Do the same for a convolutional network on a GPU, without storing patches or per-sample gradients."""
+        from fedlane.learning.fused.network import FusedNetwork
+
+        groups, places = scale.shape
+        counts = torch.full((groups,), places, device=scale.device) if batch.counts is None else batch.counts
+        network = FusedNetwork(self.layers, blocks, fused.convolution_format())
+        network.descend(targets, batch, counts, clip_norm, scale)
 
     def _descend_compiled(
         self,

@@ -4,12 +4,14 @@ Each training client of each replica is one row. All rows make tau steps of clip
 mechanism requires it. Simulated rounds, audits and real clients all train through `train_locally`.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from fedlane.learning import fused
+from fedlane.learning.counter_rng import CounterNoise
 from fedlane.learning.model_interface import Batch, Model
 
 try:
@@ -67,18 +69,38 @@ def train_locally(
     move = torch.zeros_like(weights) if rows.add_noise is not None else weights
     scale = (learning_rate / rows.batch_size)[:, None].repeat(1, indices.shape[2])
     deviation = (learning_rate * (clip_norm or 0.0)) * rows.step_noise / rows.batch_size
-    targets, squares = (_blank(_rows(table, indices), mask) for table in (data.targets, data.squares))
-    for step in range(indices.shape[1]):
-        batch = Batch(
-            x=_blank(_images(data.images, indices[:, step]), mask[:, step] if mask.numel() else mask),
-            targets=targets[:, step],
-            squares=squares[:, step],
-        )
+    for step, batch in enumerate(_batches(model, weights, data, rows)):
         model.descend(weights, batch, clip_norm, scale if mask.numel() == 0 else scale * mask[:, step], move)
-        if rows.add_noise is not None:
+        if isinstance(rows.add_noise, CounterNoise) and fused.usable(weights):
+            rows.add_noise.finish_step_(weights, move, step, deviation)
+        elif rows.add_noise is not None:
             rows.add_noise(move, step, deviation)
             weights += move
             move.zero_()
+
+
+def _batches(model: Model, weights: Tensor, data: ClientData, rows: TrainingBatch) -> Iterator[Batch]:
+    """Yield the samples of each step."""
+    indices, mask = rows.indices, rows.mask
+    counts = (mask * torch.arange(1, mask.shape[2] + 1, device=mask.device)).amax(2) if mask.numel() else None
+    if model.reads_records(weights):
+        for step in range(indices.shape[1]):
+            yield Batch(
+                x=data.images.flatten(1),
+                targets=data.targets,
+                squares=data.squares,
+                counts=None if counts is None else counts[:, step].contiguous(),
+                records=indices[:, step].contiguous(),
+            )
+        return
+    targets, squares = (_blank(_rows(table, indices), mask) for table in (data.targets, data.squares))
+    for step in range(indices.shape[1]):
+        yield Batch(
+            x=_blank(_images(data.images, indices[:, step]), mask[:, step] if mask.numel() else mask),
+            targets=targets[:, step],
+            squares=squares[:, step],
+            counts=None if counts is None else counts[:, step].contiguous(),
+        )
 
 
 def _blank(samples: Tensor, mask: Tensor) -> Tensor:

@@ -19,6 +19,11 @@ class Batch:
     """(G, B, M): one-hot labels."""
     squares: Tensor | None = None
     """(G, B): squared norm of each input, if already computed."""
+    counts: Tensor | None = None
+    """(G,): number of places up to the last sample; later places are padding. None if all B places may hold samples."""
+    records: Tensor | None = None
+    """(G, B): if given, ``x``, ``targets`` and ``squares`` are the whole data set, (samples, ...), and these are the
+    samples' indices in it. Only for models that read records in place (`Model.reads_records`)."""
 
 
 class Model(ABC):
@@ -51,6 +56,10 @@ class Model(ABC):
             scale: (G, B) factor of each sample.
             into: (G, d) array to update; the weights themselves if None.
         """
+
+    def reads_records(self, weights: Tensor) -> bool:
+        """Return whether `descend` reads samples from the data set in place, on the device of these weights."""
+        return False
 
     @abstractmethod
     def bytes_per_sample(self) -> int:

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
+from fedlane.learning import fused
 from fedlane.learning.aggregate import Uploads
 from fedlane.learning.counter_rng import normals
 from fedlane.records import BoolArray, IntArray
@@ -18,7 +19,7 @@ class RoundGraph:
 
     def __init__(self, federation: "FederationBatch", channels: int) -> None:
         self.federation, self.channels = federation, channels
-        replicas, device = len(federation.weights), federation.device
+        replicas, device = len(federation._weights), federation.device
         self._round = torch.zeros((), dtype=torch.int64, device=device)
         self._client = torch.zeros(replicas * channels, dtype=torch.int64, device=device)
         self._share = torch.zeros(replicas, 1, channels, device=device)
@@ -26,7 +27,7 @@ class RoundGraph:
         self._deviation = torch.zeros(replicas, 1, device=device)
         self._replica = torch.arange(replicas, device=device).repeat_interleave(channels)
         self._noisy = bool(federation.mechanism.upload_noise.any())
-        initial = federation.weights.clone()
+        initial = federation._weights.clone()
         side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(side):  # an uncaptured first pass lets libraries initialise
@@ -35,13 +36,21 @@ class RoundGraph:
         self._graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(self._graph):
             self._play_captured()
-        federation.weights.copy_(initial)
+        federation._weights.copy_(initial)
+        federation.sampling.overflow.zero_()
 
     def _play_captured(self) -> None:
         """Play the round described by the input tensors; the graph captures this function."""
         federation = self.federation
-        weights = federation.weights
+        weights = federation._weights
         models = federation.trained(self._round, self._replica, self._client)
+        if fused.usable(weights):
+            from fedlane.learning.fused.noise import average_
+
+            average_(
+                weights, models, self._share, federation.noise_key, self._round, self._deviation, noisy=self._noisy
+            )
+            return
         models = models.view(len(weights), self.channels, -1)
         models = torch.where(self._share.transpose(1, 2) > 0, models, 0.0)  # 0 times a late model's NaN would be NaN
         average = torch.bmm(self._share, models)[:, 0]

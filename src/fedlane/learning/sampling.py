@@ -1,6 +1,6 @@
 """Random samples of the clients' records, drawn for every local step as the mechanism prescribes."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -33,9 +33,12 @@ class Sampling:
     rate: Tensor
     """(R, U): q, float64."""
     max_batch: int
-    """Largest number of records in a sample, and so the number of random numbers that every step uses."""
+    """Places for the records of a sample. A Poisson sample may have more, but hardly ever does."""
     equal: bool
     """Whether all samples have exactly ``max_batch`` records."""
+    overflow: Tensor
+    """Whether a sample with more than ``max_batch`` records has been drawn, on the device. On a CPU, such a sample is
+    drawn again with room for it; a GPU only takes note here."""
 
 
 def sampling_of(mechanism: MechanismSpec, sizes: IntArray, device: torch.device) -> Sampling:
@@ -48,7 +51,13 @@ def sampling_of(mechanism: MechanismSpec, sizes: IntArray, device: torch.device)
         rate=torch.from_numpy(mechanism.sample_rate).to(device),
         max_batch=max_batch,
         equal=not poisson and bool(np.all(mechanism.batch_size == max_batch)),
+        overflow=torch.zeros((), dtype=torch.bool, device=device),
     )
+
+
+def with_more_places(sampling: Sampling) -> Sampling:
+    """Return the settings with twice as many places, after an overflow."""
+    return replace(sampling, max_batch=2 * sampling.max_batch, overflow=torch.zeros_like(sampling.overflow))
 
 
 def draw_samples(
@@ -86,6 +95,8 @@ def draw_samples(
         if sampling.poisson:
             records, drawn = cpu_kernels.poisson_rows(*arrays, iterations, max_batch, GAMMA, POISSON_STRIDE)  # type: ignore[call-arg, arg-type]
             width = max(1, int(drawn.max()))  # places beyond the longest sample are unused in every row
+            if width > max_batch:
+                records, drawn = cpu_kernels.poisson_rows(*arrays, iterations, width, GAMMA, POISSON_STRIDE)  # type: ignore[call-arg, arg-type]
             mask = torch.arange(width) < torch.from_numpy(drawn)[..., None]
             return torch.from_numpy(records[..., :width].copy()), mask
         indices = torch.from_numpy(cpu_kernels.sample_rows(*arrays, iterations, max_batch, GAMMA))  # type: ignore[call-arg, arg-type]
@@ -93,7 +104,9 @@ def draw_samples(
         counters = counter[:, None] + torch.arange(iterations, device=key.device)
         keys, sizes, counts, rates = (column[:, None].expand(counters.shape) for column in (key, size, count, rate))
         if sampling.poisson:
-            positions, mask = poisson_positions(keys, counters, sizes, rates, max_batch)
+            positions, mask = poisson_positions(keys, counters, sizes, rates, max_batch + 1)
+            sampling.overflow.logical_or_(mask[..., -1].any())
+            positions, mask = positions[..., :-1], mask[..., :-1]
         else:
             positions = sample_positions(keys, counters, sizes, counts, max_batch)
         indices = data.order[replica[:, None, None], start[:, None, None] + positions].long()

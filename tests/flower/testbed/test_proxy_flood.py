@@ -148,7 +148,7 @@ def refused(files, port):
         return True
 
 
-def test_half_sent_requests_do_not_keep_an_honest_node_out(files, tmp_path, capsys):
+def test_half_sent_requests_do_not_keep_an_honest_node_out(files, tmp_path, record_property):
     with proxy(files, tmp_path / "proxy") as (port, upstream):
         before = upstream.calls
         with half_sent(files, port) as held:
@@ -157,8 +157,7 @@ def test_half_sent_requests_do_not_keep_an_honest_node_out(files, tmp_path, caps
             reached = upstream.calls - before
             assert call(files, port, source=ATTACKER)[0] == 429  # the attacker has used up its share
     slowest = max(seconds for _, seconds in answers)
-    with capsys.disabled():
-        print(f"\nproxy, {CONNECTIONS} half-sent requests: {HONEST_CALLS} honest calls, slowest {slowest:.2f} s")
+    record_property("attacks", CONNECTIONS)
     assert [status for status, _ in answers] == [200] * HONEST_CALLS
     assert slowest < 3
     assert reached <= 256 + 2 * HONEST_CALLS  # the attacker's share, and no more
