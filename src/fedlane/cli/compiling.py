@@ -47,7 +47,7 @@ def watch_compilation(show: Callable[[int, int], None]) -> Iterator[Compilation]
 
     compilation = Compilation(show)
 
-    class Listener(event.Listener):  # type: ignore[misc]
+    class Listener(event.Listener):
         """Passes FedLane's kernels on; Numba also compiles small helpers."""
 
         def on_start(self, event: Any) -> None:
