@@ -8,9 +8,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from fedlane import Run, Scenario, Simulation, simulate
+from fedlane.intervals import interval
 from fedlane.scheduling import SinglePolicy, policies
 from fedlane.simulation.results import COLUMNS, MEASURES
-from fedlane.simulation.summary import interval
 from fedlane.validate import InputError
 
 POLICIES = [

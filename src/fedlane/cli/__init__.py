@@ -11,6 +11,7 @@ from fedlane.cli import privacy as privacy_commands
 from fedlane.cli.bench import bench
 from fedlane.cli.help import dedupe_suggestion, examples, explain_arguments
 from fedlane.cli.list import list_
+from fedlane.cli.plot import plot
 from fedlane.cli.report import report, watch
 from fedlane.cli.reproduce import reproduce
 from fedlane.cli.run import compare, run
@@ -62,10 +63,16 @@ app.command(
         "fedlane compare quickstart --policy lane --policy mamab-om --target 0.7",
     )
 )(compare)
-app.command(epilog=examples("fedlane show quickstart", "fedlane show runs/mine"))(show)
+app.command(epilog=examples("fedlane show quickstart", "fedlane show runs/mine", "fedlane show runs/compared"))(show)
 app.command("list", epilog=examples("fedlane list policies", "fedlane list keys --json"))(list_)
 app.command(epilog=examples("fedlane reproduce --quick", "fedlane reproduce fig-v fig-delay --seeds 5"))(reproduce)
 app.command(epilog=examples("fedlane report runs/mine", "fedlane report runs/a runs/b --out page.html"))(report)
+app.command(
+    epilog=examples(
+        "fedlane plot runs/mine --out accuracy.pdf",
+        "fedlane plot runs/a runs/b --x privacy.epsilon --y final_accuracy --out eps.pdf",
+    )
+)(plot)
 app.command(epilog=examples("fedlane watch runs/mine"))(watch)
 app.command(epilog=examples("fedlane bench matching"))(bench)
 app.command("testbed", epilog=examples("fedlane testbed --calibrate --policy lane --policy random"))(run_testbed)

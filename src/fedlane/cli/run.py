@@ -1,7 +1,7 @@
 """The commands `fedlane run` and `fedlane compare`."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -154,19 +154,17 @@ def compare(
     plan.check_policies(policy)
     folder = out or new_folder(f"{file_name(loaded.name)}-compare")
     runs = _played(session, plan, policy, folder)
-    summaries = [with_target(result, target) for result in runs]
-    for path, other in extra.items():
-        summaries.append({**with_target(other, target), "policy": f"{other.summary['policy']} ({path.name})"})
+    content = _save_comparison([*zip(policy, runs, strict=True)], extra, folder, target)
     if not no_learning:
         from fedlane.report.figures import accuracy_figure
 
         accuracy_figure({result.summary["policy"]: result.rounds for result in runs}, folder / "accuracy.png")
     if as_json:
-        print(json.dumps({"folder": str(folder), "runs": summaries}))
+        print(json.dumps({"folder": str(folder), **content}))
     elif not quiet:
-        from fedlane.report.terminal import comparison_table
+        from fedlane.report.comparison_tables import comparison_tables
 
-        _print_results(comparison_table(summaries), summaries, folder)
+        _print_results(comparison_tables(content), content["runs"], folder)
 
 
 def _session(quiet: bool, checkpoint_every: int, track: list[str] | None) -> Session:
@@ -203,15 +201,47 @@ def _played(session: Session, plan: RunPlan, policies: Sequence[str], folder: Pa
     return runs
 
 
+def _save_comparison(
+    runs: "Sequence[tuple[str, Run]]", extra: "Mapping[Path, Run]", folder: Path, target: float | None
+) -> dict[str, Any]:
+    """Compare the runs of a comparison, save the result in its folder and return it.
+
+    Args:
+        runs: The runs with their policies as the user named them; the first is the baseline.
+        extra: Runs in other folders, to be shown as well.
+        folder: Folder of the comparison.
+        target: Accuracy to report the time to.
+    """
+    from fedlane.report.comparison import TIME, ComparedRun, comparison, write_comparison
+    from fedlane.report.seed_measures import seed_measures
+
+    def compared(result: "Run", label: str, subfolder: str | None) -> ComparedRun:
+        values = seed_measures(result.tables)
+        if target is not None:
+            values[TIME] = result.time_to_accuracy(target)
+        return ComparedRun({**with_target(result, target), "policy": label}, values, subfolder)
+
+    entries = [compared(result, result.summary["policy"], file_name(policy)) for policy, result in runs]
+    entries += [compared(run, f"{run.summary['policy']} ({path.name})", None) for path, run in extra.items()]
+    content = comparison(entries)
+    write_comparison(content, folder)
+    return content
+
+
 def with_target(result: "Run", target: float | None) -> dict[str, Any]:
     """Return a run's summary, with the time to reach the accuracy ``target`` if one is given."""
-    from fedlane.simulation.summary import interval
+    from fedlane.intervals import interval, measure_bounds
+    from fedlane.report.comparison import TIME
 
     summary = dict(result.summary)
     if target is not None:
         seconds = result.time_to_accuracy(target)
         reached = seconds[~np.isnan(seconds)]
-        summary["time_to_accuracy"] = {"target": target, "reached": len(reached), **interval(reached)}
+        summary["time_to_accuracy"] = {
+            "target": target,
+            "reached": len(reached),
+            **interval(reached, measure_bounds(TIME)),
+        }
     return summary
 
 

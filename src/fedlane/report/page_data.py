@@ -14,6 +14,7 @@ from fedlane.records import FloatArray, IntArray
 from fedlane.report.packing import packed_bits, packed_floats, packed_indices, packed_levels, packed_seconds
 from fedlane.report.run_arrays import CLIENT_COLUMNS, RunArrays, run_arrays
 from fedlane.report.run_files import RunFiles, read_run
+from fedlane.report.seed_measures import MEASURES
 from fedlane.validate import InputError
 
 BUDGET_BYTES = 4_300_000
@@ -22,10 +23,6 @@ MAX_POINTS = 400
 """Maximum number of points of a curve."""
 QUEUE_COLUMNS = 250
 """Number of rounds in the queue figure if embedding all rounds would exceed the limit."""
-MEASURES = (
-    *("cumulative_delay_s", "mean_round_s", "late_share", "min_participation", "max_participation"),
-    *("quota_shortfall", "max_queue", "final_accuracy"),
-)
 BASE64 = 4 / 3
 """Characters per byte."""
 

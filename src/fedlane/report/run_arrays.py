@@ -92,7 +92,7 @@ class _Scatter:
     """Places the rows of a table into arrays of a given shape, by their index columns."""
 
     def __init__(self, table: pa.Table, keys: tuple[str, ...], shape: tuple[int, ...]) -> None:
-        index = [_indices(table, key) for key in keys]
+        index = [column_indices(table, key) for key in keys]
         self._kept = np.logical_and.reduce([column < size for column, size in zip(index, shape, strict=True)])
         self._at: tuple[Any, ...] = tuple(column[self._kept] for column in index)
         self._table, self._shape = table, shape
@@ -100,12 +100,12 @@ class _Scatter:
     def floats(self, column: str) -> FloatArray:
         placed = np.full(self._shape, np.nan)
         if column in self._table.column_names:
-            placed[self._at] = _floats(self._table, column)[self._kept]
+            placed[self._at] = column_floats(self._table, column)[self._kept]
         return placed
 
     def integers(self, column: str) -> IntArray:
         placed = np.full(self._shape, -1, np.int64)
-        placed[self._at] = _indices(self._table, column)[self._kept]
+        placed[self._at] = column_indices(self._table, column)[self._kept]
         return placed
 
 
@@ -113,8 +113,10 @@ class _Slots(_Scatter):
     """Places assignments by replica, round and slot; slots are a round's assignments in the order of channels."""
 
     def __init__(self, table: pa.Table, replicas: int, rounds: int) -> None:
-        table = table.take(np.lexsort([_indices(table, key) for key in ("client", "channel", "round", "replica")]))
-        group = _indices(table, "replica") * (1 + _size(table, "round")) + _indices(table, "round")
+        table = table.take(
+            np.lexsort([column_indices(table, key) for key in ("client", "channel", "round", "replica")])
+        )
+        group = column_indices(table, "replica") * (1 + _size(table, "round")) + column_indices(table, "round")
         start = np.flatnonzero(np.diff(group, prepend=-1))
         slot = np.arange(len(group)) - np.repeat(start, np.diff(start, append=len(group)))
         table = table.append_column("slot", pa.array(slot, pa.int64()))
@@ -122,15 +124,16 @@ class _Slots(_Scatter):
         super().__init__(table, ("replica", "round", "slot"), (replicas, rounds, slots))
 
 
-def _indices(table: pa.Table, column: str) -> NDArray[np.int64]:
-    values = _floats(table, column)
+def column_indices(table: pa.Table, column: str) -> NDArray[np.int64]:
+    """Return a column of indices; raise `InputError` if one is negative or missing."""
+    values = column_floats(table, column)
     if not (values >= 0).all():
         raise InputError(f"column {column} of a run's table must not be negative")
     return values.astype(np.int64)
 
 
-def _floats(table: pa.Table, column: str) -> FloatArray:
-    """A column as floats, null as NaN."""
+def column_floats(table: pa.Table, column: str) -> FloatArray:
+    """Return a column as floats, null as NaN; raise `InputError` if it does not hold numbers."""
     try:
         values = table[column]
         if pa.types.is_boolean(values.type):
@@ -142,4 +145,4 @@ def _floats(table: pa.Table, column: str) -> FloatArray:
 
 def _size(table: pa.Table, column: str) -> int:
     """One more than the largest index in a column."""
-    return int(_indices(table, column).max(initial=-1)) + 1
+    return int(column_indices(table, column).max(initial=-1)) + 1

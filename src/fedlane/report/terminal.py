@@ -78,20 +78,26 @@ def _privacy_row(privacy: Mapping[str, Any]) -> tuple[str, str]:
     return "largest epsilon spent, of agreed", f"{largest:.3f} of {agreed:g}{missing}"
 
 
+def policy_table(title: str, headings: Sequence[str], *, narrow: bool = True) -> Table:
+    """Return an empty table with one row per policy, which fits 80 columns: long policy names are folded."""
+    table = Table(title=escape(title), title_justify="left", box=SIMPLE_HEAD, pad_edge=False, caption_justify="left")
+    if narrow:
+        table.padding = (0, 1, 0, 0)
+    table.add_column("policy", overflow="fold", min_width=10)
+    for heading in headings:
+        table.add_column(heading, justify="right", no_wrap=True)
+    return table
+
+
 def comparison_table(summaries: Sequence[Summary]) -> Table:
     """Table of several runs of one scenario, one row per run."""
     first = summaries[0]
     title = f"{first['scenario']} · {first['rounds']} rounds · {_seeds(first['seeds'])}"
     if len(first["seeds"]) > 1:
         title += " · mean ± 95% interval"
-    table = Table(title=escape(title), title_justify="left", box=SIMPLE_HEAD, pad_edge=False, caption_justify="left")
-    table.add_column("policy", overflow="fold", min_width=10)
     learned = first["final_accuracy"]["mean"] is not None
-    timed = "time_to_accuracy" in first
-    headings = ["delay (s)", "ratio", "late", "min.\nparticipation", "queue"]
-    headings += ["accuracy"] * learned + ([f"to {first['time_to_accuracy']['target']:g}"] if timed else [])
-    for heading in headings:
-        table.add_column(heading, justify="right", no_wrap=True)
+    headings = ["delay (s)", "ratio", "late", "min.\nparticipation", "queue"] + ["accuracy"] * learned
+    table = policy_table(title, headings, narrow=learned)
     base = first["cumulative_delay_s"]["mean"]
     for summary in summaries:
         table.add_row(
@@ -102,7 +108,6 @@ def comparison_table(summaries: Sequence[Summary]) -> Table:
             f"{summary['min_participation']['mean']:.2f}",
             f"{summary['max_queue']['mean']:.1f}",
             *([with_interval({**summary["final_accuracy"], "low": None}, "{:.3f}")] if learned else []),
-            *([_time_to(summary)] if timed else []),
         )
     table.caption = (
         "ratio: delay relative to the first row; late: share of uploads; "
