@@ -32,6 +32,8 @@ BEFORE_ARGUMENT = re.compile(
     rf"(?=<m(?!o|space)|<mo>&#x0007C;)"
 )
 """Where LaTeX sets a thin space: between a factor and the name of a function, and between the name and its argument."""
+SIGN = re.compile(r"((?:&#x0003D;|&#x00028;|&#x0005B;|&#x0002C;|[=(\[,])</mo>)<mo>(&#x02212;|&#x0002B;)</mo>")
+"""A plus or minus that is a sign: it follows a relation, an opening bracket or a comma."""
 
 
 def on_page_content(content: str, page: Page, config: MkDocsConfig, files: Files) -> str:
@@ -59,5 +61,7 @@ def mathml(latex: str, *, display: bool = False) -> str:
     result = BEFORE_ARGUMENT.sub(rf"\1{_THIN}", AFTER_FACTOR.sub(rf"\1{_THIN}", result))
     result = result.replace("<mo>&#x0002E;</mo>", "<mi>.</mi>")  # a full stop has no space before it
     result = result.replace("<mo>&#x0007C;</mo>", '<mo stretchy="false" lspace="0" rspace="0">&#x0007C;</mo>')
+    result = SIGN.sub(r'\1<mo form="prefix">\2</mo>', result)
+    result = re.sub(r"<mo>(&#x0221E;|&#x02026;)</mo>", r"<mi>\1</mi>", result)  # infinity, an ellipsis
     result = re.sub(r"<mi>(&#x0230[89];|&#x0230[AB];)</mi>", r'<mo stretchy="false">\1</mo>', result)
     return result.replace("<math ", f'<math alttext="{html.escape(latex)}" ', 1)
