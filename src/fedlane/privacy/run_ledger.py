@@ -174,6 +174,48 @@ def read_run_accounts(path: Path) -> RunAccounts:
         raise InputError(f"ledger {path} is inconsistent: {error}") from error
 
 
+def merged_ledger(replicas: Sequence[tuple[str, int]]) -> str:
+    """Return the ledger of several replicas, as a run of all of them would have written it.
+
+    Args:
+        replicas: For each replica, the text of the ledger that it comes from and its index there.
+
+    Raises:
+        InputError: A ledger is damaged.
+        KeyError, IndexError, TypeError: A ledger lacks a value.
+    """
+    by_text: dict[str, list[dict[str, Any]]] = {}
+    for text, _ in replicas:
+        if text not in by_text:
+            lines = text.splitlines(keepends=True)
+            _verified(Path(NAME), lines)
+            by_text[text] = [json.loads(line) for line in lines]
+    index: dict[str, int] = {}
+    headers = [(by_text[text][0], replica) for text, replica in replicas]
+    kind = [
+        [index.setdefault(json.dumps(header["terms"][client]), len(index)) for client in header["clients"][replica]]
+        for header, replica in headers
+    ]
+    header = {
+        **{key: value for key, value in headers[0][0].items() if key != "digest"},
+        "seeds": [header["seeds"][replica] for header, replica in headers],
+        "terms": [json.loads(terms) for terms in index],
+        "clients": kind,
+    }
+    text, digest = _line(header, "")
+    merged = [text]
+    for round in range(max(len(lines) for lines in by_text.values()) - 1):
+        uploads = [
+            [number, client]
+            for number, (text, replica) in enumerate(replicas)
+            for owner, client in by_text[text][1 + round]["uploads"]
+            if owner == replica
+        ]
+        line, digest = _line({"round": round, "uploads": uploads}, digest)
+        merged.append(line)
+    return "".join(merged)
+
+
 def _line(values: dict[str, Any], previous_digest: str) -> tuple[str, str]:
     """Return a line and its digest."""
     digest = hashlib.sha256((previous_digest + json.dumps(values)).encode()).hexdigest()

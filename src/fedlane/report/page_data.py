@@ -2,7 +2,7 @@
 
 import sys
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from fedlane.report.packing import packed_bits, packed_floats, packed_indices, p
 from fedlane.report.run_arrays import CLIENT_COLUMNS, RunArrays, run_arrays
 from fedlane.report.run_files import RunFiles, read_run
 from fedlane.report.seed_measures import MEASURES
+from fedlane.report.terminal import LOWER_BOUND_MECHANISMS
 from fedlane.validate import InputError
 
 BUDGET_BYTES = 4_300_000
@@ -103,7 +104,7 @@ def run_data(files: RunFiles, name: str, budget_bytes: int) -> dict[str, Any]:
         "measures": {key: _measure(files.summary.get(key)) for key in MEASURES},
         "privacy": _privacy(files),
         "curves": _curves(arrays),
-        "per_client": _per_client(arrays),
+        "per_client": _per_client(arrays, _privacy(files)),
         "parts": {
             "client": _parts(arrays, arrays.slot_client, clients),
             "channel": _parts(arrays, arrays.slot_channel, channels),
@@ -205,11 +206,15 @@ def span(values: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:
     return values.min(axis=0), values.mean(axis=0), values.max(axis=0)
 
 
-def _per_client(arrays: RunArrays) -> dict[str, Any]:
-    """Columns of clients.parquet: mean over seeds and 95% bounds; None if the run did not record the column."""
+def _per_client(arrays: RunArrays, privacy: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Columns of clients.parquet: mean over seeds and 95% bounds; None if the run did not record the column.
+
+    Formula (6) is shown for the mechanism `paper` only; older run folders have it for every mechanism.
+    """
+    by_formula = privacy is not None and privacy["mechanism"] in LOWER_BOUND_MECHANISMS
     result: dict[str, Any] = {}
     for key, values in arrays.clients.items():
-        if not np.isfinite(values).any():
+        if not np.isfinite(values).any() or (key == "epsilon_paper" and not by_formula):
             result[key] = None
             continue
         low, mean, high = span(values) if key.startswith("epsilon") else student_interval(values)

@@ -67,15 +67,21 @@ def summary_table(summary: Summary) -> Table:
 
 
 def _privacy_row(privacy: Mapping[str, Any]) -> tuple[str, str]:
-    """The largest epsilon spent by a client, and the budget."""
+    """The largest epsilon spent by a client and the budget, with their delta."""
     largest, agreed = privacy["epsilon"]["largest"], privacy["epsilon_agreed"]["largest"]
     if privacy["mechanism"] in LOWER_BOUND_MECHANISMS:
-        return "largest epsilon by the paper's formula", f"{privacy['epsilon_paper']:.2f}"
+        return "largest epsilon by the paper's formula", f"{privacy['epsilon_paper']:.2f} {_at_delta(privacy)}"
     unreported = privacy.get("unreported", 0)
     if largest is None:
         return "largest epsilon spent, of agreed", "unreported"
     missing = f" ({unreported} unreported)" if unreported else ""
-    return "largest epsilon spent, of agreed", f"{largest:.3f} of {agreed:g}{missing}"
+    return "largest epsilon spent, of agreed", f"{largest:.3f} of {agreed:g} {_at_delta(privacy)}{missing}"
+
+
+def _at_delta(privacy: Mapping[str, Any]) -> str:
+    """``at delta D``, or the range of deltas that the clients agreed to."""
+    low, high = privacy["delta"]["smallest"], privacy["delta"]["largest"]
+    return f"at delta {low:g}" if low == high else f"at delta {low:g} to {high:g}"
 
 
 def policy_table(title: str, headings: Sequence[str], *, narrow: bool = True) -> Table:
@@ -136,8 +142,8 @@ def _privacy(summary: Summary) -> list[str]:
     if privacy["mechanism"] in LOWER_BOUND_MECHANISMS and privacy["epsilon"]["largest"] > privacy["epsilon_paper"]:
         lines.append(
             f"{summary['policy']}: the mechanism 'paper' leaks an epsilon of at least "
-            f"{privacy['epsilon']['largest']:,.0f} for the worst client, but the paper's formula gives "
-            f"{privacy['epsilon_paper']:.1f}"
+            f"{privacy['epsilon']['largest']:,.0f} {_at_delta(privacy)} for the worst client, but the paper's formula "
+            f"gives {privacy['epsilon_paper']:.1f}"
         )
     return lines
 

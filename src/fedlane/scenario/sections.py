@@ -135,10 +135,11 @@ class LearningSettings(Section):
 
 
 class PrivacySettings(Section):
-    """The privacy that each client agreed to."""
+    """The privacy that each client agreed to. A scenario without this table has the mechanism "none"."""
 
-    mechanism: Literal["none", "paper", "rigorous"] = "paper"
-    """Privacy mechanism: "none"; "paper", which proves nothing; or "rigorous", a guarantee for the whole run."""
+    mechanism: Literal["none", "paper", "rigorous"] = "rigorous"
+    """Privacy mechanism: "rigorous" guarantees the agreed epsilon for the whole run, "paper" reproduces the paper and
+    guarantees nothing, "none" adds no noise. Without a [privacy] table it is "none"."""
     epsilon: Epsilon | Annotated[tuple[Epsilon, ...], Field(min_length=1)] | Literal["nonuniform"] = 25.0
     """Agreed epsilon, per round (paper) or per run (rigorous); "nonuniform" for the paper's list; or one per client."""
     delta: OneOrPerClient = 1e-3

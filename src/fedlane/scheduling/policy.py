@@ -20,10 +20,10 @@ import numpy as np
 from fedlane.records import Context, DelayDistributions, Delays, Feedback, FloatArray, IntArray, Problem, State
 from fedlane.rng import RoundRng
 from fedlane.scheduling.resizing import resized
-from fedlane.validate import InputError, at_least
+from fedlane.validate import InputError, at_least, nearest
 
-REQUIREMENTS = frozenset({"losses", "channel_state", "distributions"})
-"""Everything that a policy may declare in `requires`. A run that cannot supply it refuses to start."""
+REQUIREMENTS = frozenset({"channel_state", "distributions"})
+"""Everything that a policy may declare in `requires`: a simulation supplies it, a federation has none of it."""
 
 
 class Policy(ABC):
@@ -32,8 +32,8 @@ class Policy(ABC):
     Attributes:
         name: The name by which `make_policy` and the command line find the policy.
         summary: One line for `fedlane list policies`.
-        requires: What `select` needs in its context beyond the round and the available clients: any of
-            `"losses"`, `"channel_state"` and `"distributions"`.
+        requires: What `select` needs in its context beyond the round, the available clients and the problem: any of
+            `"channel_state"` and `"distributions"`.
         quota_slack: The fraction by which this policy lowers every quota.
         per_client: Names of the state arrays whose second axis is the clients, or None. `resize` uses it.
 
@@ -118,6 +118,16 @@ class Policy(ABC):
         return (1.0 - self.quota_slack) * problem.quotas
 
 
+def check_requirements(policy: Policy) -> None:
+    """Raise `InputError` if a policy requires something that no run supplies."""
+    declared: object = policy.requires
+    if not isinstance(declared, frozenset | set):
+        raise InputError(f"policy {policy.name}: requires must be a set of names, got {declared!r}")
+    for name in sorted(declared - REQUIREMENTS):
+        known = nearest(name, REQUIREMENTS) or f": choose from {', '.join(sorted(REQUIREMENTS))}"
+        raise InputError(f"policy {policy.name} requires '{name}', which no run supplies{known}")
+
+
 def problem_of(record: Context | Feedback) -> Problem:
     """Return the problem of a context or a feedback; raise `InputError` if the caller set none."""
     if record.problem is None:
@@ -138,8 +148,8 @@ class SinglePolicy(ABC):
 
     Every function that takes a policy also accepts a `SinglePolicy`; `lift` turns it into a `Policy`. Attributes are
     those of `Policy`, except that clients are the first axis of `per_client` arrays. Of the context's optional fields,
-    `losses` is (U,), `channel_state` is (U, N), and `distributions` keeps a leading axis of 1. The quotas of `problem`
-    are (U,).
+    `losses` is (U,), `channel_state` is (U, N), and `distributions` keeps a leading axis of 1. The quotas and
+    sizes of `problem` are (U,).
 
     Examples:
         >>> import numpy as np
@@ -231,7 +241,8 @@ def _replica(state: Mapping[str, np.ndarray], r: int) -> State:
 
 
 def _problem(problem: Problem, r: int) -> Problem:
-    return replace(problem, quotas=problem.quotas[r])
+    sizes = None if problem.sizes is None else problem.sizes[r]
+    return replace(problem, quotas=problem.quotas[r], sizes=sizes)
 
 
 def _context(context: Context, r: int) -> Context:

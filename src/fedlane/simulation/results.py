@@ -19,8 +19,13 @@ from fedlane.files import read_regular, read_table
 from fedlane.privacy.run_ledger import NAME as LEDGER
 from fedlane.records import FloatArray
 from fedlane.scenario import Scenario
+from fedlane.scenario.run_settings import RunSettings
+from fedlane.scenario.text import to_toml
 from fedlane.simulation.checkpoint import NAME as CHECKPOINT
 from fedlane.simulation.checkpoint import Checkpoint
+from fedlane.simulation.provenance import NAME as PROVENANCE
+from fedlane.simulation.provenance import read_provenance
+from fedlane.simulation.run_display import data_frame, run_html, run_text
 from fedlane.validate import InputError, printable
 
 COLUMNS = {
@@ -52,6 +57,8 @@ class Run:
         summary: Mean and 95% interval over seeds of every measure, and general facts about the run.
         model: The global model's tensors by name; with several replicas, names begin with ``replicaN.``
         ledger: The run's ledger, which lists every charged upload; empty without a mechanism.
+        settings: Policy, seeds, learning and device; None for a real federation and in old folders.
+        provenance: Command, date, versions, commit, device and host class of every session; empty in old folders.
 
     Examples:
         >>> from fedlane import simulate
@@ -63,8 +70,10 @@ class Run:
     scenario: Scenario
     tables: Mapping[str, pa.Table]
     summary: Mapping[str, Any]
-    model: Mapping[str, NDArray[np.float32]] = field(default_factory=dict)
+    model: Mapping[str, NDArray[Any]] = field(default_factory=dict)
     ledger: str = ""
+    settings: RunSettings | None = None
+    provenance: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def rounds(self) -> pa.Table:
@@ -90,6 +99,25 @@ class Run:
     def client_rounds(self) -> pa.Table:
         """One row per replica, round and client."""
         return self.tables["client_rounds"]
+
+    def __repr__(self) -> str:
+        """The run in a few lines."""
+        return run_text(self.summary, self.scenario.rounds)
+
+    def _repr_html_(self) -> str:
+        """The run as a table, for notebooks."""
+        return run_html(self.summary, self.scenario.rounds)
+
+    def to_pandas(self, table: str = "rounds") -> Any:
+        """Return a table as a pandas DataFrame; every row has its ``seed``.
+
+        Args:
+            table: ``rounds``, ``assignments``, ``clients``, ``channels`` or ``client_rounds``.
+
+        Raises:
+            InputError: There is no such table, or pandas is not installed.
+        """
+        return data_frame(self.tables, table, self.summary["seeds"])
 
     def time_to_accuracy(self, target: float) -> FloatArray:
         """Simulated time until the model reaches an accuracy.
@@ -156,6 +184,8 @@ class Run:
             summary=summary,
             model=model,
             ledger=_read_ledger(path / LEDGER),
+            settings=RunSettings.load(path / "scenario.toml"),
+            provenance=read_provenance(path),
         )
 
 
@@ -235,10 +265,18 @@ class RunFolder:
         except (OSError, pa.ArrowException) as error:
             self.abandon()
             reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error).splitlines()[0]
-            raise InputError(f"output folder {self.path} cannot be written: {reason}") from error
+            saved = f"; its first {rounds} rounds are saved" if (rounds := self.rounds_saved()) else ""
+            raise InputError(f"output folder {self.path} cannot be written: {reason}{saved}") from error
         self._written = True
         if checkpoint is None:
             (self.path / CHECKPOINT).unlink(missing_ok=True)
+
+    def rounds_saved(self) -> int:
+        """Return the number of rounds that the folder's files hold."""
+        try:
+            return int(json.loads(read_regular(self.path / "status.json"))["round"])
+        except (OSError, ValueError, KeyError, TypeError):
+            return 0
 
     def abandon(self) -> None:
         """Remove the folders created for this run, unless results have been written to them."""
@@ -255,11 +293,15 @@ def _write_files(run: Run, folder: Path, interrupted: bool) -> list[str]:
             pq.write_table(table, file, compression="zstd", write_page_checksum=True)
     if run.model:
         save_file(dict(run.model), folder / MODEL)
-    (folder / "scenario.toml").write_text(run.scenario.to_toml(), encoding="utf-8")
+    values = run.scenario.model_dump() | ({} if run.settings is None else {"run": run.settings.model_dump()})
+    (folder / "scenario.toml").write_text(to_toml(values), encoding="utf-8")
     (folder / "summary.json").write_text(json.dumps(run.summary, indent=2, allow_nan=False) + "\n")
     done, rounds = run.summary["rounds"], run.scenario.rounds
     state = "finished" if done == rounds else "interrupted" if interrupted else "running"
     status = {"round": done, "rounds": rounds, "state": state}
     (folder / "status.json").write_text(json.dumps(status) + "\n")
-    model = [MODEL] if run.model else []
-    return [*(f"{name}.parquet" for name in run.tables), *model, "scenario.toml", "summary.json", "status.json"]
+    extra = [MODEL] if run.model else []
+    if run.provenance:
+        (folder / PROVENANCE).write_text(json.dumps(run.provenance, indent=2) + "\n", encoding="utf-8")
+        extra.append(PROVENANCE)
+    return [*(f"{name}.parquet" for name in run.tables), *extra, "scenario.toml", "summary.json", "status.json"]
