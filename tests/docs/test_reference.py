@@ -74,7 +74,7 @@ def test_the_bounds_hold():
             low = float(bound[1] or bound[2])
             value = int(low) - 1 if entry.type.startswith("integer") else low - 1e-9
             with pytest.raises(ValueError, match=f"{entry.key} must be at least"):
-                Scenario().with_values({entry.key: value})
+                Scenario.load("quickstart").with_values({entry.key: value})
 
 
 def test_list_keys(tmp_path):

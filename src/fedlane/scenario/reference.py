@@ -128,7 +128,7 @@ def _bounds(annotation: Any, metadata: Any = ()) -> Iterator[str]:
 
 
 def _plain(bound: Any) -> str:
-    return "2^31 - 1" if bound == 2**31 - 1 else f"{bound:g}".replace("e+", "e")
+    return "2^31 - 1" if bound == 2**31 - 1 else f"{bound:g}".replace("e+0", "e").replace("e+", "e")
 
 
 def _either(alternatives: Iterable[str]) -> str:
