@@ -90,6 +90,8 @@ class Session:
                         simulation.ledger.attach_file(folder.path)
                     seeds, played = simulation.info.seeds, simulation.round
                     tracking.start(simulation.scenario, simulation.label, seeds, round=played)
+                if simulation.caution is not None and not self.quiet:
+                    warn(simulation.caution)
                 display.begin(simulation)
                 interrupts.delay()
                 try:

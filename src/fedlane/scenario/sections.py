@@ -132,6 +132,8 @@ class LearningSettings(Section):
     """Training steps per upload, tau."""
     evaluate_every: Count = 10
     """Rounds between two evaluations of the model."""
+    target_accuracy: Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)] | None = None
+    """Test accuracy whose time is reported: when the mean of three successive evaluations first reaches it."""
 
 
 class PrivacySettings(Section):
