@@ -34,7 +34,7 @@ MAY_IMPORT = {
     "simulation": NEUTRAL | PLANES | {"scenario", "trackers"},
     "gym": JOINED,
     "experiments": JOINED | {"report"},
-    "flower": set(),
+    "flower": {"validate"},  # only where Flower is not installed
     "flower.protocol": NEUTRAL,
     "flower._adapted": NEUTRAL,
     "flower.client": NEUTRAL | PLANES | {"flower.protocol"},
