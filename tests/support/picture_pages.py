@@ -38,10 +38,12 @@ def run_folders(base):
 
 
 def with_palette(picture):
-    """The picture with its most frequent colours only, so that backgrounds and the colours of the runs stay exact."""
-    colours = sorted(picture.getcolors(picture.width * picture.height), reverse=True)[:COLOURS]
+    """The picture with its most frequent bright colours and greys, so that the colours of the runs stay exact."""
+    frequent = [colour for _, colour in sorted(picture.getcolors(picture.width * picture.height), reverse=True)]
+    bright = [colour for colour in frequent if max(colour) - min(colour) > 60][: COLOURS // 2]
+    others = [colour for colour in frequent if colour not in bright][: COLOURS - len(bright)]
     palette = Image.new("P", (1, 1))
-    palette.putpalette([channel for _, colour in colours for channel in colour])
+    palette.putpalette([channel for colour in (*others, *bright) for channel in colour])
     return picture.quantize(palette=palette, dither=Image.Dither.NONE)
 
 
