@@ -201,7 +201,7 @@ def _stage(plan: AuditPlan) -> tuple[Model, ClientData]:
     return model, data
 
 
-@torch.inference_mode()
+@torch.no_grad()
 def _uploads(
     plan: AuditPlan,
     spec: MechanismSpec,
