@@ -1,5 +1,7 @@
 """Each rule of the guard refuses what it should and accepts honest updates."""
 
+import io
+
 import numpy as np
 import pytest
 import torch
@@ -57,6 +59,9 @@ lying = content()
 lying["arrays"]["w"] = Array("float32", (2, 3), "numpy.ndarray", Array(np.zeros((3, 2), np.float32)).data)
 pickled = content()
 pickled["arrays"]["w"] = Array("float32", (2, 3), "pickle", b"cos\nsystem\n(S'true'\ntR.")
+archive, zipped = content(), io.BytesIO()
+np.savez(zipped, w=MODEL["w"])
+archive["arrays"]["w"] = Array("float32", (2, 3), "numpy.ndarray", zipped.getvalue())
 rubbish = content()
 rubbish["arrays"]["w"] = Array("float32", (2, 3), "numpy.ndarray", b"\x80\x04K\x01.")
 
@@ -77,6 +82,7 @@ rubbish["arrays"]["w"] = Array("float32", (2, 3), "numpy.ndarray", b"\x80\x04K\x
         (lying, "not as announced"),
         (pickled, "cannot be read"),
         (rubbish, "cannot be read"),
+        (archive, "cannot be read: it is a NpzFile"),
         (content(metrics={}), "num-examples must be"),
         (content(metrics={"num-examples": 0}), "num-examples must be"),
         (content(metrics={"num-examples": float("nan")}), "num-examples must be"),

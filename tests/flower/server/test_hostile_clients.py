@@ -1,5 +1,7 @@
 """One hostile client of five: the others keep accepting the model, and their training continues."""
 
+import io
+
 import numpy as np
 import pytest
 import torch
@@ -191,3 +193,39 @@ def test_a_stored_model_that_clients_refuse_is_refused(tmp_path):
     StateStore(tmp_path / "old").save(Saved(saved.values, {**saved.arrays, "model.w": np.full(5, np.nan, np.float32)}))
     with pytest.raises(InputError, match="is not finite, which clients refuse"):
         strategy(tmp_path / "old").start(grid, arrays, num_rounds=2)
+
+
+def forged(array):
+    """An array of the right type and shape whose content is something else."""
+    buffer = io.BytesIO()
+    np.savez(buffer, w=array)
+    return Array(str(array.dtype), array.shape, "numpy.ndarray", buffer.getvalue())
+
+
+@pytest.mark.parametrize("fault", ["archive", "inspection"])
+def test_no_reply_ends_the_federation(tmp_path, monkeypatch, caplog, fault):
+    """An archive in place of an array is dropped, and so is a reply on which the guard's own code fails."""
+
+    class Forger(Node):
+        def __call__(self, message):
+            answer = super().__call__(message)
+            if message.metadata.message_type == MessageType.TRAIN and fault == "archive":
+                answer["arrays"] = ArrayRecord({"w": forged(np.zeros(5, np.float32))})
+            return answer
+
+    honest = [Node(name) for name in "bc"]
+    server = strategy(tmp_path, FedAvg(fraction_evaluate=0.0), lanes=3, min_clients=3, policy="round-robin")
+    if fault == "inspection":
+        inspect = server.state.guard.inspect
+
+        def fails_for_one(content, report, *arguments):
+            if report.client == "a":
+                raise AttributeError("no such thing")
+            return inspect(content, report, *arguments)
+
+        monkeypatch.setattr(server.state.guard, "inspect", fails_for_one)
+    result = server.start(LocalGrid(Forger("a"), *honest), ArrayRecord({"w": Array(np.zeros(5, np.float32))}), 3)
+    assert [len(node.orders) for node in honest] == [3, 3]
+    assert np.all(result.arrays["w"].numpy() == 3)
+    assert server.state.dropped == {"a": 3}
+    assert {"archive": "it is a NpzFile", "inspection": "AttributeError: no such thing"}[fault] in caplog.text

@@ -178,6 +178,8 @@ def _changes(arrays: ArrayRecord, model: Arrays, max_weight: float) -> dict[str,
             array = arrays[name].numpy()
         except Exception as error:  # a node may send anything in place of an array
             raise Dropped(f"array {name!r} cannot be read: {error}") from None
+        if not isinstance(array, np.ndarray):  # NumPy also opens archives of arrays
+            raise Dropped(f"array {name!r} cannot be read: it is a {type(array).__name__}")
         if array.shape != expected.shape or array.dtype != expected.dtype:
             raise Dropped(f"array {name!r} is not as announced: {array.shape} of {array.dtype}")
         if not np.all(np.isfinite(array)):
