@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedlane.flower.protocol import KEY, Order, Report
-from fedlane.flower.server.guard import Dropped, Guard, keep_common_metrics, why_refused
+from fedlane.flower.server.guard import Dropped, Guard, why_refused
+from fedlane.flower.server.metrics import common_metrics
 from fedlane.learning.system_random import check_global_model
 from fedlane.validate import LARGEST_WEIGHT, InputError
 
@@ -243,6 +244,5 @@ def test_no_metrics_raise_anything_but_dropped(metrics):
 def test_one_client_s_metrics_cannot_harm_the_others():
     first = content(metrics={"num-examples": 10, "loss": 0.5, "extra": 1.0})
     second = content(metrics={"num-examples": 30, "loss": [1.0, 2.0]})
-    keep_common_metrics([first, second])
-    assert [dict(reply["metrics"]) for reply in (first, second)] == [{"num-examples": 10}, {"num-examples": 30}]
-    keep_common_metrics([])
+    assert [dict(record) for record in common_metrics([first, second])] == [{"num-examples": 10}, {"num-examples": 30}]
+    assert common_metrics([]) == []

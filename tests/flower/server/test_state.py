@@ -9,8 +9,9 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MessageType, Met
 from flwr.serverapp.strategy import FedAdam, FedAvg, FedAvgM, FedProx
 
 from fedlane.flower import GuardSettings, LaneStrategy, ScheduleSettings
-from fedlane.flower.server.aggregation import Aggregation, to_arrays
+from fedlane.flower.server.aggregation import Aggregation
 from fedlane.flower.server.state_files import CHECKPOINT, JOURNAL, Saved, StateStore
+from fedlane.flower.server.strategy_arrays import to_arrays
 from fedlane.validate import InputError
 
 MODEL = {"w": np.arange(4, dtype=np.float32), "n": np.array([3], np.int64)}

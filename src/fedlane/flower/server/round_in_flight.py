@@ -8,13 +8,13 @@ import numpy as np
 from flwr.app import Message
 
 from fedlane.flower.protocol import Order, Report
-from fedlane.flower.server.aggregation import Model, to_model
 from fedlane.flower.server.contacts import Contacts, Overdue, log_client
 from fedlane.flower.server.grid import Arrival
 from fedlane.flower.server.guard import Dropped, InspectedUpdate
 from fedlane.flower.server.roster import Member
 from fedlane.flower.server.scheduler import MeasuredDelay
 from fedlane.flower.server.state import ServerState
+from fedlane.flower.server.strategy_arrays import Model, to_model
 from fedlane.records import BoolArray
 
 logger = logging.getLogger("fedlane.flower")

@@ -9,13 +9,14 @@ import numpy as np
 from flwr.app import ArrayRecord
 from flwr.serverapp.strategy import Strategy
 
-from fedlane.flower.server.aggregation import Aggregation, to_arrays, to_model
+from fedlane.flower.server.aggregation import Aggregation
 from fedlane.flower.server.guard import Guard, why_refused
 from fedlane.flower.server.roster import Member, Roster
 from fedlane.flower.server.run_folder import describe, make_run
 from fedlane.flower.server.scheduler import MeasuredDelay, Scheduler
 from fedlane.flower.server.settings import GuardSettings
 from fedlane.flower.server.state_files import Saved, StateStore
+from fedlane.flower.server.strategy_arrays import to_arrays, to_model
 from fedlane.scenario import Scenario
 from fedlane.simulation.results import RunFolder
 from fedlane.validate import InputError
