@@ -254,3 +254,27 @@ def test_a_missing_extra_is_reported_in_one_line():
     code = "import sys; sys.modules['gymnasium'] = None\nimport fedlane.gym"
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert "InputError: fedlane.gym needs the extra gym: pip install 'fedlane[gym]'" in result.stderr
+
+
+def test_flat_spaces_hold_the_same_numbers():
+    """A flat environment plays the same rounds as one with the full arrays, and passes Gymnasium's checker."""
+    from gymnasium.utils.env_checker import check_env
+
+    check_env(gymnasium.make(fg.ID, scenario="quickstart", rounds=10, flat=True).unwrapped)
+    full, flat = (gymnasium.make(fg.ID, scenario="quickstart", rounds=5, flat=option) for option in (False, True))
+    many = vector(2, scenario="quickstart", rounds=5, flat=True)
+    assert flat.observation_space.shape == (320,)
+    assert many.observation_space.shape == (2, 320)
+    rng = np.random.default_rng(3)
+    seen, vector_seen, rows = full.reset(seed=8)[0], flat.reset(seed=8)[0], many.reset(seed=[8, 9])[0]
+    for _ in range(5):
+        assert np.array_equal(seen.ravel(), vector_seen)
+        assert np.array_equal(rows[0], vector_seen)
+        scores = rng.uniform(-1, 1, (10, 4)).astype(np.float32)
+        seen, reward, *_ = full.step(scores)
+        vector_seen, flat_reward, *_ = flat.step(scores.ravel())
+        rows, rewards, *_ = many.step(np.stack([scores.ravel()] * 2))
+        assert reward == flat_reward == rewards[0]
+    flat.reset(seed=8)
+    with pytest.raises(ValueError, match=r"an action must have shape \(40,\), got \(10, 4\)"):
+        flat.unwrapped.step(np.zeros((10, 4), np.float32))

@@ -21,7 +21,7 @@ MODULES = {
     for path in sorted(ROOT.rglob("*.py"))
 }
 
-NEUTRAL = {"records", "rng", "validate", "cache", "files", "intervals", "matching"}
+NEUTRAL = {"records", "rng", "validate", "cache", "files", "intervals", "matching", "tables"}
 PLANES = {"network", "scheduling", "learning", "privacy", "theory"}
 JOINED = NEUTRAL | PLANES | {"scenario", "simulation"}
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from fedlane.scenario import Scenario, presets
-from fedlane.validate import InputError
+from fedlane.validate import InputError, ScenarioWarning
 
 
 def test_the_documented_presets_exist():
@@ -77,13 +77,65 @@ def test_settings_are_read_as_toml_or_text():
     assert Scenario().with_values({"network.clients": np.int64(7)}).network.clients == 7
 
 
+@pytest.mark.parametrize(
+    "changes",
+    [{"privacy": {"epsilon": 3}}, {"privacy.epsilon": 3}],
+    ids=["table", "dotted"],
+)
+def test_nested_values_are_merged(changes):
+    """A changed epsilon changes neither the mechanism nor the delta."""
+    before, after = Scenario.load("quickstart"), Scenario.load("quickstart").with_values(changes)
+    assert after.privacy == before.privacy.model_copy(update={"epsilon": 3.0})
+    assert after == before.with_settings(["privacy={epsilon=3.0}"])
+
+
+def test_tables_of_several_settings_add_up():
+    s = Scenario.load("quickstart").with_settings(
+        ["privacy={epsilon=3.0}", "privacy={delta=1e-6}", "privacy.delta=1e-7"]
+    )
+    assert (s.privacy.mechanism, s.privacy.epsilon, s.privacy.delta) == ("rigorous", 3.0, 1e-7)
+    s = Scenario.load("paper-fmnist").with_settings(["policies.mamab-om={V=7}", "policies={lane={V=2}}"])
+    assert s.policies["mamab-om"] == {"exploration": 0.1, "T0": 100, "V": 7}
+    assert set(s.policies) == {"mamab-om", "mamab-gmba", "lane"}
+
+
+def test_without_a_privacy_table_the_mechanism_is_none(tmp_path):
+    (tmp_path / "mine.toml").write_text("rounds = 7\n")
+    mine = Scenario.load(tmp_path / "mine.toml")
+    assert mine.privacy.mechanism == Scenario().privacy.mechanism == "none"
+    assert mine.with_values({"network.clients": 3}).privacy.mechanism == "none"
+    assert Scenario.from_values(tomllib.loads(mine.to_toml())) == mine
+
+
+@pytest.mark.parametrize("table", ["", "epsilon = 2.0\n"])
+def test_a_privacy_table_without_a_mechanism_is_rigorous_and_says_so_once(table, tmp_path):
+    (tmp_path / "mine.toml").write_text(f"[privacy]\n{table}")
+    with pytest.warns(
+        ScenarioWarning, match=r'mine has \[privacy\] without a mechanism, so "rigorous" is used'
+    ) as said:
+        mine = Scenario.load(tmp_path / "mine.toml")
+    assert mine.with_values({"rounds": 3}).privacy.mechanism == mine.privacy.mechanism == "rigorous"
+    assert [warning.filename for warning in said] == [__file__]
+
+
+def test_a_first_privacy_value_makes_a_scenario_rigorous():
+    with pytest.warns(ScenarioWarning, match="rigorous"):
+        assert Scenario().with_values({"privacy.epsilon": 3}).privacy.mechanism == "rigorous"
+
+
+def test_a_privacy_value_without_effect_is_mentioned():
+    plain = Scenario().with_values({"privacy.mechanism": "none"})
+    with pytest.warns(ScenarioWarning, match=r'privacy.epsilon has no effect, because privacy.mechanism is "none"'):
+        assert plain.with_values({"privacy.epsilon": 3}).privacy.mechanism == "none"
+
+
 def test_scenarios_are_frozen():
     with pytest.raises(ValueError, match="frozen"):
         Scenario().rounds = 3
 
 
 def test_per_client_values():
-    s = Scenario().with_values({"network.clients": 2, "privacy.epsilon": [1, 2.5]})
+    s = Scenario().with_values({"network.clients": 2, "privacy": {"mechanism": "paper", "epsilon": [1, 2.5]}})
     np.testing.assert_array_equal(s.epsilon, [1.0, 2.5])
     np.testing.assert_array_equal(s.per_client(s.privacy.delta), [1e-3, 1e-3])
     assert s.max_uploads.tolist() == [s.rounds] * 2
@@ -93,7 +145,7 @@ def test_per_client_values():
 
 def test_the_paper_s_non_uniform_epsilons():
     """eps_i = 5 (floor((i - 1) / 2) + 3), i from 1."""
-    s = Scenario().with_values({"privacy.epsilon": "nonuniform"})
+    s = Scenario().with_values({"privacy.mechanism": "paper", "privacy.epsilon": "nonuniform"})
     assert s.epsilon.tolist() == [15, 15, 20, 20, 25, 25, 30, 30, 35, 35]
     assert Scenario.from_values(tomllib.loads(s.to_toml())) == s
 

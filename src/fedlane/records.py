@@ -25,9 +25,12 @@ class Problem:
         rounds: Number of rounds.
         deadline_s: Deadline of a round, in seconds.
         quotas: Share of rounds in which each client must be punctual (R, U), before any slack of the policy.
+        sizes: Number of each client's training records (R, U); in Flower, as the client claims it, possibly with noise.
+            Every run sets it.
 
     Examples:
-        >>> problem = Problem(clients=10, channels=4, rounds=500, deadline_s=5.0, quotas=np.full((1, 10), 0.4))
+        >>> quotas, sizes = np.full((1, 10), 0.4), np.full((1, 10), 600.0)
+        >>> problem = Problem(clients=10, channels=4, rounds=500, deadline_s=5.0, quotas=quotas, sizes=sizes)
         >>> problem.replicas
         1
     """
@@ -37,6 +40,7 @@ class Problem:
     rounds: int
     deadline_s: float
     quotas: FloatArray
+    sizes: FloatArray | None = None
 
     @property
     def replicas(self) -> int:
@@ -69,7 +73,7 @@ class Context:
     Attributes:
         round: Index of the round.
         available: Whether each client may be selected (R, U).
-        losses: Each client's last reported training loss (R, U), if the policy `requires` "losses".
+        losses: Each client's last reported training loss (R, U); no run supplies it yet.
         channel_state: This round's delay of every pair in seconds (R, U, N), if it `requires` "channel_state".
         distributions: The true delay distributions, if it `requires` "distributions".
         problem: The problem in this round; every run sets it.
@@ -154,6 +158,7 @@ class RunInfo:
         deadline_s: Deadline of a round in seconds.
         mechanism: Name of the privacy mechanism: ``none``, ``paper`` or ``rigorous``.
         epsilon_agreed: The largest epsilon that any client agreed to; infinite without a mechanism.
+        delta_agreed: The largest delta that any client agreed to; 1 without a mechanism.
     """
 
     scenario: str
@@ -164,6 +169,7 @@ class RunInfo:
     deadline_s: float
     mechanism: str
     epsilon_agreed: float
+    delta_agreed: float = 1.0
 
 
 @dataclass(frozen=True)

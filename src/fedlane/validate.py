@@ -17,6 +17,10 @@ class InputError(ValueError):
     """Invalid user input. The message is one line; the command line prints it and exits with status 2."""
 
 
+class ScenarioWarning(UserWarning):
+    """A remark on a scenario whose values may not mean what its author expects. Commands print it as a note."""
+
+
 def printable(value: Any) -> Any:
     """Return plain values that a foreign file may have filled, with unprintable characters in all texts replaced.
 

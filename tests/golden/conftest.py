@@ -3,6 +3,7 @@
 import os
 
 import cases
+import opening
 import pytest
 
 
@@ -19,6 +20,13 @@ def empty_cache(tmp_path_factory):
     folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "cache"
     folder.mkdir(exist_ok=True)
     return folder
+
+
+@pytest.fixture(autouse=True)
+def stored_noise():
+    """The generator of simulated noise is tested elsewhere; with the stored one, everything else is compared."""
+    with opening.noise_of_the_time():
+        yield
 
 
 @pytest.fixture

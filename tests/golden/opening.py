@@ -24,6 +24,24 @@ TERMS = ("rigorous", 0.01, 5, 0.7, 0.0, 8.0, 1e-5, 6, 10.0)
 """Terms of the stored client ledger: at most 6 uploads."""
 
 
+@contextlib.contextmanager
+def noise_of_the_time():
+    """Draw simulated noise on a CPU as the stored results did: with PyTorch's generator, seeded for each row."""
+    import torch
+
+    from fedlane.learning import counter_rng
+
+    def add_normals_(weights, key, counter, deviation):
+        source, numbers = torch.Generator(), torch.empty(weights.shape[1])
+        for row, seed, amount in zip(weights, counter_rng.bits(key, counter).tolist(), deviation.tolist(), strict=True):
+            torch.randn(len(row), generator=source.manual_seed(seed), out=numbers)
+            row.add_(numbers, alpha=amount)
+        return weights
+
+    with mock.patch.object(counter_rng, "add_normals_", add_normals_):
+        yield
+
+
 def command(*arguments: object) -> int:
     """Run `fedlane ARGUMENTS` in this process and return its exit status."""
     from fedlane.cli import main

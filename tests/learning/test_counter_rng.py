@@ -3,9 +3,10 @@
 import numpy as np
 import pytest
 import torch
-from scipy.stats import binom
+from scipy.stats import binom, kstest, norm
 
 from fedlane.learning.counter_rng import (
+    add_normals_,
     bits,
     box_muller,
     keys,
@@ -13,6 +14,7 @@ from fedlane.learning.counter_rng import (
     normals,
     poisson_positions,
     sample_positions,
+    seeded_normals,
 )
 
 CPU = torch.device("cpu")
@@ -123,3 +125,43 @@ def test_the_largest_poisson_batch_is_hardly_ever_exceeded(size, rate):
     batch = largest_poisson_batch(np.array([[size]]), np.array([[rate]]))
     assert binom.sf(batch, size, rate) <= 1e-12
     assert batch == size or binom.sf(batch - 1 - batch // 8, size, rate) > 1e-12  # and it is not far too large
+
+
+@pytest.mark.parametrize("count", [1, 2, 2501, 50_890])
+def test_compiled_normals_are_the_reference_s(count):
+    """The float32 polynomials against double precision."""
+    key, counter = torch.tensor([5, -7, 2**62]), torch.tensor([1, 2, 3])
+    deviation = torch.tensor([1.0, 2.0, 0.5])
+    compiled = add_normals_(torch.zeros(3, count), key, counter, deviation)
+    reference = torch.stack([seeded_normals(seed, count) for seed in bits(key, counter).tolist()])
+    torch.testing.assert_close(compiled, reference * deviation[:, None], rtol=1e-5, atol=1e-5)
+
+
+def test_normals_on_a_cpu_are_normal_pairs_without_correlation():
+    """Kolmogorov-Smirnov tests of the numbers, of the pairs' radii and of their angles, over 60 seeds."""
+    tests = []
+    for seed in range(60):
+        numbers = normals(torch.tensor([seed * 7919]), torch.tensor(seed), 100_000)[0].double().numpy()
+        first, second = numbers[:50_000], numbers[50_000:]
+        angle = np.arctan2(second, first) / (2 * np.pi) + 0.5
+        tests.append([kstest(numbers, "norm").pvalue, kstest((first**2 + second**2) / 2, "expon").pvalue,
+                      kstest(angle, "uniform").pvalue])  # fmt: skip
+        for lag in (1, 2, 1000, 50_000):
+            assert abs(np.mean(numbers[:-lag] * numbers[lag:])) < 6 / np.sqrt(len(numbers) - lag)
+    for values in np.array(tests).T:
+        assert kstest(values, "uniform").pvalue > 1e-4
+
+
+@pytest.mark.slow
+def test_the_tails_of_normals_on_a_cpu_reach_six_sigma():
+    """Shares beyond 3 to 6 sigma of 200 million numbers, within 6 standard errors (at 6 sigma: 0.4 expected)."""
+    levels, seen, count = np.array([3.0, 4.0, 5.0, 6.0]), np.zeros(4), 0
+    largest = 0.0
+    for counter in range(10):
+        numbers = normals(torch.arange(10), torch.tensor(counter), 2_000_000).abs_()
+        seen += [float((numbers > level).sum()) for level in levels]
+        count += numbers.numel()
+        largest = max(largest, float(numbers.max()))
+    expected = 2 * norm.sf(levels) * count
+    assert np.all(np.abs(seen - expected) < 6 * np.sqrt(expected))
+    assert 5.2 < largest < 6.7  # the smallest uniform number, 2^-32, gives 6.66

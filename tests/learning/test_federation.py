@@ -133,6 +133,19 @@ def test_a_client_with_less_than_a_batch_uses_all_its_records(data):
                 assert sorted(row.tolist()) == sorted(owned[i].tolist())
 
 
+def test_a_batch_takes_no_more_memory_than_the_largest_client(data, monkeypatch):
+    """A batch of a billion records: every client trains on all of its records, and no more are reserved."""
+    learner = federation(data, (0, 5), batch=10**9)
+    assert learner.sampling.max_batch == learner.sizes.max()
+    arguments = drawing(learner, 3, torch.tensor([0, 1]), torch.tensor([2, 4]))
+    indices, mask = draw_samples(*arguments)
+    assert indices.shape == (2, 3, learner.sizes.max())
+    assert mask.sum(2).tolist() == [[learner.sizes[0, 2]] * 3, [learner.sizes[1, 4]] * 3]
+    monkeypatch.setattr(sampling, "cpu_kernels", None)
+    plain = draw_samples(*arguments)
+    assert torch.equal(indices, plain[0])
+
+
 def test_compiled_and_plain_draws_are_the_same_numbers(data, monkeypatch):
     """Samples are the same with and without Numba."""
     learner = federation(data, (0, 5), batch=[3, 8, 8, 8, 8, 8])

@@ -46,7 +46,7 @@ def view(clients=10, channels=4, **changes):
         available=np.ones(clients, np.bool_),
         delay_s=np.full(50, 2.0),
         accuracy=np.array([0.1, 0.4, 0.713]),
-        spent=PrivacySpent("rigorous", 5.214, 8.0, 23),
+        spent=PrivacySpent("rigorous", 5.214, 8.0, 23, 1e-5),
         rounds_per_s=10.0,
     )
     return replace(record, **changes)
@@ -84,7 +84,7 @@ def test_the_panel_shows_what_the_view_contains(width):
         "deadline 4 s",
         "  0.713",
         "2.00 s · 100 s simulated",
-        "rigorous: largest epsilon 5.21 of 8 · fewest uploads left 23",
+        "rigorous: epsilon 5.21 of 8 at delta 1e-05 · uploads left 23",
     ):
         assert words in text
     for client in range(10):
@@ -93,7 +93,8 @@ def test_the_panel_shows_what_the_view_contains(width):
     assert "seed 0 of 3 seeds" in averaged
     assert averaged.count("mean of 3 seeds") == 2
     assert "accuracy" not in "\n".join(shown(view(accuracy=np.empty(0), spent=None)))
-    assert "12.1 by its formula, 0.8 per round" in "\n".join(shown(view(spent=PrivacySpent("paper", 12.06, 0.8, 3))))
+    paper = "\n".join(shown(view(spent=PrivacySpent("paper", 12.06, 0.8, 3, 1e-3))))
+    assert "epsilon 12.1 at delta 0.001 by its formula, 0.8 per round" in paper
     assert "finished    random  2,010 s of simulated time, 17.5% late" in "\n".join(
         shown(view(finished=(Finished("random", 2010.4, 0.175, None),)))
     )

@@ -278,6 +278,18 @@ def test_clients_that_have_not_reported_their_epsilon_are_mentioned(browser, fol
         assert tab.errors == []
 
 
+def test_epsilon_is_shown_with_its_delta_and_formula_6_only_for_paper(browser, folders, tmp_path):
+    for folder, delta, by_formula in (("compare/lane", "1e-5", False), ("paper", "0.001", True)):
+        with Tab(browser, written(tmp_path, [folders / folder])) as tab:
+            (tile,) = [text for text in tab.page.locator(".tile").all_inner_texts() if "epsilon" in text.lower()]
+            assert f"at delta {delta}" in tile
+            text = tab.page.locator("#privacy").inner_text()
+            assert f"epsilon at delta {delta}" in tab.page.locator("#privacy").inner_html()
+            assert f"at delta {delta}" in text
+            assert ("formula (6)" in text) == by_formula
+            assert tab.errors == []
+
+
 def test_runs_of_different_sizes_are_compared(browser, folders, tmp_path):
     save_run(tmp_path / "small", policy="random", rounds=3, seeds=[4], learning=False, settings=["network.clients=5"])
     with Tab(browser, written(tmp_path, [folders / "paper", tmp_path / "small"])) as tab:

@@ -7,10 +7,10 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from fedlane import Run, Scenario, Simulation, simulate
+from fedlane import Run, Scenario, Simulation, check_policy, simulate
+from fedlane.intervals import interval
 from fedlane.scheduling import SinglePolicy, policies
 from fedlane.simulation.results import COLUMNS, MEASURES
-from fedlane.simulation.summary import interval
 from fedlane.validate import InputError
 
 POLICIES = [
@@ -154,8 +154,35 @@ class Clairvoyant(SinglePolicy):
 
 
 def test_a_policy_that_needs_what_the_run_lacks_is_refused():
-    with pytest.raises(InputError, match="policy wants requires losses, which runs do not supply yet"):
+    with pytest.raises(
+        InputError, match="policy wants requires 'losses', which no run supplies: choose from channel_st"
+    ):
         Simulation(Scenario(), Wants(), [0])
+
+
+class LargestFirst(SinglePolicy):
+    """Serves the clients with the most records."""
+
+    name = "largest-first"
+
+    def init(self, problem):
+        return {"sizes": problem.sizes.copy()}
+
+    def select(self, state, context, rng):
+        assert np.array_equal(state["sizes"], context.problem.sizes)
+        rank = np.argsort(np.argsort(-np.where(context.available, context.problem.sizes, -1.0)))
+        return np.where(context.available & (rank < context.problem.channels), rank, -1)
+
+
+def test_a_policy_sees_the_number_of_records_of_every_client():
+    check_policy(LargestFirst())
+    simulation = traces(LargestFirst(), [0, 1], 3, **{"data.imbalance": 0.6})
+    sizes = simulation.setup.problem.sizes
+    np.testing.assert_array_equal(sizes, simulation.setup.label_counts.sum(axis=2))
+    assert sizes.shape == (2, 10)
+    for r in range(2):
+        served = set(simulation.trace.client[r].ravel().tolist())
+        assert sizes[r, list(served)].min() >= np.sort(sizes[r])[-4]
 
 
 def test_channel_state_is_supplied_to_a_policy_that_requires_it():

@@ -14,8 +14,8 @@ ARRAYS = ArrayRecord({"w": Array(np.zeros(5, np.float32))})
 class Node:
     """An honest client: adds 1 to every weight and counts its uploads."""
 
-    def __init__(self, name, limit=50, epsilon=10.0):
-        self.name, self.limit, self.epsilon = name, limit, epsilon
+    def __init__(self, name, limit=50, epsilon=10.0, size=100.0):
+        self.name, self.limit, self.epsilon, self.size = name, limit, epsilon, size
         self.orders = []
 
     def train(self, weights):
@@ -25,7 +25,7 @@ class Node:
     def __call__(self, message):
         if message.metadata.message_type == MessageType.QUERY:
             introduction = Introduction(
-                self.name, 100.0, (60.0, 40.0), self.epsilon, 1e-5, self.limit, len(self.orders), 8, 2, 0.1
+                self.name, self.size, (60.0, 40.0), self.epsilon, 1e-5, self.limit, len(self.orders), 8, 2, 0.1
             )
             return RecordDict({KEY: introduction.record()})
         if message.metadata.message_type == MessageType.EVALUATE:

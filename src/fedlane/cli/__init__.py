@@ -1,5 +1,6 @@
 """The `fedlane` program: its entry point and its commands, which the modules of this package define."""
 
+import contextlib
 import sys
 from typing import Annotated
 
@@ -8,14 +9,25 @@ import typer
 
 from fedlane import __version__
 from fedlane.cli import privacy as privacy_commands
+from fedlane.cli.artifact import artifact
 from fedlane.cli.bench import bench
 from fedlane.cli.help import dedupe_suggestion, examples, explain_arguments
 from fedlane.cli.list import list_
+from fedlane.cli.merge import merge
+from fedlane.cli.plot import plot
+from fedlane.cli.replay import replay
 from fedlane.cli.report import report, watch
 from fedlane.cli.reproduce import reproduce
 from fedlane.cli.run import compare, run
 from fedlane.cli.session import InterruptedRunError, messages, screen
 from fedlane.cli.show import show
+from fedlane.cli.streams import (
+    accept_all_characters,
+    discard_failed_output,
+    flush_output,
+    notes_for_warnings,
+    output_error,
+)
 from fedlane.cli.testbed import run_testbed
 from fedlane.validate import InputError, printable
 
@@ -62,11 +74,20 @@ app.command(
         "fedlane compare quickstart --policy lane --policy mamab-om --target 0.7",
     )
 )(compare)
-app.command(epilog=examples("fedlane show quickstart", "fedlane show runs/mine"))(show)
+app.command(epilog=examples("fedlane show quickstart", "fedlane show runs/mine", "fedlane show runs/compared"))(show)
 app.command("list", epilog=examples("fedlane list policies", "fedlane list scenarios --json"))(list_)
 app.command(epilog=examples("fedlane reproduce --quick", "fedlane reproduce fig-v fig-delay --seeds 5"))(reproduce)
 app.command(epilog=examples("fedlane report runs/mine", "fedlane report runs/a runs/b --out page.html"))(report)
+app.command(
+    epilog=examples(
+        "fedlane plot runs/mine --out accuracy.pdf",
+        "fedlane plot runs/a runs/b --x privacy.epsilon --y final_accuracy --out eps.pdf",
+    )
+)(plot)
 app.command(epilog=examples("fedlane watch runs/mine"))(watch)
+app.command(epilog=examples("fedlane replay runs/mine"))(replay)
+app.command(epilog=examples("fedlane merge runs/seeds-0-9 runs/seeds-10-19 --out runs/all"))(merge)
+app.command(epilog=examples("fedlane artifact runs/mine --out artifact.zip"))(artifact)
 app.command(epilog=examples("fedlane bench matching"))(bench)
 app.command("testbed", epilog=examples("fedlane testbed --calibrate --policy lane --policy random"))(run_testbed)
 app.add_typer(privacy_commands.app, name="privacy")
@@ -74,12 +95,24 @@ app.add_typer(privacy_commands.app, name="privacy")
 
 def main() -> None:
     """Run the program. Bad input is reported in one line with exit code 2, never as a traceback."""
+    accept_all_characters()
+    try:
+        code = _run_command()
+        flush_output()
+    except OSError as error:
+        code = _report_output_error(error)
+    sys.exit(code)
+
+
+def _run_command() -> int:
+    """Run the command that the program's arguments name, and return the exit code."""
     from fedlane.scheduling.checks import PolicyError
 
     try:
         command = typer.main.get_command(app)
         explain_arguments(command)
-        code = command(standalone_mode=False)
+        with notes_for_warnings():
+            code = command(standalone_mode=False)
     except click.exceptions.NoArgsIsHelpError as error:
         error.show()
         code = 2
@@ -88,11 +121,33 @@ def main() -> None:
     except (InputError, PolicyError) as error:
         code = _fail(str(error))
     except InterruptedRunError as error:
-        messages.print(f"fedlane: {error}", highlight=False, markup=False, soft_wrap=True)
-        code = 130
+        return _interrupted(str(error))
     except MemoryError:
         code = _fail("not enough memory for this many clients, channels, rounds and seeds")
-    sys.exit(code if isinstance(code, int) else 0)
+    except OSError as error:
+        if (line := output_error(error)) is None:
+            raise
+        code = _fail(line)
+    if code == 130:  # typer ended the command on Ctrl-C
+        return _interrupted("interrupted")
+    return code if isinstance(code, int) else 0
+
+
+def _interrupted(line: str) -> int:
+    messages.print(f"fedlane: {printable(line)}", highlight=False, markup=False, soft_wrap=True)
+    return 130
+
+
+def _report_output_error(error: OSError) -> int:
+    """Report a stream that cannot be written on the other one; a pipe whose reader has left needs no report."""
+    discard_failed_output()
+    line = output_error(error)
+    with contextlib.suppress(OSError):
+        if line is not None:
+            _fail(line)
+            flush_output()
+    discard_failed_output()
+    return 1 if line is None else 2
 
 
 def _fail(message: str) -> int:

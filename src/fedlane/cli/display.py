@@ -121,7 +121,8 @@ def live_view(info: RunInfo, record: RoundRecord, rounds_per_s: float, finished:
     spent = None
     if detail.epsilon_shown is not None:
         uploads_left = int(detail.uploads_left.min())
-        spent = PrivacySpent(info.mechanism, float(detail.epsilon_shown.max()), info.epsilon_agreed, uploads_left)
+        largest = float(detail.epsilon_shown.max())
+        spent = PrivacySpent(info.mechanism, largest, info.epsilon_agreed, uploads_left, info.delta_agreed)
     return LiveView(
         scenario=info.scenario,
         policy=info.policy,

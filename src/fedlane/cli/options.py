@@ -1,5 +1,6 @@
 """Command-line options that several commands share, and the values they stand for."""
 
+from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -10,6 +11,10 @@ from fedlane.validate import InputError, at_least
 
 if TYPE_CHECKING:  # imported only for annotations, to keep `fedlane --help` fast
     from fedlane.scenario import Scenario
+
+
+MAX_SEEDS = 100_000
+"""Largest number of seeds that run together."""
 
 
 class Device(StrEnum):
@@ -23,13 +28,15 @@ RoundsOption = Annotated[
     int | None, typer.Option("--rounds", metavar="T", help="Number of rounds, instead of the scenario's.")
 ]
 SeedOption = Annotated[int, typer.Option("--seed", metavar="S", help="Seed of a single run.")]
-SeedsOption = Annotated[int | None, typer.Option("--seeds", metavar="K", help="Run seeds 0 to K-1 together.")]
+SeedsOption = Annotated[
+    str | None, typer.Option("--seeds", metavar="K|A:B", help="Run seeds 0 to K-1, or seeds A to B-1, together.")
+]
 SetOption = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="KEY=VALUE", help="Change a scenario value, for example network.clients=20."),
 ]
 DeviceOption = Annotated[Device, typer.Option("--device", help="Device that trains the models.")]
-NoLearningOption = Annotated[bool, typer.Option("--no-learning", help="Compute the schedule only.")]
+NoLearningOption = Annotated[bool, typer.Option("--no-learning/--learning", help="Compute the schedule only.")]
 OutOption = Annotated[Path | None, typer.Option("--out", metavar="DIR", help="Output folder, new or empty.")]
 TargetOption = Annotated[
     float | None, typer.Option("--target", metavar="A", help="Also report the time to reach this accuracy.")
@@ -51,13 +58,40 @@ def resolved_scenario(name: str, settings: list[str] | None, rounds: int | None)
     return scenario if rounds is None else scenario.with_values({"rounds": rounds})
 
 
-def chosen_seeds(seed: int, seeds: int | None) -> list[int]:
+def chosen_seeds(seed: int, seeds: str | None) -> Sequence[int]:
     """Return the seeds that ``--seed`` or ``--seeds`` selects."""
     if seeds is None:
         at_least("seed", seed, 0)
         return [seed]
-    if seeds < 1:
-        raise InputError(f"--seeds must be at least 1, got {seeds}")
+    chosen = parsed_seeds("--seeds", seeds)
     if seed != 0:
         raise InputError("--seed and --seeds cannot be combined")
-    return list(range(seeds))
+    return chosen
+
+
+def parsed_seeds(option: str, text: str) -> range:
+    """Return the seeds that an option names: ``K`` for 0 to K-1, or ``A:B`` for A to B-1.
+
+    Args:
+        option: Name of the option, for error messages.
+        text: The option's value.
+
+    Raises:
+        InputError: The value is neither of the two, or names no seed.
+    """
+    parts = text.split(":")
+    try:
+        numbers = [int(part) for part in parts]
+    except ValueError:
+        numbers = []
+    if not 1 <= len(numbers) <= 2:
+        raise InputError(f"{option} must be K (seeds 0 to K-1) or A:B (seeds A to B-1), got '{text}'")
+    if len(numbers) == 1:
+        at_least(option, numbers[0], 1)
+    first, end = numbers if len(numbers) == 2 else (0, numbers[0])
+    at_least(f"the first seed of {option}", first, 0)
+    if end <= first:
+        raise InputError(f"{option} {text} names no seed: the second number must be greater than the first")
+    if end > 2**63:
+        raise InputError(f"{option} must name seeds less than 2^63, got {text}")
+    return range(first, end)

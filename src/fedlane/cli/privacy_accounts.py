@@ -100,7 +100,7 @@ def ledger_rows(path: Path) -> list[dict[str, Any]]:
 
 @cache
 def _spent_row(terms: "Terms", uploads: int) -> dict[str, Any]:
-    from fedlane.privacy import spent
+    from fedlane.privacy import mechanism_of, spent
 
     result = spent(terms, uploads)
     return {
@@ -110,7 +110,7 @@ def _spent_row(terms: "Terms", uploads: int) -> dict[str, Any]:
         "epsilon_agreed": terms.epsilon,
         "delta": terms.delta,
         "epsilon": result.epsilon,
-        "epsilon_paper": result.epsilon_paper,
+        "epsilon_paper": result.epsilon_paper if mechanism_of(terms.mechanism).is_lower_bound else None,
     }
 
 
@@ -122,7 +122,7 @@ def paper_rows(
 
     batch = min(batch, size)
     noise, rate = float(paper_noise(epsilon, delta, size, batch, iterations)), batch / size
-    return [
+    rows: list[dict[str, Any]] = [
         {"figure": "paper formula (6)", "uploads": uploads, "epsilon": float(formula_6(epsilon, delta, uploads))},
         {
             "figure": "tight, if every round were Gaussian and exactly (epsilon, delta)-DP",
@@ -140,6 +140,7 @@ def paper_rows(
             "epsilon": leakage_lower_bound(noise, rate, iterations, delta, uploads),
         },
     ]
+    return [{**row, "delta": delta} for row in rows]
 
 
 def rigorous_row(noise: float, delta: float, size: int, batch: int, uploads: int, iterations: int) -> dict[str, Any]:
@@ -168,7 +169,7 @@ def print_rows(rows: list[dict[str, Any]]) -> None:
     if not rows:
         screen.print("No data set has an account yet, so no privacy has been spent.")
         return
-    shown = dict(rows[0])
+    shown = {key: value for key, value in rows[0].items() if any(row[key] is not None for row in rows)}
     if len(rows) > 1:
         same = {key for key in shown if all(row[key] == rows[0][key] for row in rows)} - ALWAYS_COLUMNS
         if same:
@@ -198,4 +199,6 @@ def _label(key: str) -> str:
 
 
 def _text(value: object) -> str:
+    if value is None:
+        return "-"
     return f"{value:.5g}" if isinstance(value, float) else escape(printable(str(value)))

@@ -129,7 +129,7 @@ def draw_figure(result: "AuditResult", out: Path | None) -> None:
     if out is not None:
         from fedlane.report.figures import audit_figure
 
-        audit_figure(result.scores, result.threshold, result.claim, result.epsilon_low, result.confidence, out)
+        audit_figure(result, out)
 
 
 def print_audit(
@@ -150,7 +150,8 @@ def _style(refuted: bool, *, weak: bool = False) -> str:
 
 
 def _audit_table(subject: str, result: "AuditResult", samples: "SamplingResult | None") -> Table:
-    table = Table(title=f"Audit of one upload · {subject} · {result.trials:,} trials")
+    title = f"Audit of one upload · {subject} · {result.trials:,} trials · epsilon at delta {result.delta:g}"
+    table = Table(title=title)
     table.add_column("quantity")
     table.add_column("value", justify="right")
     table.add_row("claimed epsilon", f"{result.claim:g} at delta {result.delta:g}")

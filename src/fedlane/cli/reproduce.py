@@ -17,8 +17,9 @@ from rich.progress import (
 )
 from rich.text import Text
 
+from fedlane.cli.options import parsed_seeds
 from fedlane.cli.session import messages, screen
-from fedlane.validate import InputError, at_least, unknown
+from fedlane.validate import InputError, unknown
 
 if TYPE_CHECKING:  # imported inside functions, to keep `fedlane --help` fast
     from fedlane.experiments.reproduce import ReproductionPlan
@@ -30,10 +31,11 @@ def reproduce(
         list[str] | None, typer.Argument(metavar="[FIGURE]...", help="Figures, for example fig-v (default: all).")
     ] = None,
     seeds: Annotated[
-        int | None, typer.Option("--seeds", metavar="K", help="Seeds for the accuracy figures (default: 10).")
+        str | None, typer.Option("--seeds", metavar="K|A:B", help="Seeds for the accuracy figures (default: 10).")
     ] = None,
     delay_seeds: Annotated[
-        int | None, typer.Option("--delay-seeds", metavar="K", help="Seeds for the delay-only figures (default: 200).")
+        str | None,
+        typer.Option("--delay-seeds", metavar="K|A:B", help="Seeds for the delay-only figures (default: 200)."),
     ] = None,
     quick: Annotated[
         bool,
@@ -63,13 +65,15 @@ def reproduce(
 
     if task is not None and task not in TASKS:
         raise unknown("task", task, TASKS)
-    at_least("--seeds", 1 if seeds is None else seeds, 1)
-    at_least("--delay-seeds", 1 if delay_seeds is None else delay_seeds, 1)
+    delays = parsed_seeds("--delay-seeds", delay_seeds or str(10 if quick else DELAY_SEEDS))
+    learns = parsed_seeds("--seeds", seeds or str(3 if quick else LEARNING_SEEDS))
     plan = ReproductionPlan(
         figures=select_figures(figure or []),
-        delay_seeds=delay_seeds or (10 if quick else DELAY_SEEDS),
-        learning_seeds=seeds or (3 if quick else LEARNING_SEEDS),
+        delay_seeds=len(delays),
+        learning_seeds=len(learns),
         tasks=tuple(TASKS) if task is None else (task,),
+        first_delay_seed=delays.start,
+        first_learning_seed=learns.start,
     )
     if quick and (export is not None or import_ is not None):
         raise InputError("--quick cannot be combined with --export or --import")

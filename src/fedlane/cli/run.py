@@ -7,10 +7,11 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import numpy as np
 import typer
 from rich.console import RenderableType
 
+from fedlane.cli.command_line import was_given
+from fedlane.cli.comparing import extra_run, save_comparison, with_target
 from fedlane.cli.display import finished_run
 from fedlane.cli.options import (
     CheckpointOption,
@@ -29,13 +30,14 @@ from fedlane.cli.options import (
     chosen_seeds,
     resolved_scenario,
 )
-from fedlane.cli.session import Session, check_writable, new_folder, print_notes, screen
+from fedlane.cli.session import Session, check_writable, messages, new_folder, print_notes, screen
 from fedlane.files import file_name
 from fedlane.trackers import check_tracker
 from fedlane.validate import InputError, at_least
 
 if TYPE_CHECKING:  # imported inside functions, to keep `fedlane --help` fast
     from fedlane.scenario import Scenario
+    from fedlane.scenario.run_settings import RunSettings
     from fedlane.simulation import Run
     from fedlane.simulation.run import Simulation
 
@@ -56,11 +58,45 @@ class RunPlan:
         for policy in policies:
             make_policy(policy, self.scenario.policies)
 
+    def check_size(self, policies: Sequence[str], *, quiet: bool) -> None:
+        """Refuse runs that do not fit into memory, and say beforehand how long large runs take."""
+        from fedlane.scheduling import make_policy
+        from fedlane.simulation.footprint import available_bytes, check_memory, gigabytes
+        from fedlane.simulation.trial import estimated_seconds, is_large
+
+        for policy in policies:
+            made = make_policy(policy, self.scenario.policies)
+            learning, device = self.learning, self.device
+            footprint = check_memory(self.scenario, made, len(self.seeds), learning=learning, device=device)
+            if quiet or not is_large(self.scenario, len(self.seeds), learning=learning):
+                continue
+            with messages.status(f"{policy}: estimating the time"):
+                seconds = estimated_seconds(self.scenario, policy, self.seeds, learning=learning, device=device)
+            available = available_bytes()
+            room = "" if available is None else f" of {gigabytes(available)} available"
+            print_notes(
+                [
+                    f"{policy}: {len(self.seeds):,} seeds x {self.scenario.rounds:,} rounds take about "
+                    f"{duration(seconds)} and {gigabytes(footprint.total)}{room}, estimated from a short trial"
+                ]
+            )
+
     def simulation(self, policy: str) -> "Simulation":
         """Prepare the simulation of a policy."""
         from fedlane.simulation.run import Simulation
 
         return Simulation(self.scenario, policy, self.seeds, learning=self.learning, device=self.device)
+
+    def with_stored(self, stored: "RunSettings | None") -> "RunPlan":
+        """Return the plan with a file's ``[run]`` for everything that the user gave no option for."""
+        if stored is None:
+            return self
+        return RunPlan(
+            self.scenario,
+            self.seeds if was_given("seed", "seeds") else stored.seeds,
+            self.learning if was_given("no_learning") else stored.learning,
+            self.device if was_given("device") else stored.device,
+        )
 
 
 def run(
@@ -99,12 +135,13 @@ def run(
         changes = (scenario, out, set_, rounds, seeds, policy, save_schedule, seed or None, no_learning or None)
         if any(change is not None for change in changes):
             raise InputError("--resume cannot be combined with a scenario or with options that change the run")
-        folder, result = resume, _resumed(session, resume, device)
+        folder, result = resume, _resumed(session, resume, device if was_given("device") else None)
     else:
-        loaded = resolved_scenario(scenario or "quickstart", set_, rounds)
-        plan = RunPlan(loaded, chosen_seeds(seed, seeds), not no_learning, device)
-        policy = policy or "lane"
+        loaded, stored = resolved_scenario(scenario or "quickstart", set_, rounds), _stored_settings(scenario)
+        plan = RunPlan(loaded, chosen_seeds(seed, seeds), not no_learning, device).with_stored(stored)
+        policy = policy or (stored.policy if stored else "lane")
         plan.check_policies([policy])
+        plan.check_size([policy], quiet=session.quiet)
         if save_schedule is not None:
             check_writable(save_schedule)
         folder = out or new_folder(f"{file_name(loaded.name)}-{file_name(policy)}")
@@ -143,30 +180,28 @@ def compare(
     quiet: QuietOption = False,
 ) -> None:
     """Run one scenario under several policies on the same seeds and compare the results."""
-    from fedlane.simulation import Run
-
     session = _session(quiet or as_json, checkpoint_every, track)
     loaded = resolved_scenario(scenario, set_, rounds)
     plan = RunPlan(loaded, chosen_seeds(seed, seeds), not no_learning, device)
-    extra = {path: Run.load(path) for path in extra_runs or []}
+    plan = plan.with_stored(_stored_settings(scenario))
+    extra = [extra_run(path, target) for path in extra_runs or []]
     if len({file_name(text) for text in policy}) < len(policy):
         raise InputError(f"--policy names the same policy twice: {', '.join(policy)}")
     plan.check_policies(policy)
+    plan.check_size(policy, quiet=session.quiet)
     folder = out or new_folder(f"{file_name(loaded.name)}-compare")
     runs = _played(session, plan, policy, folder)
-    summaries = [with_target(result, target) for result in runs]
-    for path, other in extra.items():
-        summaries.append({**with_target(other, target), "policy": f"{other.summary['policy']} ({path.name})"})
-    if not no_learning:
+    content = save_comparison([*zip(policy, runs, strict=True)], extra, folder, target)
+    if plan.learning:
         from fedlane.report.figures import accuracy_figure
 
         accuracy_figure({result.summary["policy"]: result.rounds for result in runs}, folder / "accuracy.png")
     if as_json:
-        print(json.dumps({"folder": str(folder), "runs": summaries}))
+        print(json.dumps({"folder": str(folder), **content}))
     elif not quiet:
-        from fedlane.report.terminal import comparison_table
+        from fedlane.report.comparison_tables import comparison_tables
 
-        _print_results(comparison_table(summaries), summaries, folder)
+        _print_results(comparison_tables(content), content["runs"], folder)
 
 
 def _session(quiet: bool, checkpoint_every: int, track: list[str] | None) -> Session:
@@ -177,7 +212,15 @@ def _session(quiet: bool, checkpoint_every: int, track: list[str] | None) -> Ses
     return Session(quiet, checkpoint_every, track or [])
 
 
-def _resumed(session: Session, folder: Path, device: str) -> "Run":
+def _stored_settings(scenario: str | None) -> "RunSettings | None":
+    """Return the table ``[run]`` of a scenario file, if it is a file and has one."""
+    from fedlane.scenario import presets
+    from fedlane.scenario.run_settings import RunSettings
+
+    return None if scenario is None or scenario in presets() else RunSettings.load(scenario)
+
+
+def _resumed(session: Session, folder: Path, device: str | None) -> "Run":
     """Play the rest of an interrupted run."""
     from fedlane.simulation.results import RunFolder
     from fedlane.simulation.run import Simulation
@@ -203,18 +246,6 @@ def _played(session: Session, plan: RunPlan, policies: Sequence[str], folder: Pa
     return runs
 
 
-def with_target(result: "Run", target: float | None) -> dict[str, Any]:
-    """Return a run's summary, with the time to reach the accuracy ``target`` if one is given."""
-    from fedlane.simulation.summary import interval
-
-    summary = dict(result.summary)
-    if target is not None:
-        seconds = result.time_to_accuracy(target)
-        reached = seconds[~np.isnan(seconds)]
-        summary["time_to_accuracy"] = {"target": target, "reached": len(reached), **interval(reached)}
-    return summary
-
-
 def _print_results(table: RenderableType, summaries: Sequence[dict[str, Any]], folder: Path) -> None:
     """Print a table of results, the notes on them, and the folder that holds them."""
     from fedlane.report.terminal import notes
@@ -222,3 +253,11 @@ def _print_results(table: RenderableType, summaries: Sequence[dict[str, Any]], f
     screen.print(table)
     print_notes([note for summary in summaries for note in notes(summary)])
     screen.print(f"Saved to {folder}", highlight=False, markup=False, soft_wrap=True)
+
+
+def duration(seconds: float) -> str:
+    """Return a time in the unit that suits it, rounded to two digits."""
+    for unit, length in (("days", 86_400.0), ("hours", 3600.0), ("minutes", 60.0)):
+        if seconds >= 2 * length:
+            return f"{seconds / length:.2g} {unit}"
+    return f"{max(seconds, 1.0):.2g} seconds"

@@ -1,7 +1,6 @@
 """One run at the terminal: progress, trackers, checkpoints, Ctrl-C, and the output folder."""
 
-import signal
-import threading
+import sys
 import time
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -10,7 +9,9 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
+from fedlane.cli.command_line import recorded_command
 from fedlane.cli.display import Display
+from fedlane.cli.interrupts import AT_ONCE, Interrupts
 from fedlane.trackers import Tracking, make_tracker
 from fedlane.validate import InputError, printable
 
@@ -68,27 +69,30 @@ class Session:
             schedule: File to save the schedule to.
 
         Raises:
-            InterruptedRunError: On Ctrl-C after the first round; the rounds played so far are saved.
+            InterruptedRunError: On Ctrl-C. The rounds played so far are saved, unless it was pressed three times.
         """
         simulation: Simulation | None = None
         display = Display(messages, quiet=self.quiet, finished=finished)
         tracked_as = tracked_as or folder.path.resolve().name
         tracking = Tracking([make_tracker(text, tracked_as, folder.path) for text in self.track], warn)
         try:
-            with display, tracking.closing():
+            with Interrupts() as interrupts, display, tracking.closing():
                 with display.preparing(name):
                     simulation = make()
+                    simulation.origin.command = recorded_command(sys.argv)
                     if simulation.ledger is not None and simulation.round:  # check an earlier ledger before playing
                         simulation.ledger.attach_file(folder.path)
                     seeds, played = simulation.info.seeds, simulation.round
                     tracking.start(simulation.scenario, simulation.label, seeds, round=played)
                 display.begin(simulation)
-                result = self._play_rounds(simulation, folder, display, tracking)
+                interrupts.delay()
+                try:
+                    result = self._play_rounds(simulation, folder, display, tracking, interrupts)
+                except KeyboardInterrupt:
+                    raise _saved_on_interrupt(simulation, folder, interrupts) from None
         except KeyboardInterrupt:
-            if simulation is None or not simulation.round:
-                folder.abandon()
-                raise
-            raise _saved_on_interrupt(simulation, folder) from None
+            folder.abandon()
+            raise _stopped_at_once(folder) from None
         except BaseException:
             folder.abandon()
             raise
@@ -97,7 +101,12 @@ class Session:
         return result
 
     def _play_rounds(
-        self, simulation: "Simulation", folder: "RunFolder", display: Display, tracking: Tracking
+        self,
+        simulation: "Simulation",
+        folder: "RunFolder",
+        display: Display,
+        tracking: Tracking,
+        interrupts: Interrupts,
     ) -> "Run":
         """Play the remaining rounds, save the results and end the trackers."""
         first, saved = simulation.round, time.monotonic()
@@ -105,22 +114,35 @@ class Session:
         def on_round() -> None:
             nonlocal saved
             display.update(simulation)
-            check_interrupt()
+            interrupts.check()
             due = (simulation.round - first) % self.checkpoint_every == 0 and simulation.federation is not None
             if (due or time.monotonic() - saved > CHECKPOINT_S) and not simulation.finished:
                 _save(simulation, folder)
                 saved = time.monotonic()
 
-        with between_rounds() as check_interrupt:
-            simulation.play(tracking, on_round)
-            result = _save(simulation, folder)
-            tracking.end(result.summary, "finished")
-            check_interrupt()
+        simulation.play(tracking, on_round)
+        result = _save(simulation, folder)
+        tracking.end(result.summary, "finished")
+        interrupts.check()
         return result
 
 
-def _saved_on_interrupt(simulation: "Simulation", folder: "RunFolder") -> InterruptedRunError:
+def _stopped_at_once(folder: "RunFolder") -> InterruptedRunError:
+    """Return the error for a run that was stopped before it could be saved; it says what is lost."""
+    saved = folder.rounds_saved()
+    if not saved:
+        return InterruptedRunError("interrupted: nothing was saved")
+    return InterruptedRunError(
+        f"interrupted: all rounds after the first {saved} are lost; continue with fedlane run --resume {folder.path}"
+    )
+
+
+def _saved_on_interrupt(
+    simulation: "Simulation", folder: "RunFolder", interrupts: Interrupts
+) -> InterruptedRunError | KeyboardInterrupt:
     """Save an interrupted run and return the error that reports the interruption."""
+    if interrupts.pressed >= AT_ONCE or not simulation.round:
+        return KeyboardInterrupt()
     _save(simulation, folder, interrupted=True)
     if simulation.finished:
         return InterruptedRunError(f"interrupted: the run in {folder.path} is complete")
@@ -139,30 +161,14 @@ def _save(simulation: "Simulation", folder: "RunFolder", *, interrupted: bool = 
 
 
 @contextmanager
-def between_rounds() -> "Iterator[Callable[[], None]]":
-    """Delay Ctrl-C until the caller checks for it, so that no round and no write is cut short.
-
-    Yields:
-        A function that raises `KeyboardInterrupt` if Ctrl-C has been pressed.
-    """
-    pressed = False
-
-    def remember(number: int, frame: object) -> None:
-        nonlocal pressed
-        pressed = True
-
-    def check() -> None:
-        if pressed:
-            raise KeyboardInterrupt
-
-    if threading.current_thread() is not threading.main_thread():
-        yield check
-        return
-    before = signal.signal(signal.SIGINT, remember)
+def damaged_if_wrong(path: Path) -> "Iterator[None]":
+    """Turn the failure to use a value of a stranger's file into an `InputError` that says that the file is damaged."""
     try:
-        yield check
-    finally:
-        signal.signal(signal.SIGINT, before)
+        yield
+    except InputError:
+        raise
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError) as error:
+        raise InputError(f"{path} is damaged: {error}") from error
 
 
 def warn(line: str) -> None:
@@ -173,7 +179,7 @@ def warn(line: str) -> None:
 def print_notes(lines: list[str]) -> None:
     """Print the notes that belong to a result."""
     for line in lines:
-        messages.print(f"Note: {printable(line)}.", style="yellow", highlight=False, markup=False)
+        messages.print(f"Note: {printable(line)}.", style="yellow", highlight=False, markup=False, soft_wrap=True)
 
 
 def new_folder(stem: str) -> Path:

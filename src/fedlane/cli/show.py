@@ -8,12 +8,14 @@ import typer
 from rich.syntax import Syntax
 
 from fedlane.cli.options import JsonOption, SeedOption, SetOption, resolved_scenario
-from fedlane.cli.session import messages, print_notes, screen
-from fedlane.validate import InputError
+from fedlane.cli.session import damaged_if_wrong, messages, print_notes, screen
+from fedlane.validate import printable
 
 
 def show(
-    scenario: Annotated[str, typer.Argument(metavar="SCENARIO", help="A preset, a TOML file or a run folder.")],
+    scenario: Annotated[
+        str, typer.Argument(metavar="SCENARIO", help="A preset, a TOML file, or a folder of run or compare.")
+    ],
     set_: SetOption = None,
     seed: SeedOption = 0,
     picture: Annotated[
@@ -22,11 +24,11 @@ def show(
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Show all values of a scenario, or the summary of a run folder."""
+    """Show all values of a scenario, the summary of a run folder, or a comparison."""
     from fedlane.scenario import presets
 
     if Path(scenario).is_dir() and scenario not in presets():
-        _show_run(scenario, as_json)
+        _show_folder(Path(scenario), as_json)
         return
     resolved = resolved_scenario(scenario, set_, None)
     if picture is not None:
@@ -34,7 +36,7 @@ def show(
         from fedlane.simulation.setup import prepare
 
         partition_figure(prepare(resolved, [seed]).label_counts[0], picture)
-        line = f"Drew the partition of seed {seed} to {picture}"
+        line = f"Drew the partition of seed {seed} to {printable(str(picture))}"
         messages.print(line, highlight=False, markup=False, soft_wrap=True)
     elif as_json:
         print(json.dumps(resolved.model_dump()))
@@ -44,17 +46,20 @@ def show(
         print(resolved.to_toml(), end="")
 
 
-def _show_run(folder: str, as_json: bool) -> None:
+def _show_folder(folder: Path, as_json: bool) -> None:
+    """Show the run or the comparison in a folder."""
+    from fedlane.report.comparison_files import NAME, read_comparison
+    from fedlane.report.comparison_tables import comparison_tables
     from fedlane.report.terminal import notes, summary_table
-    from fedlane.simulation import Run
+    from fedlane.simulation.folder_files import load_summary
 
-    summary = Run.load(folder).summary
+    is_comparison = (folder / NAME).is_file()
+    content = read_comparison(folder) if is_comparison else load_summary(folder)
     if as_json:
-        print(json.dumps(summary))
+        print(json.dumps(content))
         return
-    try:
-        table, remarks = summary_table(summary), notes(summary)
-    except (KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError) as error:
-        raise InputError(f"{Path(folder) / 'summary.json'} is damaged: {error}") from error
+    with damaged_if_wrong(folder / (NAME if is_comparison else "summary.json")):
+        table = comparison_tables(content) if is_comparison else summary_table(content)
+        remarks = [note for summary in (content["runs"] if is_comparison else [content]) for note in notes(summary)]
     screen.print(table)
     print_notes(remarks)

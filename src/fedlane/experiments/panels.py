@@ -38,7 +38,7 @@ class Drawer:
 
     def over_seeds(self, experiment: Experiment, of: Measure, learned: bool = False) -> FloatArray:
         """(S, ...): a quantity for every seed with a schedule, or with learning curves if ``learned``."""
-        seeds = range(self.plan.learning_seeds) if learned else self.plan.seeds(experiment)
+        seeds = self.plan.learned_seeds if learned else self.plan.seeds(experiment)
         return np.stack([of(experiment, seed) for seed in seeds])
 
     def delay(self, experiment: Experiment, seed: int) -> FloatArray:

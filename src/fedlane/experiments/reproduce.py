@@ -117,12 +117,36 @@ def select_figures(names: Sequence[str]) -> dict[str, PaperFigure]:
 
 @dataclass(frozen=True)
 class ReproductionPlan:
-    """The experiments to reproduce, and their numbers of seeds."""
+    """The experiments to reproduce, and their seeds.
+
+    Attributes:
+        figures: The figures by name.
+        delay_seeds: Number of seeds of the delay-only figures.
+        learning_seeds: Number of seeds that learn.
+        tasks: The tasks.
+        first_delay_seed: First seed of the delay-only figures.
+        first_learning_seed: First seed that learns.
+    """
 
     figures: dict[str, PaperFigure]
     delay_seeds: int
     learning_seeds: int
     tasks: tuple[str, ...] = BOTH_TASKS
+    first_delay_seed: int = 0
+    first_learning_seed: int = 0
+
+    @property
+    def learned_seeds(self) -> Sequence[int]:
+        """Seeds that learn."""
+        return range(self.first_learning_seed, self.first_learning_seed + self.learning_seeds)
+
+    @property
+    def scheduled_seeds(self) -> Sequence[int]:
+        """Seeds of the delay-only figures, and those that learn."""
+        delays = range(self.first_delay_seed, self.first_delay_seed + self.delay_seeds)
+        if self.first_delay_seed == self.first_learning_seed:
+            return max(delays, self.learned_seeds, key=len)
+        return sorted({*delays, *self.learned_seeds})
 
     def scheduled(self) -> list[Experiment]:
         """Experiments whose schedules are needed, each once."""
@@ -135,10 +159,10 @@ class ReproductionPlan:
     def _planned(self, groups: Iterable[Sequence[Experiment]]) -> list[Experiment]:
         return [item for item in dict.fromkeys(chain.from_iterable(groups)) if item.task in self.tasks]
 
-    def seeds(self, experiment: Experiment) -> range:
-        """Seeds of an experiment's schedules: fewer for costly settings, never fewer than the seeds that learn."""
+    def seeds(self, experiment: Experiment) -> Sequence[int]:
+        """Seeds of an experiment's schedules: in costly settings only those that learn."""
         costly = experiment.setting.startswith(("clients-", "channels-"))
-        return range(self.learning_seeds if costly else max(self.delay_seeds, self.learning_seeds))
+        return self.learned_seeds if costly else self.scheduled_seeds
 
     def to_schedule(self, store: ResultStore) -> list[Experiment]:
         """Experiments with missing schedules."""
@@ -156,7 +180,7 @@ class ReproductionPlan:
                 (experiment, seed)
                 for experiment in self.learned()
                 if experiment.task == task
-                for seed in store.missing("learned", experiment, range(self.learning_seeds))
+                for seed in store.missing("learned", experiment, self.learned_seeds)
             ]
             pieces += batches(wanted, PIECE_REPLICAS[task])
         return pieces

@@ -38,9 +38,9 @@ def _measured_experiments(plan: ReproductionPlan, setting: str) -> list[Experime
     return [experiment for experiment in experiments if experiment.setting == setting and experiment.task in plan.tasks]
 
 
-def _seeds(plan: ReproductionPlan, experiment: Experiment) -> range:
+def _seeds(plan: ReproductionPlan, experiment: Experiment) -> Sequence[int]:
     """Seeds to measure: fewer for the MLP, whose gradients over all records take longer than softmax's."""
-    return range(plan.learning_seeds if experiment.setting != "base" else min(MLP_SEEDS, plan.learning_seeds))
+    return plan.learned_seeds if experiment.setting != "base" else plan.learned_seeds[:MLP_SEEDS]
 
 
 def _wanted(plan: ReproductionPlan) -> Iterator[SeededExperiment]:

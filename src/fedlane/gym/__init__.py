@@ -15,7 +15,7 @@ except ModuleNotFoundError as error:
 
 from fedlane.gym.environment import SchedulingEnv
 from fedlane.gym.episode import Episode, matched
-from fedlane.gym.memory import FEATURES, empty_memory, observation, remember
+from fedlane.gym.memory import FEATURES, empty_memory, index_scores, observation, remember
 from fedlane.gym.vector import SchedulingVectorEnv
 
 ID = "FedLane/Scheduling-v0"
@@ -34,6 +34,7 @@ __all__ = [
     "SchedulingEnv",
     "SchedulingVectorEnv",
     "empty_memory",
+    "index_scores",
     "matched",
     "observation",
     "remember",

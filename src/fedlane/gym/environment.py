@@ -1,5 +1,6 @@
 """A single network as a Gymnasium environment."""
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -22,8 +23,9 @@ class SchedulingEnv(gymnasium.Env[Observation, Action]):
     """Scheduling on one network; an episode is the rounds of a scenario.
 
     An action is a score from -1 to 1 for every client-channel pair (U, N). An observation has shape (U, N, F), with
-    values from 0 to 1 (see `FEATURES`). ``info`` holds the round's ``delay_s``, the simulated time ``clock_s``, the
-    ``assignment`` made from the scores (U,), whether each client was ``punctual`` (U,), and the network's ``seed``.
+    values from 0 to 1 (see `FEATURES`). With ``flat``, both are vectors. ``info`` holds the round's ``delay_s``, the
+    simulated time ``clock_s``, the ``assignment`` made from the scores (U,), whether each client was ``punctual`` (U,),
+    and the network's ``seed``.
 
     Args:
         scenario: The scenario, or the name of a preset or path of a TOML file.
@@ -31,6 +33,7 @@ class SchedulingEnv(gymnasium.Env[Observation, Action]):
         V: Weight of time against queues in the reward.
         quota_slack: Share by which the quotas are reduced, from 0 to less than 1.
         networks: Seeds that networks are drawn from; None for all seeds.
+        flat: Whether observations (U N F,) and actions (U N,) are vectors, in the order of the full arrays.
         render_mode: "ansi" or None.
 
     Raises:
@@ -53,12 +56,13 @@ class SchedulingEnv(gymnasium.Env[Observation, Action]):
         V: float = 5.0,
         quota_slack: float = 0.125,
         networks: Sequence[int] | None = None,
+        flat: bool = False,
         render_mode: str | None = None,
     ) -> None:
         self.terms = EpisodeTerms.of(scenario, rounds, V, quota_slack)
         self.networks = checked_networks(networks)
         self.render_mode = render_mode
-        self.observation_space, self.action_space = spaces(self.terms)
+        self.observation_space, self.action_space = spaces(self.terms, flat=flat)
         self.episode: Episode | None = None
         self._last: Outcome | None = None
 
@@ -69,14 +73,15 @@ class SchedulingEnv(gymnasium.Env[Observation, Action]):
         super().reset(seed=seed)
         network = drawn_network(self.np_random, self.networks) if seed is None else seed
         self.episode, self._last = Episode(self.terms, [network]), None
-        return self.episode.observe()[0], {"seed": network, "clock_s": 0.0}
+        return self._observed(self.episode), {"seed": network, "clock_s": 0.0}
 
     def step(self, action: Action) -> tuple[Observation, float, bool, bool, dict[str, Any]]:
-        """Play one round with the matching of the scores ``action`` (U, N)."""
+        """Play one round with the matching of the scores ``action``: (U, N), or (U N,) with ``flat``."""
         episode = self.episode
         if episode is None or episode.finished:
             raise gymnasium.error.ResetNeeded("call reset before the first step and after the last step of an episode")
-        self._last = outcome = episode.play(checked_action(action, self.terms.shape)[None])
+        scores = checked_action(action, self.action_space.shape, (1, *self.terms.shape))  # type: ignore[arg-type]
+        self._last = outcome = episode.play(scores)
         info = {
             "delay_s": float(outcome.delay_s[0]),
             "clock_s": float(episode.clock_s[0]),
@@ -84,7 +89,10 @@ class SchedulingEnv(gymnasium.Env[Observation, Action]):
             "punctual": outcome.punctual[0],
             "seed": episode.seeds[0],
         }
-        return episode.observe()[0], float(outcome.reward[0]), False, episode.finished, info
+        return self._observed(episode), float(outcome.reward[0]), False, episode.finished, info
+
+    def _observed(self, episode: Episode) -> Observation:
+        return episode.observe().reshape(self.observation_space.shape)
 
     def render(self) -> str | None:
         """Return the last round as text, one line per assigned client; None if the render mode is not "ansi"."""
@@ -99,12 +107,13 @@ class SchedulingEnv(gymnasium.Env[Observation, Action]):
         return "\n".join(lines)
 
 
-def spaces(terms: EpisodeTerms) -> tuple[Any, Any]:
-    """Return the spaces of observations (U, N, F), from 0 to 1, and of actions (U, N), from -1 to 1."""
-    return (
-        Box(0.0, 1.0, (*terms.shape, len(FEATURES)), np.float32),
-        Box(-1.0, 1.0, terms.shape, np.float32),
-    )
+def spaces(terms: EpisodeTerms, *, flat: bool) -> tuple[Any, Any]:
+    """Return the spaces of observations (U, N, F), from 0 to 1, and of actions (U, N), from -1 to 1; or as vectors."""
+    clients, channels = terms.shape
+    seen, scores = (clients, channels, len(FEATURES)), (clients, channels)
+    if flat:
+        return Box(0.0, 1.0, (math.prod(seen),), np.float32), Box(-1.0, 1.0, (math.prod(scores),), np.float32)
+    return Box(0.0, 1.0, seen, np.float32), Box(-1.0, 1.0, scores, np.float32)
 
 
 def checked_networks(networks: Sequence[int] | None) -> tuple[int, ...] | None:
@@ -121,9 +130,9 @@ def drawn_network(rng: np.random.Generator, networks: tuple[int, ...] | None) ->
     return int(rng.integers(LARGEST_SEED)) if networks is None else networks[int(rng.integers(len(networks)))]
 
 
-def checked_action(action: NDArray[Any], shape: tuple[int, ...]) -> NDArray[np.float64]:
-    """Return the scores in double precision, or raise an `InputError` if their shape is wrong."""
-    scores = np.asarray(action, np.float64)
-    if scores.shape != shape:
-        raise InputError(f"an action must have shape {shape}, got {scores.shape}")
-    return scores
+def checked_action(action: NDArray[Any], shape: tuple[int, ...], scores: tuple[int, ...]) -> NDArray[np.float64]:
+    """Return an action of shape ``shape`` as scores of shape ``scores``, in double precision; refuse other shapes."""
+    values = np.asarray(action, np.float64)
+    if values.shape != shape:
+        raise InputError(f"an action must have shape {shape}, got {values.shape}")
+    return values.reshape(scores)

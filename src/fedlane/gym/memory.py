@@ -47,6 +47,23 @@ def remember(memory: State, feedback: Feedback) -> State:
     return {**memory, "queue": updated_queues(memory["queue"], memory["quota"], feedback.punctual)}
 
 
+def index_scores(seen: NDArray[np.float32], weights: NDArray[np.floating]) -> FloatArray:
+    """Return scores that are a weighted sum of each pair's features, shifted so that the smallest is 0.
+
+    Scores of 0 or more exclude no pair, so `matched` uses as many channels as it can. The shift does not change which
+    matching has the largest sum.
+
+    Args:
+        seen: Observations (R, U, N, F).
+        weights: Weight of each of the first F - 1 features (R, F - 1); the last one, the round, is the same for all.
+
+    Returns:
+        Scores (R, U, N).
+    """
+    scores = np.einsum("ruck,rk->ruc", seen[..., :-1], weights, dtype=np.float64)
+    return np.asarray(scores - scores.min(axis=(1, 2), keepdims=True))
+
+
 def observation(memory: State, round: int, available: BoolArray) -> NDArray[np.float32]:
     """Return the observation before a round.
 

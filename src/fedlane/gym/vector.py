@@ -31,6 +31,7 @@ class SchedulingVectorEnv(VectorEnv[Observation, Action, NDArray[Any]]):
         V: Weight of time against queues in the reward.
         quota_slack: Share by which the quotas are reduced, from 0 to less than 1.
         networks: Seeds that networks are drawn from; None for all seeds.
+        flat: Whether each network's observation (U N F,) and action (U N,) is a vector.
         render_mode: Not supported; must be None.
 
     Raises:
@@ -57,17 +58,22 @@ class SchedulingVectorEnv(VectorEnv[Observation, Action, NDArray[Any]]):
         V: float = 5.0,
         quota_slack: float = 0.125,
         networks: Sequence[int] | None = None,
+        flat: bool = False,
         render_mode: str | None = None,
     ) -> None:
         at_least("num_envs", num_envs, 1)
         self.terms = EpisodeTerms.of(scenario, rounds, V, quota_slack)
         self.networks = checked_networks(networks)
         self.num_envs, self.render_mode = num_envs, render_mode
-        self.single_observation_space, self.single_action_space = spaces(self.terms)
+        self.single_observation_space, self.single_action_space = spaces(self.terms, flat=flat)
         self.observation_space = batch_space(self.single_observation_space, num_envs)
         self.action_space = batch_space(self.single_action_space, num_envs)
         self.episode: Episode | None = None
         self._streams = [np_random()[0] for _ in range(num_envs)]
+
+    def seed_networks(self, seeds: Sequence[int]) -> None:
+        """Let one seed per sub-environment decide which networks `reset` draws for it."""
+        self._streams = [np_random(seed)[0] for seed in seeds]
 
     def reset(
         self, *, seed: int | Sequence[int | None] | None = None, options: dict[str, Any] | None = None
@@ -84,10 +90,11 @@ class SchedulingVectorEnv(VectorEnv[Observation, Action, NDArray[Any]]):
                 self._streams[k] = np_random(network)[0]
             networks.append(drawn_network(self._streams[k], self.networks) if network is None else network)
         self.episode = Episode(self.terms, networks)
-        return self.episode.observe(), self._info({"seed": np.array(networks), "clock_s": np.zeros(self.num_envs)})
+        info = self._info({"seed": np.array(networks), "clock_s": np.zeros(self.num_envs)})
+        return self._observed(self.episode), info
 
     def step(self, actions: Action) -> tuple[Observation, NDArray[Any], BoolVector, BoolVector, dict[str, Any]]:
-        """Play one round in every network with the scores ``actions`` (num_envs, U, N)."""
+        """Play one round in every network with the scores ``actions``: (num_envs, U, N), or vectors with ``flat``."""
         episode = self.episode
         if episode is None:
             raise gymnasium.error.ResetNeeded("call reset before the first step")
@@ -95,7 +102,8 @@ class SchedulingVectorEnv(VectorEnv[Observation, Action, NDArray[Any]]):
         if episode.finished:
             observation, info = self.reset()
             return observation, np.zeros(self.num_envs), never, never.copy(), info
-        outcome = episode.play(checked_action(actions, (self.num_envs, *self.terms.shape)))
+        scores = checked_action(actions, self.action_space.shape, (self.num_envs, *self.terms.shape))  # type: ignore[arg-type]
+        outcome = episode.play(scores)
         info = {
             "delay_s": outcome.delay_s,
             "clock_s": episode.clock_s.copy(),
@@ -104,7 +112,10 @@ class SchedulingVectorEnv(VectorEnv[Observation, Action, NDArray[Any]]):
             "seed": np.array(episode.seeds),
         }
         ended = np.full(self.num_envs, episode.finished)
-        return episode.observe(), outcome.reward, never, ended, self._info(info)
+        return self._observed(episode), outcome.reward, never, ended, self._info(info)
+
+    def _observed(self, episode: Episode) -> Observation:
+        return episode.observe().reshape(self.observation_space.shape)
 
     def _info(self, values: dict[str, Any]) -> dict[str, Any]:
         """Return ``values`` with a mask for each, as Gymnasium's vector environments do."""

@@ -14,6 +14,13 @@ import torch
 from fedlane.records import FloatArray, IntArray
 from fedlane.rng import key
 
+try:
+    from fedlane.learning import cpu_kernels
+
+    HAS_KERNELS = True
+except ImportError:  # without Numba, PyTorch does the same more slowly
+    HAS_KERNELS = False
+
 POISSON_STRIDE = 1 << 22
 """Counters reserved for each Poisson sample: more than a client has records."""
 GAMMA = -7046029254386353131  # 2^64 / golden ratio, as a signed 64-bit integer
@@ -38,19 +45,27 @@ def _shifted(x: torch.Tensor, places: int) -> torch.Tensor:
 
 
 def sample_positions(
-    key: torch.Tensor, counter: torch.Tensor, size: torch.Tensor, count: torch.Tensor, max_batch: int
+    key: torch.Tensor,
+    counter: torch.Tensor,
+    size: torch.Tensor,
+    count: torch.Tensor,
+    max_batch: int,
+    asked_batch: int | None = None,
 ) -> torch.Tensor:
     """Draw ``count`` distinct positions below ``size``; all positions are equally likely to be drawn.
 
     One position is drawn from each of ``count`` equal strata, and all are shifted by one random offset modulo ``size``.
     key, counter, size and count have the same shape S, and count is at most size. The result is (*S, max_batch), int64;
-    only the first ``count`` positions are used.
+    only the first ``count`` positions are used. Every draw reserves the random numbers of ``asked_batch`` positions, by
+    default ``max_batch``, so that the result does not depend on ``max_batch``.
     """
+    asked_batch = max_batch if asked_batch is None else asked_batch
     places = torch.arange(max_batch + 1, device=key.device)
+    numbers = torch.cat([places[:-1], places.new_full((1,), asked_batch)])  # the last one shifts all positions
     size, count = size[..., None], count[..., None]
     edges = torch.minimum(places, count) * size // count
     # 32 bits, so that the products below stay under 2^63
-    random = _shifted(bits(key[..., None], (counter * (max_batch + 1))[..., None] + places), 32)
+    random = _shifted(bits(key[..., None], (counter * (asked_batch + 1))[..., None] + numbers), 32)
     width = edges.diff(dim=-1).clamp_(min=1)
     within = edges[..., :-1] + ((random[..., :-1] * width) >> 32)
     offset = (random[..., -1:] * size) >> 32
@@ -96,10 +111,12 @@ def add_normals_(
     """Add deviation (G,) times the standard normal numbers of (key, counter), each (G,), to weights (G, d) in place."""
     if key.device.type != "cpu":
         return weights.add_(box_muller(key, counter, weights.shape[1]).mul_(deviation[:, None]))
-    source, numbers = torch.Generator(), torch.empty(weights.shape[1])
-    for row, seed, amount in zip(weights, bits(key, counter).tolist(), deviation.tolist(), strict=True):
-        torch.randn(len(row), generator=source.manual_seed(seed), out=numbers)  # a row's noise fits into the cache
-        row.add_(numbers, alpha=amount)
+    seeds, amount = bits(key, counter), deviation.to(torch.float32)
+    if HAS_KERNELS:
+        cpu_kernels.add_normals(weights.numpy(), seeds.numpy(), amount.numpy())
+        return weights
+    for row, seed, scale in zip(weights, seeds.tolist(), amount.tolist(), strict=True):
+        row.add_(seeded_normals(seed, len(row)), alpha=scale)
     return weights
 
 
@@ -126,16 +143,43 @@ class CounterNoise:
 def normals(key: torch.Tensor, counter: torch.Tensor, count: int) -> torch.Tensor:
     """Return standard normal numbers (R, count) for keys (R,) and one counter, float32.
 
-    On a CPU they come from PyTorch's generator, seeded by each (key, counter); on a GPU from Box-Muller on hashed bits,
-    for all replicas at once. Each kind of device reproduces its own numbers.
+    On a CPU they are `seeded_normals`, seeded by each (key, counter); on a GPU they come from Box-Muller on 64 hashed
+    bits. Each kind of device reproduces its own numbers.
     """
     if key.device.type == "cpu":
-        source = torch.Generator()
-        numbers = torch.empty(len(key), count)
-        for row, seed in zip(numbers, bits(key, counter).tolist(), strict=True):
-            torch.randn(count, generator=source.manual_seed(seed), out=row)
-        return numbers
+        return add_normals_(torch.zeros(len(key), count), key, counter.expand(len(key)), torch.ones(len(key)))
     return box_muller(key, counter, count)
+
+
+def seeded_normals(seed: int, count: int) -> torch.Tensor:
+    """Return the standard normal numbers (count,) of a 64-bit seed on a CPU, as `cpu_kernels.add_normals` draws them.
+
+    Numbers j and half + j come from one pair of 32-bit numbers, by Box and Muller's method. The pair is a hash of j and
+    the seed's two halves. The compiled kernel gives the same numbers up to rounding, much faster.
+    """
+    low, high = seed & _WORD, (seed >> 32) & _WORD
+    half = (count + 1) // 2
+    hashed = _mixed(torch.arange(half) * 0x9E3779B9 + low)
+    radius_bits = _mixed(hashed ^ high)
+    angle_bits = _mixed(hashed + high * 0x85EBCA6B + 0x27D4EB2F)
+    radius = torch.log(((radius_bits >> 1).double() + 0.5) * 2.0**-31).mul_(-2.0).sqrt_()
+    quarters, rest = angle_bits >> 30, angle_bits & 0x3FFFFFFF
+    angle = torch.where(rest < 1 << 29, rest, rest - (1 << 30)).double() * (math.pi * 2.0**-31)
+    odd, sign = quarters & 1 != 0, 1.0 - 2.0 * (quarters >> 1).double()
+    sine, cosine = torch.sin(angle), torch.cos(angle)
+    pairs = [torch.where(odd, sine, cosine), torch.where(odd, cosine, sine)]
+    return torch.cat([radius * sign * part for part in pairs])[:count].float()
+
+
+_WORD = 0xFFFFFFFF
+
+
+def _mixed(x: torch.Tensor) -> torch.Tensor:
+    """Return 32-bit numbers, held in int64, with their bits mixed."""
+    x = x & _WORD
+    x = ((x ^ (x >> 16)) * 0x7FEB352D) & _WORD
+    x = ((x ^ (x >> 15)) * 0x846CA68B) & _WORD
+    return x ^ (x >> 16)
 
 
 def box_muller(key: torch.Tensor, counter: torch.Tensor, count: int) -> torch.Tensor:

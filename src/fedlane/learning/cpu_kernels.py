@@ -1,4 +1,4 @@
-"""Compiled kernels for training on a CPU: the middle part of the paper's MLP, gathering images, drawing samples.
+"""Compiled kernels for training on a CPU: the middle part of the MLP, gathering images, drawing samples, noise.
 
 They are optional: without Numba, PyTorch does the same in many small operations that are mostly overhead.
 """
@@ -106,6 +106,7 @@ def sample_rows(
     order: NDArray[np.int32],  # (R, samples)
     iterations: int,
     max_batch: int,
+    asked_batch: int,
     gamma: int,
 ) -> NDArray[np.int64]:
     """Return the same records as `counter_rng.sample_positions`, (G, tau, max_batch)."""
@@ -113,8 +114,8 @@ def sample_rows(
     for g in range(len(key)):
         n, count = size[g], counts[g]
         for t in range(iterations):
-            base = (counter[g] + t) * (max_batch + 1)
-            shift = (_high_bits(key[g] + (base + max_batch) * gamma) * n) >> 32
+            base = (counter[g] + t) * (asked_batch + 1)
+            shift = (_high_bits(key[g] + (base + asked_batch) * gamma) * n) >> 32
             for k in range(max_batch):
                 low = min(k, count) * n // count
                 width = max(min(k + 1, count) * n // count - low, 1)
@@ -158,6 +159,79 @@ def poisson_rows(
                     result[g, t, k] = order[replica[g], start[g] + position]
                 drawn[g, t] = k + 1
     return result, drawn
+
+
+@njit(cache=True, fastmath={"contract", "nsz"}, error_model="numpy")
+def add_normals(rows: Floats, seed: NDArray[np.int64], amount: Floats) -> None:
+    """Add amount (G,) times the normal numbers of seed (G,) to rows (G, d) in place: `counter_rng.seeded_normals`.
+
+    Pairs are made by Box and Muller's method from two 32-bit numbers. Everything is written in 32-bit arithmetic
+    without branches or library calls, so that the compiler turns the loop into vector instructions.
+    """
+    half = (rows.shape[1] + 1) // 2
+    for g in range(len(rows)):
+        low, high = np.uint32(seed[g] & 0xFFFFFFFF), np.uint32((seed[g] >> 32) & 0xFFFFFFFF)
+        scale = amount[g]
+        first, second = rows[g, :half], rows[g, half:]
+        for j in range(len(second)):
+            cosine, sine = _normal_pair(np.uint32(j), low, high)
+            first[j] += scale * cosine
+            second[j] += scale * sine
+        if half > len(second):
+            first[half - 1] += scale * _normal_pair(np.uint32(half - 1), low, high)[0]
+
+
+@njit(inline="always")
+def _mixed(x: np.uint32) -> np.uint32:
+    """Return x with its bits mixed: two multiplications and three shifts, a bijection."""
+    x ^= x >> np.uint32(16)
+    x = np.uint32(x * np.uint32(0x7FEB352D))
+    x ^= x >> np.uint32(15)
+    x = np.uint32(x * np.uint32(0x846CA68B))
+    return np.uint32(x ^ (x >> np.uint32(16)))
+
+
+@njit(inline="always")
+def _normal_pair(j: np.uint32, low: np.uint32, high: np.uint32) -> tuple[np.float32, np.float32]:
+    """Return the pair of standard normal numbers of position j under the 64-bit seed (high, low)."""
+    hashed = _mixed(np.uint32(j * np.uint32(0x9E3779B9) + low))
+    radius_bits = _mixed(np.uint32(hashed ^ high))
+    angle_bits = _mixed(np.uint32(hashed + np.uint32(high * np.uint32(0x85EBCA6B)) + np.uint32(0x27D4EB2F)))
+    uniform = (np.float32(np.int32(radius_bits >> np.uint32(1))) + np.float32(0.5)) * np.float32(2.0**-31)
+    radius = np.sqrt(np.float32(-2.0) * _logarithm(uniform))
+    # An angle in [-pi/4, pi/4), turned by a number of quarters.
+    t = np.float32(np.int32(angle_bits << np.uint32(2)) >> np.int32(2)) * np.float32(2.0**-31 * np.pi)
+    square = t * t
+    sine = np.float32(-1.9515295891e-4) * square + np.float32(8.3321608736e-3)
+    sine = (sine * square + np.float32(-1.6666654611e-1)) * square * t + t
+    cosine = np.float32(2.443315711809948e-5) * square + np.float32(-1.388731625493765e-3)
+    cosine = (cosine * square + np.float32(4.166664568298827e-2)) * square * square
+    cosine = cosine - np.float32(0.5) * square + _ONE
+    quarters = angle_bits >> np.uint32(30)
+    odd = (quarters & np.uint32(1)) != np.uint32(0)
+    turned = -radius if (quarters & np.uint32(2)) != np.uint32(0) else radius
+    return turned * (sine if odd else cosine), turned * (cosine if odd else sine)
+
+
+@njit(inline="always")
+def _logarithm(x: np.float32) -> np.float32:
+    """Return ln(x) of a positive normal number: exponent, and a polynomial for a mantissa in [sqrt(1/2), sqrt(2))."""
+    word = np.float32(x).view(np.int32)
+    mantissa = np.int32((word & np.int32(0x7FFFFF)) | np.int32(0x3F800000)).view(np.float32)
+    large = mantissa > np.float32(1.4142135)
+    exponent = np.float32((word >> np.int32(23)) - np.int32(127)) + (_ONE if large else _ZERO)
+    f = (np.float32(0.5) * mantissa if large else mantissa) - _ONE
+    y = np.float32(7.0376836292e-2)
+    y = y * f + np.float32(-1.1514610310e-1)
+    y = y * f + np.float32(1.1676998740e-1)
+    y = y * f + np.float32(-1.2420140846e-1)
+    y = y * f + np.float32(1.4249322787e-1)
+    y = y * f + np.float32(-1.6668057665e-1)
+    y = y * f + np.float32(2.0000714765e-1)
+    y = y * f + np.float32(-2.4999993993e-1)
+    y = (y * f + np.float32(3.3333331174e-1)) * f * (f * f)
+    y = y + exponent * np.float32(-2.12194440e-4) - np.float32(0.5) * (f * f)
+    return f + y + exponent * np.float32(0.693359375)
 
 
 @njit(cache=True)

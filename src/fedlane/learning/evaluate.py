@@ -1,5 +1,7 @@
 """Accuracy and loss of many models on one test set."""
 
+from itertools import pairwise
+
 import torch
 from torch import Tensor
 
@@ -29,10 +31,14 @@ def evaluate(
     budget = max(1, int(memory_bytes / model.bytes_per_sample()))
     rows = min(replicas, max(1, budget // min(samples, 500)))
     piece = max(1, min(samples, budget // rows))
+    starts = [*range(0, samples, piece), samples]
+    if model.test_batch is not None:  # equal pieces, whatever the memory and the number of replicas
+        pieces = -(-samples // model.test_batch)
+        starts = [samples * k // pieces for k in range(pieces + 1)]
     for first in range(0, replicas, rows):
         part = slice(first, first + rows)
-        for start in range(0, samples, piece):
-            x, y = as_inputs(images[None, start : start + piece]), labels[start : start + piece]
+        for start, end in pairwise(starts):
+            x, y = as_inputs(images[None, start:end]), labels[start:end]
             scores = model.logits(weights[part], x)
             expected = y.expand(len(scores), -1)
             correct[part] += (scores.argmax(2) == expected).sum(1)

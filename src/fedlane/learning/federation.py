@@ -6,6 +6,7 @@ saved schedule. Only PyTorch and NumPy are needed.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -13,7 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedlane.learning.aggregate import Uploads, aggregate_
-from fedlane.learning.counter_rng import CounterNoise, keys, normals
+from fedlane.learning.counter_rng import CounterNoise, bits, keys, normals
 from fedlane.learning.datasets import Dataset, Samples
 from fedlane.learning.evaluate import evaluate
 from fedlane.learning.input_range import check_inputs
@@ -97,6 +98,7 @@ class FederationBatch:
         _check_rates(mechanism, self.sizes)
         if mechanism.clip_norm is None and (mechanism.step_noise.any() or mechanism.upload_noise.any()):
             raise ValueError("noise needs a clip norm: without one it has no scale")
+        _check_model(model, mechanism)
         orders = [
             assign_samples(counts, dataset.train.labels, seed) for counts, seed in zip(label_counts, seeds, strict=True)
         ]
@@ -116,6 +118,7 @@ class FederationBatch:
         self.batch_key = keys(seeds, "batches", self.device)
         self.noise_key = keys(seeds, "upload-noise", self.device)
         self.step_key = keys(seeds, "step-noise", self.device)
+        self.layer_key = keys(seeds, "layers", self.device)
         self._graph: RoundGraph | None = None
         self._at_once: int | None = None
         self._weights = torch.stack([model.initial(seed) for seed in seeds]).to(self.device)
@@ -142,7 +145,7 @@ class FederationBatch:
         """
         uploads = Uploads.of(client, punctual, self.sizes)
         replicas = self._replicas_at_once(client.shape[1])
-        if self.device.type == "cuda" and replicas >= len(self._weights):
+        if self.device.type == "cuda" and not self.model.whole_batch and replicas >= len(self._weights):
             if self._graph is None or self._graph.channels != client.shape[1]:
                 self._graph = RoundGraph(self, client.shape[1])
             if not self._unchecked:
@@ -202,9 +205,15 @@ class FederationBatch:
             self.sampling.batch_size[replica, client],
             self._step_noise[replica, client],
             CounterNoise(self.step_key[replica], counter) if self.mechanism.step_noise.any() else None,
+            None if self.model.per_record else self._layer_seeds(replica, counter),
         )
         train_locally(self.model, models, self.data, rows, self.learning_rate, self.mechanism.clip_norm)
         return models
+
+    def _layer_seeds(self, replica: Tensor, counter: Tensor) -> Tensor:
+        """Return the seeds (G, tau) of random layers; they follow from the replica's seed, round, client and step."""
+        steps = torch.arange(self.mechanism.local_iterations, device=self.device)
+        return bits(self.layer_key[replica][:, None], counter[:, None] + steps)
 
     def noise_of_average(self, uploads: Uploads, rows: slice = slice(None)) -> NDArray[np.float32]:
         """Return the standard deviation (R,) of sum p_i n_i, which is Gaussian and therefore drawn once."""
@@ -221,8 +230,8 @@ class FederationBatch:
         accuracy, loss = evaluate(self.model, self.weights, self.test_images, self.test_labels, self._memory_bytes())
         return Evaluation(accuracy.cpu().numpy(), loss.cpu().numpy())
 
-    def tensors(self) -> dict[str, NDArray[np.float32]]:
-        """Return every replica's model as named arrays.
+    def tensors(self) -> dict[str, NDArray[Any]]:
+        """Return every replica's model as named arrays, including its constants.
 
         Returns:
             Arrays by name; with several replicas, names begin with `replicaN.`.
@@ -230,7 +239,8 @@ class FederationBatch:
         named = {}
         for r, weights in enumerate(self.weights.cpu().clone()):
             prefix = f"replica{r}." if len(self.weights) > 1 else ""
-            named.update({prefix + name: tensor.numpy() for name, tensor in self.model.tensors(weights).items()})
+            tensors = {**self.model.tensors(weights), **self.model.constants()}
+            named.update({prefix + name: tensor.numpy() for name, tensor in tensors.items()})
         return named
 
     def restore(self, weights: NDArray[np.float32]) -> None:
@@ -264,6 +274,18 @@ def _check_rates(mechanism: MechanismSpec, sizes: IntArray) -> None:
     short = mechanism.sample_rate < mechanism.batch_size / sizes * (1 - 1e-9)
     if np.any(short) or np.any(mechanism.batch_size > sizes):
         raise ValueError("the mechanism was made for larger data sets: its sample rate is too small")
+
+
+def _check_model(model: Model, mechanism: MechanismSpec) -> None:
+    """Reject a model that the mechanism cannot train."""
+    if mechanism.clip_norm is not None and not model.per_record:
+        raise ValueError("clipping needs a model with gradients of single records (per_record=True)")
+    if int(mechanism.batch_size.min()) < model.smallest_batch:
+        replica, client = np.argwhere(mechanism.batch_size < model.smallest_batch)[0]
+        raise InputError(
+            f"this model needs at least {model.smallest_batch} records in a batch, but client {client} has a batch of "
+            f"{mechanism.batch_size[replica, client]}: raise learning.batch_size, or use GroupNorm"
+        )
 
 
 def torch_device(name: str) -> torch.device:

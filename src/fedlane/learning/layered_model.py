@@ -21,7 +21,7 @@ class LayeredModel(Model):
 
     def __init__(self, stack: Sequence[Layer]) -> None:
         self.layers = tuple(stack)
-        self.size = sum(layer.size for layer in self.layers)
+        self.size = self.trained = sum(layer.size for layer in self.layers)
         self._is_mlp = [isinstance(layer, Dense) and layer.relu for layer in self.layers] == [True, False]
 
     def initial(self, seed: int) -> Tensor:

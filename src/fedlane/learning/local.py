@@ -53,6 +53,8 @@ class TrainingBatch:
     add_noise: Callable[[Tensor, int, Tensor], object] | None = None
     """Function of a move (G, d), a step's number and a deviation (G,) that adds normal numbers of this deviation to
     the move in place; None where z is 0."""
+    seeds: Tensor | None = None
+    """(G, tau): 64-bit seeds of each step's random layers; None for models without them."""
 
 
 def train_locally(
@@ -100,6 +102,8 @@ def _batches(model: Model, weights: Tensor, data: ClientData, rows: TrainingBatc
             targets=targets[:, step],
             squares=squares[:, step],
             counts=None if counts is None else counts[:, step].contiguous(),
+            mask=mask[:, step] if mask.numel() else None,
+            seeds=None if rows.seeds is None else rows.seeds[:, step],
         )
 
 

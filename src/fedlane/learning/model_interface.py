@@ -24,6 +24,10 @@ class Batch:
     records: Tensor | None = None
     """(G, B): if given, ``x``, ``targets`` and ``squares`` are the whole data set, (samples, ...), and these are the
     samples' indices in it. Only for models that read records in place (`Model.reads_records`)."""
+    mask: Tensor | None = None
+    """(G, B): True for the places that hold a record; None if all do. The other places have scale 0."""
+    seeds: Tensor | None = None
+    """(G,): 64-bit seeds for layers that draw random numbers, such as dropout."""
 
 
 class Model(ABC):
@@ -31,6 +35,16 @@ class Model(ABC):
 
     size: int
     """d, the number of weights."""
+    trained: int
+    """Number of weights that gradients change: the first ones. The others are running statistics."""
+    per_record: bool = True
+    """Whether the model can be trained with gradients of single records, which clipping needs."""
+    whole_batch: bool = False
+    """Whether a batch passes through the model as a whole, not record by record; no CUDA graph can capture that."""
+    smallest_batch: int = 1
+    """Smallest number of records with which a step can be made."""
+    test_batch: int | None = None
+    """Number of samples that are evaluated together, for a model whose scores depend on it; None if they do not."""
 
     @abstractmethod
     def initial(self, seed: int) -> Tensor:
@@ -56,6 +70,10 @@ class Model(ABC):
             scale: (G, B) factor of each sample.
             into: (G, d) array to update; the weights themselves if None.
         """
+
+    def constants(self) -> dict[str, Tensor]:
+        """Return tensors that are saved with the model and never trained, by name; none unless overridden."""
+        return {}
 
     def reads_records(self, weights: Tensor) -> bool:
         """Return whether `descend` reads samples from the data set in place, on the device of these weights."""

@@ -1,11 +1,23 @@
-"""A user's `torch.nn.Module` as a model, with per-sample gradients from torch.func."""
+"""A user's `torch.nn.Module` as a model.
 
-from collections.abc import Callable
+Where every record needs a gradient of its own, torch.func computes it. Without that need, a module whose records are
+not independent (batch normalisation, dropout) is trained as in any PyTorch loop: a batch passes through it as a whole.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor
 
 from fedlane.learning.model_interface import Batch, Model
+from fedlane.learning.module_layers import (
+    check_layers,
+    constant_buffers,
+    layer_name,
+    needs_whole_batch,
+    running_statistics,
+)
 from fedlane.rng import generator
 from fedlane.validate import InputError
 
@@ -13,48 +25,126 @@ from fedlane.validate import InputError
 class ModuleModel(Model):
     """A user's `torch.nn.Module` that maps images (B, planes, height, width) to scores (B, M).
 
-    torch.func computes per-sample gradients for one chunk of samples at a time. A module with buffers is refused: if
-    they change during training (batch normalisation), samples are not independent and have no individual gradients.
+    The flat weights are the module's parameters, followed by the running statistics of its normalisation layers, if it
+    has any: as in federated averaging, these are averaged with the parameters. All other buffers are constants, and a
+    module that changes one is refused. Layers train in the mode in which they were made and are evaluated in `eval()`.
+
+    Args:
+        make: Class of the module, or a function that returns it.
+        chunk: Number of records whose gradients torch.func computes at a time.
+        per_record: Whether every record needs a gradient of its own, as clipping does.
+
+    Raises:
+        InputError: The module has no parameters, or a layer that cannot be trained in this way.
     """
 
-    def __init__(self, make: Callable[[], torch.nn.Module], chunk: int = 64) -> None:
-        module = make()
-        if any(True for _ in module.buffers()):
-            raise InputError(
-                f"model {type(module).__name__} has buffers (batch normalisation?): its samples are not independent, "
-                "so they cannot be clipped one by one"
-            )
+    def __init__(self, make: Callable[[], torch.nn.Module], chunk: int = 64, *, per_record: bool = True) -> None:
+        module = _seeded(make, 0)  # constants that are drawn at random are then the same in every process
+        check_layers(module, per_record=per_record)
         self.module, self.chunk, self._make = module, chunk, make
+        self.per_record = per_record
+        self.whole_batch = not per_record and needs_whole_batch(module)
         self.shapes = {name: parameter.shape for name, parameter in module.named_parameters()}
-        self.size = sum(shape.numel() for shape in self.shapes.values())
-        if self.size == 0:
+        self.trained = sum(shape.numel() for shape in self.shapes.values())
+        if self.trained == 0:
             raise InputError(f"model {type(module).__name__} has no parameters to learn")
+        self.state = running_statistics(module)
+        self.size = self.trained + sum(buffer.numel() for buffer in self.state.values())
+        self._pristine = {name: buffer.detach().clone() for name, buffer, _ in constant_buffers(module)}
+        self._saved = {name for name, _, saved in constant_buffers(module) if saved}
+        self._on_device: dict[torch.device, dict[str, Tensor]] = {}
 
     def initial(self, seed: int) -> Tensor:
         """Return the weights of the module's own initialisation, seeded by the replica."""
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(int(generator(seed, "weights").integers(2**62)))
-            fresh = self._make()
-        return torch.cat([parameter.detach().reshape(-1) for parameter in fresh.parameters()]).float()
+        fresh = _seeded(self._make, int(generator(seed, "weights").integers(2**62)))
+        values = [*fresh.parameters(), *running_statistics(fresh).values()]
+        return torch.cat([value.detach().reshape(-1).float() for value in values])
+
+    def constants(self) -> dict[str, Tensor]:
+        """Return the constant buffers of the module's state dict, by name."""
+        saved = {name: buffer for name, buffer in self._pristine.items() if name in self._saved}
+        # NumPy has no bfloat16; load_state_dict converts back.
+        return {
+            name: buffer.float() if buffer.dtype == torch.bfloat16 else buffer.clone() for name, buffer in saved.items()
+        }
 
     def _named(self, flat: Tensor) -> dict[str, Tensor]:
-        parts = torch.split(flat, [shape.numel() for shape in self.shapes.values()], dim=-1)
-        return {name: part.view(shape) for part, (name, shape) in zip(parts, self.shapes.items(), strict=True)}
+        shapes = {**self.shapes, **{name: buffer.shape for name, buffer in self.state.items()}}
+        parts = torch.split(flat, [shape.numel() for shape in shapes.values()], dim=-1)
+        return {name: part.view(shape) for part, (name, shape) in zip(parts, shapes.items(), strict=True)}
 
-    def _scores(self, flat: Tensor, x: Tensor) -> Tensor:
+    def _values(self, flat: Tensor) -> dict[str, Tensor]:
+        """Return parameters and running statistics, the latter as copies in their own types."""
+        named = self._named(flat)
+        for name, buffer in self.state.items():
+            named[name] = _as_type(named[name].detach(), buffer.dtype).clone()
+        return named
+
+    def _called(self, named: dict[str, Tensor], x: Tensor) -> Tensor:
+        """Return scores; running statistics in ``named`` are updated, constants must stay as they are."""
         images = x.permute(0, 3, 1, 2) if x.ndim == 4 else x
-        scores: Tensor = torch.func.functional_call(self.module, self._named(flat), (images,))
+        constants = self._constants(x.device)
+        versions = {name: buffer._version for name, buffer in constants.items()}
+        for name, buffer in constants.items():
+            named[name] = buffer
+        scores: Tensor = torch.func.functional_call(self.module, named, (images,))
+        for name, buffer in constants.items():
+            if named[name] is not buffer or buffer._version != versions[name]:
+                self._refuse_change(name)
         return scores
 
+    def check_constants(self) -> None:
+        """Raise `InputError` if a constant buffer has changed, however the module did it."""
+        for constants in self._on_device.values():
+            for name, buffer in constants.items():
+                if not torch.equal(buffer.cpu(), self._pristine[name]):
+                    self._refuse_change(name)
+
+    def _refuse_change(self, name: str) -> None:
+        self._on_device.clear()  # later calls start from the original values
+        layer, _, buffer = name.rpartition(".")
+        raise InputError(
+            f"{layer_name(self.module, layer)} changes its buffer '{buffer}' in forward, which only PyTorch's own "
+            "normalisation layers may do: make it a constant, or use GroupNorm or LayerNorm"
+        )
+
+    def _constants(self, device: torch.device) -> dict[str, Tensor]:
+        if device not in self._on_device:
+            with torch.inference_mode(False):  # only ordinary tensors count their changes
+                self._on_device[device] = {
+                    name: buffer.to(device, copy=True) for name, buffer in self._pristine.items()
+                }
+        return self._on_device[device]
+
+    def _scores(self, flat: Tensor, x: Tensor) -> Tensor:
+        return self._called(self._named(flat), x)
+
     def logits(self, weights: Tensor, x: Tensor) -> Tensor:
-        """Return class scores, see `Model.logits`."""
+        """Return class scores in evaluation mode, see `Model.logits`."""
         shared = x.expand(len(weights), *x.shape[1:])
-        return torch.stack([self._scores(flat, inputs) for flat, inputs in zip(weights, shared, strict=True)])
+        with _evaluating(self.module):
+            if not self.whole_batch:
+                return torch.stack([self._scores(flat, inputs) for flat, inputs in zip(weights, shared, strict=True)])
+            rows = []
+            for flat, inputs in zip(weights, shared, strict=True):
+                with _drawing(0, x.device):  # for layers that draw random numbers in evaluation mode as well
+                    rows.append(self._called(self._values(flat), inputs))
+            return torch.stack(rows)
+
+    def training_scores(self, flat: Tensor, x: Tensor) -> Tensor:
+        """Return class scores (B, M) of weights (d,) on inputs x (B, ...) in training mode."""
+        with _drawing(0, x.device):
+            return self._called(self._values(flat), x)
 
     def descend(
         self, weights: Tensor, batch: Batch, clip_norm: float | None, scale: Tensor, into: Tensor | None = None
     ) -> None:
         """Subtract the clipped gradients, see `Model.descend`."""
+        if clip_norm is not None and not self.per_record:
+            raise ValueError("this model was made for training without clipping (per_record=False)")
+        if self.whole_batch:
+            self._descend_together(weights, batch, scale, into)
+            return
 
         def loss(flat: Tensor, sample: Tensor, target: Tensor) -> Tensor:
             return torch.nn.functional.cross_entropy(self._scores(flat, sample[None]), target[None])
@@ -74,10 +164,60 @@ class ModuleModel(Model):
                 step += factor @ gradients
             target -= step
 
+    def _descend_together(self, weights: Tensor, batch: Batch, scale: Tensor, into: Tensor | None) -> None:
+        """Make one step of every row with its whole batch; places without a record do not enter the module."""
+        if batch.seeds is None or (into is not None and into is not weights):
+            raise ValueError("a model that trains on whole batches needs Batch.seeds, and is updated in place")
+        for row, seed in enumerate(batch.seeds.tolist()):
+            real = slice(None) if batch.mask is None else batch.mask[row]
+            with torch.inference_mode(False), torch.enable_grad(), _drawing(seed, weights.device):
+                leaf = weights[row].clone().requires_grad_()
+                named = self._values(leaf)
+                scores = self._called(named, batch.x[row][real].clone())
+                losses = torch.nn.functional.cross_entropy(scores, batch.targets[row][real].clone(), reduction="none")
+                (gradient,) = torch.autograd.grad((losses * scale[row][real].clone()).sum(), leaf)
+            weights[row] -= gradient  # 0 for the running statistics
+            if self.state:
+                weights[row, self.trained :] = torch.cat([named[name].reshape(-1).float() for name in self.state])
+
     def bytes_per_sample(self) -> int:
         """Return the approximate memory in bytes that one sample needs during training."""
         return 8 * self.size
 
     def tensors(self, weights: Tensor) -> dict[str, Tensor]:
-        """Return the weights (d,) under the module's parameter names."""
-        return {name: tensor.contiguous() for name, tensor in self._named(weights).items()}
+        """Return the weights (d,) under the names of the module's parameters and running statistics."""
+        named = {name: tensor.contiguous() for name, tensor in self._named(weights).items()}
+        if weights.is_floating_point():
+            named |= {name: _as_type(named[name], buffer.dtype) for name, buffer in self.state.items()}
+        return named
+
+
+def _seeded(make: Callable[[], torch.nn.Module], seed: int) -> torch.nn.Module:
+    """Call ``make`` with PyTorch's generator seeded, and restore the generator."""
+    with _drawing(seed, torch.device("cpu")):
+        return make()
+
+
+@contextmanager
+def _drawing(seed: int, device: torch.device) -> Iterator[None]:
+    """Let PyTorch's random layers draw the numbers of a seed, and restore the generators afterwards."""
+    with torch.random.fork_rng(devices=[] if device.type == "cpu" else [device]):
+        torch.manual_seed(seed)
+        yield
+
+
+@contextmanager
+def _evaluating(module: torch.nn.Module) -> Iterator[None]:
+    """Switch every layer to evaluation mode, and back to its own mode afterwards."""
+    modes = [(layer, layer.training) for layer in module.modules()]
+    module.eval()
+    try:
+        yield
+    finally:
+        for layer, mode in modes:
+            layer.training = mode
+
+
+def _as_type(values: Tensor, dtype: torch.dtype) -> Tensor:
+    """Convert running statistics to their type; averages of counters are rounded."""
+    return values.to(dtype) if dtype.is_floating_point else values.round().to(dtype)

@@ -33,7 +33,11 @@ class Sampling:
     rate: Tensor
     """(R, U): q, float64."""
     max_batch: int
-    """Places for the records of a sample. A Poisson sample may have more, but hardly ever does."""
+    """Places for the records of a sample: the memory that every step reserves for a client. A Poisson sample may have
+    more records, but hardly ever does."""
+    asked_batch: int
+    """Largest requested batch. It spaces the random numbers of the steps, and it is the same in every replica, so that
+    a replica's samples do not depend on the others' data."""
     equal: bool
     """Whether all samples have exactly ``max_batch`` records."""
     overflow: Tensor
@@ -44,12 +48,14 @@ class Sampling:
 def sampling_of(mechanism: MechanismSpec, sizes: IntArray, device: torch.device) -> Sampling:
     """Return the mechanism's sampling settings for clients with ``sizes`` (R, U) records, on the device."""
     poisson = mechanism.sampling == "poisson"
-    max_batch = largest_poisson_batch(sizes, mechanism.sample_rate) if poisson else int(mechanism.asked_batch.max())
+    batch = mechanism.batch_size  # at most a client's records
+    max_batch = largest_poisson_batch(sizes, mechanism.sample_rate) if poisson else int(batch.max())
     return Sampling(
         poisson=poisson,
         batch_size=torch.from_numpy(mechanism.batch_size).to(device),
         rate=torch.from_numpy(mechanism.sample_rate).to(device),
         max_batch=max_batch,
+        asked_batch=int(mechanism.asked_batch.max()),
         equal=not poisson and bool(np.all(mechanism.batch_size == max_batch)),
         overflow=torch.zeros((), dtype=torch.bool, device=device),
     )
@@ -99,7 +105,9 @@ def draw_samples(
                 records, drawn = cpu_kernels.poisson_rows(*arrays, iterations, width, GAMMA, POISSON_STRIDE)  # type: ignore[call-arg, arg-type]
             mask = torch.arange(width) < torch.from_numpy(drawn)[..., None]
             return torch.from_numpy(records[..., :width].copy()), mask
-        indices = torch.from_numpy(cpu_kernels.sample_rows(*arrays, iterations, max_batch, GAMMA))  # type: ignore[call-arg, arg-type]
+        indices = torch.from_numpy(
+            cpu_kernels.sample_rows(*arrays, iterations, max_batch, sampling.asked_batch, GAMMA)  # type: ignore[call-arg, arg-type]
+        )
     else:
         counters = counter[:, None] + torch.arange(iterations, device=key.device)
         keys, sizes, counts, rates = (column[:, None].expand(counters.shape) for column in (key, size, count, rate))
@@ -108,7 +116,7 @@ def draw_samples(
             sampling.overflow.logical_or_(mask[..., -1].any())
             positions, mask = positions[..., :-1], mask[..., :-1]
         else:
-            positions = sample_positions(keys, counters, sizes, counts, max_batch)
+            positions = sample_positions(keys, counters, sizes, counts, max_batch, sampling.asked_batch)
         indices = data.order[replica[:, None, None], start[:, None, None] + positions].long()
         if sampling.poisson:
             return indices, mask

@@ -38,7 +38,7 @@ class LearningTask:
         """Return the federations in their state before the first round."""
         info = dataset_info(self.dataset)
         return FederationBatch(
-            make_model(self.model, info.input_shape, info.classes),
+            make_model(self.model, info.input_shape, info.classes, per_record=self.mechanism.clip_norm is not None),
             load_dataset(self.dataset),
             self.label_counts,
             [int(seed) for seed in self.seeds],

@@ -9,8 +9,9 @@ when a single record joins the batch. `train_strictly` excludes this. The claim 
 
 1. *The gradient of a record is a function of the weights and the record.* Every record is copied to the same buffer and
    processed alone, as a batch of one, on one thread. There is no padding and no other sample. Assumed, and tested by
-   tests/learning/test_strict.py: PyTorch computes the same bits from the same bits in the same buffers; and a user's
-   module has no state that one call leaves for the next.
+   tests/learning/test_strict.py: PyTorch computes the same bits from the same bits in the same buffers. Also assumed:
+   a user's module has no state that one call leaves for the next (its constant buffers are watched, see
+   `module_model`).
 
 2. *Every contribution has norm at most C.* Let u = 2^-53, let g be the gradient (d float32 numbers) and v its norm.
    Float64 holds the squares of float32 numbers exactly, without overflow or underflow. A sum of d such squares, in any
@@ -126,6 +127,8 @@ def train_strictly(
     """
     if rows.add_noise is None or len(weights) != 1:
         raise ValueError("strict training is for one client whose mechanism adds noise in every step")
+    if not model.per_record:
+        raise ValueError("strict training needs a model with gradients of single records (per_record=True)")
     gradients = RecordGradients(model, data)
     total = ClippedSum(model.size, clip_norm, len(data.targets))
     deviation = rows.step_noise.double() * (clip_norm * NOISE_MARGIN)

@@ -34,6 +34,11 @@ class _Draws:
     """(R, B, U): uniform numbers that select the processor frequency."""
 
 
+def block_rounds(clients: int, channels: int) -> int:
+    """Return the number of rounds that a network of this size draws together."""
+    return int(np.clip(_BLOCK_ENTRIES // (clients * channels), 1, _BLOCK_ROUNDS))
+
+
 class RadioNetwork(Network):
     """A network of radio links: gains and interference scales are fixed, interference and fading vary by round.
 
@@ -71,7 +76,7 @@ class RadioNetwork(Network):
         self.snr_up = from_db(gain_db + (radio.power_up_dbm - radio.noise_dbm))
         self._down_over_up = float(10 ** ((radio.power_down_dbm - radio.power_up_dbm) / 10))
         self.scale_down, self.scale_up = interference_scales(seeds, self.clients, self.channels, radio)
-        self.block_rounds = int(np.clip(_BLOCK_ENTRIES // (self.clients * self.channels), 1, _BLOCK_ROUNDS))
+        self.block_rounds = block_rounds(self.clients, self.channels)
         self._block = -1
         self._draws: _Draws | None = None
 

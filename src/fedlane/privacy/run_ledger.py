@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from fedlane.files import read_regular, write_atomically
+from fedlane.files import open_to_append, read_regular, write_atomically
 from fedlane.privacy.accountant import Terms
 from fedlane.records import BoolArray, IntArray, MechanismSpec
 from fedlane.validate import InputError
@@ -132,8 +132,8 @@ class RunLedger:
         line = self._add(uploads)
         if self._path is not None:
             try:
-                with self._path.open("a", encoding="utf-8") as file:
-                    file.write(line)
+                with open_to_append(self._path) as file:
+                    file.write(line.encode())
             except OSError as error:
                 raise InputError(f"ledger {self._path} cannot be written: {error.strerror}") from error
 
@@ -172,6 +172,48 @@ def read_run_accounts(path: Path) -> RunAccounts:
         return RunAccounts(str(header["dataset"]), seeds, terms, kind, uploads)
     except (KeyError, TypeError, ValueError, IndexError, OverflowError, AttributeError) as error:
         raise InputError(f"ledger {path} is inconsistent: {error}") from error
+
+
+def merged_ledger(replicas: Sequence[tuple[str, int]]) -> str:
+    """Return the ledger of several replicas, as a run of all of them would have written it.
+
+    Args:
+        replicas: For each replica, the text of the ledger that it comes from and its index there.
+
+    Raises:
+        InputError: A ledger is damaged.
+        KeyError, IndexError, TypeError: A ledger lacks a value.
+    """
+    by_text: dict[str, list[dict[str, Any]]] = {}
+    for text, _ in replicas:
+        if text not in by_text:
+            lines = text.splitlines(keepends=True)
+            _verified(Path(NAME), lines)
+            by_text[text] = [json.loads(line) for line in lines]
+    index: dict[str, int] = {}
+    headers = [(by_text[text][0], replica) for text, replica in replicas]
+    kind = [
+        [index.setdefault(json.dumps(header["terms"][client]), len(index)) for client in header["clients"][replica]]
+        for header, replica in headers
+    ]
+    header = {
+        **{key: value for key, value in headers[0][0].items() if key != "digest"},
+        "seeds": [header["seeds"][replica] for header, replica in headers],
+        "terms": [json.loads(terms) for terms in index],
+        "clients": kind,
+    }
+    text, digest = _line(header, "")
+    merged = [text]
+    for round in range(max(len(lines) for lines in by_text.values()) - 1):
+        uploads = [
+            [number, client]
+            for number, (text, replica) in enumerate(replicas)
+            for owner, client in by_text[text][1 + round]["uploads"]
+            if owner == replica
+        ]
+        line, digest = _line({"round": round, "uploads": uploads}, digest)
+        merged.append(line)
+    return "".join(merged)
 
 
 def _line(values: dict[str, Any], previous_digest: str) -> tuple[str, str]:

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
@@ -42,6 +42,30 @@ def partition_figure(counts: IntArray, path: Path) -> None:
     _save(figure, path)
 
 
+def time_figure(runs: Mapping[str, "pa.Table"], path: Path) -> None:
+    """Draw simulated time against rounds: mean over seeds and 95% band.
+
+    Args:
+        runs: `rounds` tables of runs (`Run.rounds`) by the name to show.
+        path: picture to write, a .png, .pdf or .svg file.
+
+    Raises:
+        InputError: the picture cannot be written.
+    """
+    figure, axes = _figure(5.0, 3.8)
+    for number, (name, rounds) in enumerate(runs.items()):
+        colour = COLOURS[number % len(COLOURS)]
+        replicas = int(rounds["replica"].to_numpy().max()) + 1
+        low, mean, high = student_interval(rounds["clock_s"].to_numpy().reshape(replicas, -1))
+        axes.plot(np.arange(1, len(mean) + 1), mean, color=colour, label=name)
+        axes.fill_between(np.arange(1, len(mean) + 1), low, high, color=colour, alpha=0.2, linewidth=0)
+    axes.set_xlabel("round")
+    axes.set_ylabel("simulated time (s)")
+    axes.grid(alpha=0.3)
+    axes.legend(frameon=False, loc="upper left")
+    _save(figure, path)
+
+
 def accuracy_figure(runs: Mapping[str, "pa.Table"], path: Path) -> None:
     """Draw test accuracy against rounds and against simulated time: mean over seeds and 95% band.
 
@@ -69,26 +93,53 @@ def accuracy_figure(runs: Mapping[str, "pa.Table"], path: Path) -> None:
     _save(figure, path)
 
 
-def audit_figure(
-    scores: tuple[FloatArray, FloatArray], threshold: float, claim: float, bound: float, confidence: float, path: Path
-) -> None:
+class DrawnAudit(Protocol):
+    """What the picture of an audit shows of its result."""
+
+    @property
+    def scores(self) -> tuple[FloatArray, FloatArray]:
+        """The attack's scores without and with the record."""
+
+    @property
+    def threshold(self) -> float:
+        """Score above which the attack says that the record is there."""
+
+    @property
+    def claim(self) -> float:
+        """Claimed epsilon of one upload."""
+
+    @property
+    def epsilon_low(self) -> float:
+        """Measured lower bound on epsilon."""
+
+    @property
+    def delta(self) -> float:
+        """Delta of both."""
+
+    @property
+    def confidence(self) -> float:
+        """Confidence of the lower bound."""
+
+
+def audit_figure(result: DrawnAudit, path: Path) -> None:
     """Draw an audit: the attack's scores without and with the record, and its bound on epsilon next to the claim."""
+    scores, claim, bound = result.scores, result.claim, result.epsilon_low
     figure, axes = _figure(9.0, 3.8, columns=2)
     unit = float(scores[0].std()) or 1.0
     edges = np.histogram_bin_edges(np.concatenate(scores) / unit, 80)
     for values, name, colour in zip(scores, ("without the record", "with the record"), COLOURS, strict=False):
         values = values / unit
         axes[0].hist(values, edges, density=True, histtype="stepfilled", alpha=0.5, color=colour, label=name)
-    axes[0].axvline(threshold / unit, color="black", linestyle="--", linewidth=1, label="threshold")
+    axes[0].axvline(result.threshold / unit, color="black", linestyle="--", linewidth=1, label="threshold")
     axes[0].set_xlabel("attack's score of an upload, in standard deviations")
     axes[0].set_ylabel("density of trials")
     axes[0].legend(frameon=False, loc="lower left", bbox_to_anchor=(0.0, 1.0), ncols=3, fontsize="small")
     refuted = bound > claim
     axes[1].barh([1, 0], [claim, bound], color=[COLOURS[0], COLOURS[1] if refuted else COLOURS[2]], height=0.5)
-    axes[1].set_yticks([1, 0], ["claimed", f"measured lower bound\n({confidence:.1%} confidence)"])
+    axes[1].set_yticks([1, 0], ["claimed", f"measured lower bound\n({result.confidence:.1%} confidence)"])
     axes[1].bar_label(axes[1].containers[0], labels=[f"{claim:g}", f"{bound:.2f}"], padding=3)
     axes[1].margins(x=0.15)
-    axes[1].set_xlabel("epsilon of one upload" + (": claim refuted" if refuted else ""))
+    axes[1].set_xlabel(f"epsilon of one upload at delta {result.delta:g}" + (": claim refuted" if refuted else ""))
     _save(figure, path)
 
 

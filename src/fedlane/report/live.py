@@ -171,11 +171,12 @@ def _curves(view: LiveView, width: int, glyphs: _Glyphs) -> list[Text]:
     last = f"{view.delay_s[-1]:.2f} s · {_clock(view.clock_s)} simulated{mean}" if len(view.delay_s) else "-"
     lines.append(_curve("round time", view.delay_s, last, "cyan", width, glyphs))
     if (spent := view.spent) is not None:
-        words = f"largest epsilon {spent.epsilon:.2f} of {spent.agreed:g}"
+        words = f"epsilon {spent.epsilon:.2f} of {spent.agreed:g} at delta {spent.delta:g}"
         if spent.mechanism in LOWER_BOUND_MECHANISMS:
-            words = f"epsilon {spent.epsilon:.1f} by its formula, {spent.agreed:g} per round"
-        left = f"fewest uploads left {spent.uploads_left:,}"
-        lines.append(Text.assemble(("privacy     ", "dim"), f"{spent.mechanism}: {words} · {left}"))
+            words = f"epsilon {spent.epsilon:.1f} at delta {spent.delta:g} by its formula, {spent.agreed:g} per round"
+        left = f"uploads left {spent.uploads_left:,}"
+        text = f"{spent.mechanism}: {words} · {left}"
+        lines.append(Text.assemble(("privacy     ", "dim"), text))
     return lines
 
 

@@ -33,6 +33,8 @@ class PrivacySpent:
     """Largest epsilon that a client agreed to, for the whole run (`rigorous`) or per round (`paper`)."""
     uploads_left: int
     """Uploads left for the client with the fewest."""
+    delta: float
+    """Largest delta that a client agreed to."""
 
 
 @dataclass(frozen=True)

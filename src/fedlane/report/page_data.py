@@ -2,7 +2,7 @@
 
 import sys
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,8 @@ from fedlane.records import FloatArray, IntArray
 from fedlane.report.packing import packed_bits, packed_floats, packed_indices, packed_levels, packed_seconds
 from fedlane.report.run_arrays import CLIENT_COLUMNS, RunArrays, run_arrays
 from fedlane.report.run_files import RunFiles, read_run
+from fedlane.report.seed_measures import MEASURES
+from fedlane.report.terminal import LOWER_BOUND_MECHANISMS
 from fedlane.validate import InputError
 
 BUDGET_BYTES = 4_300_000
@@ -22,10 +24,6 @@ MAX_POINTS = 400
 """Maximum number of points of a curve."""
 QUEUE_COLUMNS = 250
 """Number of rounds in the queue figure if embedding all rounds would exceed the limit."""
-MEASURES = (
-    *("cumulative_delay_s", "mean_round_s", "late_share", "min_participation", "max_participation"),
-    *("quota_shortfall", "max_queue", "final_accuracy"),
-)
 BASE64 = 4 / 3
 """Characters per byte."""
 
@@ -106,7 +104,7 @@ def run_data(files: RunFiles, name: str, budget_bytes: int) -> dict[str, Any]:
         "measures": {key: _measure(files.summary.get(key)) for key in MEASURES},
         "privacy": _privacy(files),
         "curves": _curves(arrays),
-        "per_client": _per_client(arrays),
+        "per_client": _per_client(arrays, _privacy(files)),
         "parts": {
             "client": _parts(arrays, arrays.slot_client, clients),
             "channel": _parts(arrays, arrays.slot_channel, channels),
@@ -208,11 +206,15 @@ def span(values: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:
     return values.min(axis=0), values.mean(axis=0), values.max(axis=0)
 
 
-def _per_client(arrays: RunArrays) -> dict[str, Any]:
-    """Columns of clients.parquet: mean over seeds and 95% bounds; None if the run did not record the column."""
+def _per_client(arrays: RunArrays, privacy: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Columns of clients.parquet: mean over seeds and 95% bounds; None if the run did not record the column.
+
+    Formula (6) is shown for the mechanism `paper` only; older run folders have it for every mechanism.
+    """
+    by_formula = privacy is not None and privacy["mechanism"] in LOWER_BOUND_MECHANISMS
     result: dict[str, Any] = {}
     for key, values in arrays.clients.items():
-        if not np.isfinite(values).any():
+        if not np.isfinite(values).any() or (key == "epsilon_paper" and not by_formula):
             result[key] = None
             continue
         low, mean, high = span(values) if key.startswith("epsilon") else student_interval(values)

@@ -5,14 +5,17 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
 from fedlane.records import BoolArray, FloatArray, IntArray
 from fedlane.report.run_files import RunFiles
+from fedlane.tables import column_floats, column_indices
 from fedlane.validate import InputError
 
 MAX_CELLS = 50_000_000
 """Maximum number of elements of an array."""
+MAX_EMPTY, SPARE_CELLS = 4, 1_000_000
+"""An array may have `MAX_EMPTY` elements per row of its table and `SPARE_CELLS` more. Tables of runs have no gaps, but
+some are rewritten before others while a run continues."""
 
 
 @dataclass(frozen=True)
@@ -58,18 +61,24 @@ def run_arrays(files: RunFiles) -> RunArrays:
     tables = files.tables
     rounds = min(_size(tables["rounds"], "round"), _size(tables["client_rounds"], "round"))
     replicas = max(_size(tables["rounds"], "replica"), 1)
-    clients = max(_size(tables["clients"], "client"), _size(tables["client_rounds"], "client"))
+    clients = max(_size(tables[name], "client") for name in ("clients", "client_rounds", "assignments"))
     channels = max(_size(tables["channels"], "channel"), _size(tables["assignments"], "channel"))
     if replicas * max(rounds, 1) * max(clients, channels, 1) > MAX_CELLS:
         raise InputError(
             f"a report can show at most {MAX_CELLS:,} seeds x rounds x clients, "
             f"got {replicas} x {rounds} x {max(clients, channels)}"
         )
+    for name, cells in (
+        ("client_rounds", replicas * max(rounds, 1) * max(clients, 1)),
+        ("channels", replicas * channels),
+    ):
+        if cells > MAX_EMPTY * tables[name].num_rows + SPARE_CELLS:
+            raise InputError(f"table {name} has {tables[name].num_rows:,} rows instead of {cells:,}")
     per_round = _Scatter(tables["rounds"], ("replica", "round"), (replicas, rounds))
     per_client = _Scatter(tables["clients"], ("replica", "client"), (replicas, clients))
     per_channel = _Scatter(tables["channels"], ("replica", "channel"), (replicas, channels))
     per_both = _Scatter(tables["client_rounds"], ("replica", "round", "client"), (replicas, rounds, clients))
-    slots = _Slots(tables["assignments"], replicas, rounds)
+    slots = _Slots(tables["assignments"], replicas, rounds, clients)
     return RunArrays(
         delay_s=per_round.floats("delay_s"),
         accuracy=per_round.floats("accuracy"),
@@ -92,7 +101,7 @@ class _Scatter:
     """Places the rows of a table into arrays of a given shape, by their index columns."""
 
     def __init__(self, table: pa.Table, keys: tuple[str, ...], shape: tuple[int, ...]) -> None:
-        index = [_indices(table, key) for key in keys]
+        index = [column_indices(table, key) for key in keys]
         self._kept = np.logical_and.reduce([column < size for column, size in zip(index, shape, strict=True)])
         self._at: tuple[Any, ...] = tuple(column[self._kept] for column in index)
         self._table, self._shape = table, shape
@@ -100,46 +109,32 @@ class _Scatter:
     def floats(self, column: str) -> FloatArray:
         placed = np.full(self._shape, np.nan)
         if column in self._table.column_names:
-            placed[self._at] = _floats(self._table, column)[self._kept]
+            placed[self._at] = column_floats(self._table, column)[self._kept]
         return placed
 
     def integers(self, column: str) -> IntArray:
         placed = np.full(self._shape, -1, np.int64)
-        placed[self._at] = _indices(self._table, column)[self._kept]
+        placed[self._at] = column_indices(self._table, column)[self._kept]
         return placed
 
 
 class _Slots(_Scatter):
     """Places assignments by replica, round and slot; slots are a round's assignments in the order of channels."""
 
-    def __init__(self, table: pa.Table, replicas: int, rounds: int) -> None:
-        table = table.take(np.lexsort([_indices(table, key) for key in ("client", "channel", "round", "replica")]))
-        group = _indices(table, "replica") * (1 + _size(table, "round")) + _indices(table, "round")
+    def __init__(self, table: pa.Table, replicas: int, rounds: int, clients: int) -> None:
+        table = table.take(
+            np.lexsort([column_indices(table, key) for key in ("client", "channel", "round", "replica")])
+        )
+        group = column_indices(table, "replica") * (1 + _size(table, "round")) + column_indices(table, "round")
         start = np.flatnonzero(np.diff(group, prepend=-1))
         slot = np.arange(len(group)) - np.repeat(start, np.diff(start, append=len(group)))
         table = table.append_column("slot", pa.array(slot, pa.int64()))
         slots = int(slot.max(initial=0)) + 1
+        if slots > max(clients, 1):
+            raise InputError(f"table assignments has {slots:,} assignments of {clients:,} clients in one round")
         super().__init__(table, ("replica", "round", "slot"), (replicas, rounds, slots))
-
-
-def _indices(table: pa.Table, column: str) -> NDArray[np.int64]:
-    values = _floats(table, column)
-    if not (values >= 0).all():
-        raise InputError(f"column {column} of a run's table must not be negative")
-    return values.astype(np.int64)
-
-
-def _floats(table: pa.Table, column: str) -> FloatArray:
-    """A column as floats, null as NaN."""
-    try:
-        values = table[column]
-        if pa.types.is_boolean(values.type):
-            values = values.cast(pa.uint8())
-        return np.asarray(values.cast(pa.float64()).to_numpy(), np.float64)
-    except (pa.ArrowException, ValueError, TypeError) as error:
-        raise InputError(f"column {column} of a run's table must hold numbers, got {table[column].type}") from error
 
 
 def _size(table: pa.Table, column: str) -> int:
     """One more than the largest index in a column."""
-    return int(_indices(table, column).max(initial=-1)) + 1
+    return int(column_indices(table, column).max(initial=-1)) + 1

@@ -10,7 +10,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from fedlane.files import read_table
+from fedlane.report.comparison_files import compared_folders
+from fedlane.tables import read_table
 from fedlane.validate import InputError, printable
 
 TABLES = {
@@ -51,7 +52,9 @@ def run_folders(folders: Iterable[Path]) -> list[Path]:
         if any((folder / name).is_file() for name in TEXTS):
             inside = [folder]
         else:
+            order = {name: k for k, name in enumerate(compared_folders(folder))}
             inside = sorted(path.parent for path in folder.glob("*/status.json"))
+            inside.sort(key=lambda path: order.get(path.name, len(order)))
         if not inside:
             raise InputError(f"{folder} is not a run folder: status.json is missing")
         found += [path for path in inside if path not in found]

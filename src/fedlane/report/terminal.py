@@ -67,15 +67,32 @@ def summary_table(summary: Summary) -> Table:
 
 
 def _privacy_row(privacy: Mapping[str, Any]) -> tuple[str, str]:
-    """The largest epsilon spent by a client, and the budget."""
+    """The largest epsilon spent by a client and the budget, with their delta."""
     largest, agreed = privacy["epsilon"]["largest"], privacy["epsilon_agreed"]["largest"]
     if privacy["mechanism"] in LOWER_BOUND_MECHANISMS:
-        return "largest epsilon by the paper's formula", f"{privacy['epsilon_paper']:.2f}"
+        return "largest epsilon by the paper's formula", f"{privacy['epsilon_paper']:.2f} {_at_delta(privacy)}"
     unreported = privacy.get("unreported", 0)
     if largest is None:
         return "largest epsilon spent, of agreed", "unreported"
     missing = f" ({unreported} unreported)" if unreported else ""
-    return "largest epsilon spent, of agreed", f"{largest:.3f} of {agreed:g}{missing}"
+    return "largest epsilon spent, of agreed", f"{largest:.3f} of {agreed:g} {_at_delta(privacy)}{missing}"
+
+
+def _at_delta(privacy: Mapping[str, Any]) -> str:
+    """``at delta D``, or the range of deltas that the clients agreed to."""
+    low, high = privacy["delta"]["smallest"], privacy["delta"]["largest"]
+    return f"at delta {low:g}" if low == high else f"at delta {low:g} to {high:g}"
+
+
+def policy_table(title: str, headings: Sequence[str], *, narrow: bool = True) -> Table:
+    """Return an empty table with one row per policy, which fits 80 columns: long policy names are folded."""
+    table = Table(title=escape(title), title_justify="left", box=SIMPLE_HEAD, pad_edge=False, caption_justify="left")
+    if narrow:
+        table.padding = (0, 1, 0, 0)
+    table.add_column("policy", overflow="fold", min_width=10)
+    for heading in headings:
+        table.add_column(heading, justify="right", no_wrap=True)
+    return table
 
 
 def comparison_table(summaries: Sequence[Summary]) -> Table:
@@ -84,14 +101,9 @@ def comparison_table(summaries: Sequence[Summary]) -> Table:
     title = f"{first['scenario']} · {first['rounds']} rounds · {_seeds(first['seeds'])}"
     if len(first["seeds"]) > 1:
         title += " · mean ± 95% interval"
-    table = Table(title=escape(title), title_justify="left", box=SIMPLE_HEAD, pad_edge=False, caption_justify="left")
-    table.add_column("policy", overflow="fold", min_width=10)
     learned = first["final_accuracy"]["mean"] is not None
-    timed = "time_to_accuracy" in first
-    headings = ["delay (s)", "ratio", "late", "min.\nparticipation", "queue"]
-    headings += ["accuracy"] * learned + ([f"to {first['time_to_accuracy']['target']:g}"] if timed else [])
-    for heading in headings:
-        table.add_column(heading, justify="right", no_wrap=True)
+    headings = ["delay (s)", "ratio", "late", "min.\nparticipation", "queue"] + ["accuracy"] * learned
+    table = policy_table(title, headings, narrow=learned)
     base = first["cumulative_delay_s"]["mean"]
     for summary in summaries:
         table.add_row(
@@ -102,7 +114,6 @@ def comparison_table(summaries: Sequence[Summary]) -> Table:
             f"{summary['min_participation']['mean']:.2f}",
             f"{summary['max_queue']['mean']:.1f}",
             *([with_interval({**summary["final_accuracy"], "low": None}, "{:.3f}")] if learned else []),
-            *([_time_to(summary)] if timed else []),
         )
     table.caption = (
         "ratio: delay relative to the first row; late: share of uploads; "
@@ -131,8 +142,8 @@ def _privacy(summary: Summary) -> list[str]:
     if privacy["mechanism"] in LOWER_BOUND_MECHANISMS and privacy["epsilon"]["largest"] > privacy["epsilon_paper"]:
         lines.append(
             f"{summary['policy']}: the mechanism 'paper' leaks an epsilon of at least "
-            f"{privacy['epsilon']['largest']:,.0f} for the worst client, but the paper's formula gives "
-            f"{privacy['epsilon_paper']:.1f}"
+            f"{privacy['epsilon']['largest']:,.0f} {_at_delta(privacy)} for the worst client, but the paper's formula "
+            f"gives {privacy['epsilon_paper']:.1f}"
         )
     return lines
 

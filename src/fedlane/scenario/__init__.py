@@ -1,7 +1,9 @@
 """Scenarios: frozen, validated settings, read from TOML files and ``--set`` options and stored with every result."""
 
+import sys
 import tomllib
-from collections.abc import Mapping, Sequence
+import warnings
+from collections.abc import Iterable, Mapping, Sequence
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -10,6 +12,7 @@ import numpy as np
 from pydantic import Field, ValidationError, model_validator
 
 from fedlane.records import FloatArray, IntArray
+from fedlane.scenario.run_settings import RunSettings
 from fedlane.scenario.sections import (
     ComputeSettings,
     Count,
@@ -21,7 +24,7 @@ from fedlane.scenario.sections import (
     Section,
 )
 from fedlane.scenario.text import explain, parse_value, to_toml
-from fedlane.validate import InputError, unknown
+from fedlane.validate import InputError, ScenarioWarning, unknown
 
 _PRESETS = resources.files("fedlane").joinpath("scenario", "presets")
 
@@ -47,10 +50,21 @@ class Scenario(Section):
     """The data set and its partition."""
     learning: LearningSettings = LearningSettings()
     """Local training."""
-    privacy: PrivacySettings = PrivacySettings()
-    """The privacy mechanism and the agreed budgets."""
+    privacy: PrivacySettings = PrivacySettings(mechanism="none")
+    """The privacy mechanism and the agreed budgets; without this table the mechanism is "none"."""
     policies: dict[str, dict[str, str | bool | int | Finite]] = Field(default_factory=dict)
     """Parameters of policies, by the policy's name."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _mechanism_of_a_table(cls, values: Any) -> Any:
+        """Resolve a [privacy] table without a mechanism to "rigorous", and say so."""
+        privacy = values.get("privacy") if isinstance(values, dict) else None
+        if not isinstance(privacy, dict) or "mechanism" in privacy:
+            return values
+        name = values.get("name", "the scenario")
+        _warn(f'{name} has [privacy] without a mechanism, so "rigorous" is used: epsilon holds for the whole run')
+        return {**values, "privacy": {**privacy, "mechanism": "rigorous"}}
 
     @model_validator(mode="after")
     def _per_client(self) -> "Scenario":
@@ -80,14 +94,15 @@ class Scenario(Section):
         """Load a preset or a TOML file.
 
         Args:
-            name_or_path: Name of a preset (see `presets`), or path of a TOML file.
+            name_or_path: Name of a preset (see `presets`), or path of a TOML file. The table ``[run]`` of a run
+                folder's file is checked and left out; `RunSettings.load` reads it.
 
         Raises:
             InputError: There is no such preset or file, or it is not a valid scenario.
         """
         text = str(name_or_path)
         if text in presets():
-            return cls._from_toml(_PRESETS.joinpath(f"{text}.toml").read_text(), text)
+            return cls._from_toml(_PRESETS.joinpath(f"{text}.toml").read_text(encoding="utf-8"), text)
         path = Path(text)
         if not path.is_file():
             if path.suffix == ".toml" or "/" in text:
@@ -101,7 +116,10 @@ class Scenario(Section):
     @classmethod
     def _from_toml(cls, text: str, name: str) -> "Scenario":
         try:
-            return cls.from_values({"name": name, **tomllib.loads(text)})
+            values = {"name": name, **tomllib.loads(text)}
+            if "run" in values:
+                RunSettings.from_values(values.pop("run"))
+            return cls.from_values(values)
         except tomllib.TOMLDecodeError as error:
             raise InputError(f"scenario {name} is not valid TOML: {error}") from error
         except RecursionError:
@@ -110,6 +128,9 @@ class Scenario(Section):
     @classmethod
     def from_values(cls, values: Mapping[str, Any]) -> "Scenario":
         """Make a scenario from nested plain values, such as those of a TOML file.
+
+        Without a table ``privacy``, the mechanism is "none". A table ``privacy`` without ``mechanism`` gets "rigorous",
+        and a `ScenarioWarning` says so.
 
         Args:
             values: Values and tables by key; missing ones take their defaults.
@@ -123,27 +144,41 @@ class Scenario(Section):
             raise InputError(explain(error, cls)) from None
 
     def with_values(self, changes: Mapping[str, Any]) -> "Scenario":
-        """Return a copy with some values changed.
+        """Return a copy with some values changed. A table changes the values that it names and keeps all others.
+
+        A scenario without a table ``privacy`` that gets one of its values, but no mechanism, becomes "rigorous", and a
+        `ScenarioWarning` says so. Another one names a changed value without effect under "none".
 
         Args:
-            changes: New values by dotted key, such as ``{"network.clients": 20}``.
+            changes: New values by dotted key, such as ``{"network.clients": 20}``, or tables of new values, such as
+                ``{"network": {"clients": 20}}``.
 
         Raises:
             InputError: A key is unknown, or a value is wrong.
         """
-        values = self.model_dump()
-        for key, value in changes.items():
+        return self._changed(changes.items())
+
+    def _changed(self, changes: Iterable[tuple[str, Any]]) -> "Scenario":
+        """Apply changes in turn."""
+        values = self.model_dump(exclude_unset=True)
+        for key, value in changes:
             *path, last = key.split(".")
             table = values
             for part in path:
                 table = table.setdefault(part, {})
                 if not isinstance(table, dict):
                     raise InputError(f"unknown key '{key}': '{part}' has no keys below it")
-            table[last] = value
-        return self.from_values(values)
+            table[last] = _merged(table.get(last), value)
+        changed = self.from_values(values)
+        if self.privacy.mechanism == changed.privacy.mechanism == "none":
+            before = dict(self.privacy)
+            idle = [name for name, value in changed.privacy if name != "mechanism" and value != before[name]]
+            if idle:
+                _warn(f'privacy.{idle[0]} has no effect, because privacy.mechanism is "none"')
+        return changed
 
     def with_settings(self, settings: Sequence[str]) -> "Scenario":
-        """Return a copy with ``--set`` options of the command line applied.
+        """Return a copy with ``--set`` options of the command line applied, as `with_values` does.
 
         Args:
             settings: Strings of the form ``key=value``, with the value in TOML.
@@ -151,7 +186,7 @@ class Scenario(Section):
         Raises:
             InputError: A setting is malformed, its key is unknown, or its value is wrong.
         """
-        return self.with_values(dict(parse_value(setting) for setting in settings))
+        return self._changed([parse_value(setting) for setting in settings])
 
     def to_toml(self) -> str:
         """Return the scenario as TOML, with every value; `load` reads it back."""
@@ -178,6 +213,21 @@ class Scenario(Section):
 def presets() -> list[str]:
     """Return the names of the scenarios in the package."""
     return sorted(file.name.removesuffix(".toml") for file in _PRESETS.iterdir() if file.name.endswith(".toml"))
+
+
+def _warn(text: str) -> None:
+    """Issue a `ScenarioWarning` that names the caller's line instead of one of this package."""
+    level, frame = 2, sys._getframe(1)
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith((__name__, "pydantic")):
+        level, frame = level + 1, frame.f_back
+    warnings.warn(text, ScenarioWarning, stacklevel=level)
+
+
+def _merged(before: Any, value: Any) -> Any:
+    """Return ``value``; a table is merged into the table ``before``, at every depth."""
+    if not isinstance(before, Mapping) or not isinstance(value, Mapping):
+        return value
+    return {**before, **{key: _merged(before.get(key), item) for key, item in value.items()}}
 
 
 def _plain(value: Any) -> Any:

@@ -135,10 +135,10 @@ class LearningSettings(Section):
 
 
 class PrivacySettings(Section):
-    """The privacy that each client agreed to."""
+    """The privacy that each client agreed to. A scenario without this table has the mechanism "none"."""
 
-    mechanism: Literal["none", "paper", "rigorous"] = "paper"
-    """Privacy mechanism."""
+    mechanism: Literal["none", "paper", "rigorous"] = "rigorous"
+    """Privacy mechanism; "none" without a [privacy] table."""
     epsilon: Epsilon | Annotated[tuple[Epsilon, ...], Field(min_length=1)] | Literal["nonuniform"] = 25.0
     """Agreed epsilon, per round (paper) or per run (rigorous); "nonuniform" for the paper's list; or one per client."""
     delta: OneOrPerClient = 1e-3

@@ -10,7 +10,8 @@ import numpy as np
 
 from fedlane.records import BoolArray, Context, DelayDistributions, Delays, Feedback, IntArray, Problem, State
 from fedlane.rng import RoundStreams, generator
-from fedlane.scheduling.policy import REQUIREMENTS, Policy, SinglePolicy, lift
+from fedlane.scheduling.policy import Policy, SinglePolicy, check_requirements, lift
+from fedlane.validate import InputError
 
 _SIZES = ((5, 2), (3, 3), (2, 5), (1, 1), (4, 1), (1, 3))
 _SEEDS = (0, 7, 11)
@@ -35,6 +36,8 @@ def check_policy(policy: Policy | SinglePolicy) -> None:
     - The same seed gives the same rounds.
     - A replica plays the same rounds alone as together with others.
     - `select` changes neither the state nor the context.
+    - `check_state` accepts every state of a run.
+    - `requires` names only what a run can supply.
     - `resize` keeps what was learned about the remaining clients; new clients start as in `init`.
 
     Args:
@@ -49,9 +52,10 @@ def check_policy(policy: Policy | SinglePolicy) -> None:
     """
     if isinstance(policy, SinglePolicy):
         policy = lift(policy)
-    undefined = policy.requires - REQUIREMENTS
-    if undefined:
-        raise PolicyError(f"requires {sorted(undefined)}, but only {sorted(REQUIREMENTS)} can be required")
+    try:
+        check_requirements(policy)
+    except InputError as error:
+        raise PolicyError(str(error)) from None
     if not 0 <= policy.quota_slack < 1:
         raise PolicyError(f"quota_slack must be at least 0 and less than 1, got {policy.quota_slack}")
     for clients, channels in _SIZES:
@@ -130,7 +134,9 @@ def _check_resized(where: str, first: np.ndarray, fresh: np.ndarray, learned: np
 
 
 def _problem(clients: int, channels: int, seeds: Sequence[int]) -> Problem:
-    return Problem(clients, channels, _ROUNDS, 4.0, np.full((len(seeds), clients), min(1.0, 0.8 * channels / clients)))
+    quotas = np.full((len(seeds), clients), min(1.0, 0.8 * channels / clients))
+    sizes = np.tile(100.0 + 50.0 * np.arange(clients), (len(seeds), 1))
+    return Problem(clients, channels, _ROUNDS, 4.0, quotas, sizes)
 
 
 def _rounds(policy: Policy, clients: int, channels: int, seeds: Sequence[int]) -> list[IntArray]:
@@ -148,6 +154,7 @@ def _play(
     for round in rounds:
         where = f"{problem.clients} clients, {problem.channels} channels, round {round}"
         _check_state(state, len(seeds), where)
+        _check_restored(policy, state, problem, where)
         delay_s = np.stack(
             [
                 scale * generator(seed, "d", round).exponential(size=scale.shape)
@@ -188,7 +195,6 @@ def _context(
     return Context(
         round=round,
         available=available,
-        losses=1.0 + delay_s.mean(axis=2) if "losses" in needs else None,
         channel_state=delay_s if "channel_state" in needs else None,
         distributions=truth if "distributions" in needs else None,
         problem=problem,
@@ -210,6 +216,16 @@ def _check_state(state: State, replicas: int, where: str) -> None:
             raise PolicyError(
                 f"{where}: state['{key}'] must have a leading axis of {replicas} replicas, got {array.shape}"
             )
+
+
+def _check_restored(policy: Policy, state: State, problem: Problem, where: str) -> None:
+    try:
+        restored = policy.check_state(state, problem)
+    except InputError as error:
+        raise PolicyError(f"{where}: check_state refuses a state of the run ({error})") from error
+    same = (np.array_equal(restored[key], state[key], equal_nan=state[key].dtype.kind in "fc") for key in state)
+    if set(restored) != set(state) or not all(same):
+        raise PolicyError(f"{where}: check_state must return the state unchanged")
 
 
 def _bytes(state: State) -> dict[str, bytes]:

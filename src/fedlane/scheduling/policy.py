@@ -20,10 +20,11 @@ import numpy as np
 from fedlane.records import Context, DelayDistributions, Delays, Feedback, FloatArray, IntArray, Problem, State
 from fedlane.rng import RoundRng
 from fedlane.scheduling.resizing import resized
-from fedlane.validate import InputError, at_least
+from fedlane.scheduling.restoring import fitting_state
+from fedlane.validate import InputError, at_least, nearest
 
-REQUIREMENTS = frozenset({"losses", "channel_state", "distributions"})
-"""Everything that a policy may declare in `requires`. A run that cannot supply it refuses to start."""
+REQUIREMENTS = frozenset({"channel_state", "distributions"})
+"""Everything that a policy may declare in `requires`: a simulation supplies it, a federation has none of it."""
 
 
 class Policy(ABC):
@@ -32,8 +33,8 @@ class Policy(ABC):
     Attributes:
         name: The name by which `make_policy` and the command line find the policy.
         summary: One line for `fedlane list policies`.
-        requires: What `select` needs in its context beyond the round and the available clients: any of
-            `"losses"`, `"channel_state"` and `"distributions"`.
+        requires: What `select` needs in its context beyond the round, the available clients and the problem: any of
+            `"channel_state"` and `"distributions"`.
         quota_slack: The fraction by which this policy lowers every quota.
         per_client: Names of the state arrays whose second axis is the clients, or None. `resize` uses it.
 
@@ -113,9 +114,38 @@ class Policy(ABC):
         """
         return resized(self.init, state, old, new, self.per_client, axis=1)
 
+    def check_state(self, state: State, problem: Problem) -> State:
+        """Check a state that was read from a file, before it is used.
+
+        By default, the state must have the arrays of ``init(problem)``, with the same shapes and with types that fit.
+        Override this method where the shape of an array changes while rounds are played, and wherever a wrong value
+        would do harm: an index, a count, a number that must be finite.
+
+        Args:
+            state: The arrays of a checkpoint by name.
+            problem: The problem that will be continued.
+
+        Returns:
+            The state to continue from, with the types of ``init(problem)``.
+
+        Raises:
+            InputError: `update` cannot have returned this state.
+        """
+        return fitting_state(self.init(problem), state)
+
     def quotas(self, problem: Problem) -> FloatArray:
         """Return the quotas that this policy serves, (R, U): ``(1 - quota_slack) * problem.quotas``."""
         return (1.0 - self.quota_slack) * problem.quotas
+
+
+def check_requirements(policy: Policy) -> None:
+    """Raise `InputError` if a policy requires something that no run supplies."""
+    declared: object = policy.requires
+    if not isinstance(declared, frozenset | set):
+        raise InputError(f"policy {policy.name}: requires must be a set of names, got {declared!r}")
+    for name in sorted(declared - REQUIREMENTS):
+        known = nearest(name, REQUIREMENTS) or f": choose from {', '.join(sorted(REQUIREMENTS))}"
+        raise InputError(f"policy {policy.name} requires '{name}', which no run supplies{known}")
 
 
 def problem_of(record: Context | Feedback) -> Problem:
@@ -138,8 +168,8 @@ class SinglePolicy(ABC):
 
     Every function that takes a policy also accepts a `SinglePolicy`; `lift` turns it into a `Policy`. Attributes are
     those of `Policy`, except that clients are the first axis of `per_client` arrays. Of the context's optional fields,
-    `losses` is (U,), `channel_state` is (U, N), and `distributions` keeps a leading axis of 1. The quotas of `problem`
-    are (U,).
+    `losses` is (U,), `channel_state` is (U, N), and `distributions` keeps a leading axis of 1. The quotas and
+    sizes of `problem` are (U,).
 
     Examples:
         >>> import numpy as np
@@ -183,6 +213,10 @@ class SinglePolicy(ABC):
         """Return the state for a problem with different quotas or clients, as `Policy.resize` does."""
         return resized(self.init, state, old, new, self.per_client, axis=0)
 
+    def check_state(self, state: State, problem: Problem) -> State:
+        """Check one replica's state that was read from a file, as `Policy.check_state` does."""
+        return fitting_state(self.init(problem), state)
+
 
 @dataclass(frozen=True)
 class Lifted(Policy):
@@ -216,6 +250,14 @@ class Lifted(Policy):
         replicas = range(new.replicas)
         return _stack([self.single.resize(_replica(state, r), _problem(old, r), _problem(new, r)) for r in replicas])
 
+    def check_state(self, state: State, problem: Problem) -> State:
+        """Check every replica's state."""
+        for name, array in state.items():
+            if array.ndim == 0 or len(array) != problem.replicas:
+                raise InputError(f"state.{name} must have {problem.replicas} replicas, got shape {array.shape}")
+        replicas = range(problem.replicas)
+        return _stack([self.single.check_state(_replica(state, r), _problem(problem, r)) for r in replicas])
+
 
 def lift(single: SinglePolicy) -> Policy:
     """Return a policy that runs ``single`` on many replicas."""
@@ -231,7 +273,8 @@ def _replica(state: Mapping[str, np.ndarray], r: int) -> State:
 
 
 def _problem(problem: Problem, r: int) -> Problem:
-    return replace(problem, quotas=problem.quotas[r])
+    sizes = None if problem.sizes is None else problem.sizes[r]
+    return replace(problem, quotas=problem.quotas[r], sizes=sizes)
 
 
 def _context(context: Context, r: int) -> Context:

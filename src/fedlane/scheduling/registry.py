@@ -104,12 +104,14 @@ def make_policy(text: str, settings: Mapping[str, Mapping[str, Any]] | None = No
     name, inline = split_name(text)
     classes = policies()
     settings = settings or {}
-    for other in settings:
-        if other not in classes and other != name:
-            raise InputError(f"unknown policy 'policies.{other}'{nearest(other, classes)}")
     chosen = classes.get(name) or _import(name, classes)
+    class_name = getattr(chosen, "name", name)
+    for other in settings:
+        if other not in classes and other not in (name, class_name):
+            raise InputError(f"unknown policy 'policies.{other}'{nearest(other, classes)}")
     defaults = parameters(chosen)
-    values = {**settings.get(name, {}), **inline}
+    # A run's scenario has the parameters of an imported class under the class's name.
+    values = {**settings.get(class_name, {}), **settings.get(name, {}), **inline}
     for key in values:
         if key not in defaults:
             raise InputError(f"policy {name} has no parameter '{key}'{nearest(key, defaults)}")
@@ -135,7 +137,7 @@ def _converted(name: str, key: str, value: Any, default: Any) -> Any:
         if isinstance(number, float) and not math.isfinite(number):
             raise ValueError
         return number
-    except (ValueError, KeyError):
+    except (ValueError, KeyError, OverflowError):
         kind = {float: "a finite number", int: "a whole number", bool: "true or false"}.get(type(default), "text")
         raise InputError(f"policy {name}: {key} must be {kind}, got '{value}'") from None
 

@@ -12,34 +12,25 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
-from safetensors import SafetensorError
-from safetensors.numpy import load_file, save_file
+from safetensors.numpy import save as model_bytes
 
-from fedlane.files import read_regular, read_table
+from fedlane.files import read_regular
 from fedlane.privacy.run_ledger import NAME as LEDGER
 from fedlane.records import FloatArray
 from fedlane.scenario import Scenario
+from fedlane.scenario.run_settings import RunSettings
+from fedlane.scenario.text import to_toml
 from fedlane.simulation.checkpoint import NAME as CHECKPOINT
 from fedlane.simulation.checkpoint import Checkpoint
-from fedlane.validate import InputError, printable
-
-COLUMNS = {
-    "rounds": ("replica", "seed", "round", "delay_s", "clock_s", "punctual", "accuracy", "loss"),
-    "assignments": (
-        *("replica", "round", "client", "channel", "download_s", "compute_s", "upload_s", "delay_s", "punctual"),
-    ),
-    "clients": (
-        *("replica", "client", "x_m", "y_m", "quota", "participation", "selection", "uploads", "queue"),
-        *("epsilon", "epsilon_paper"),
-    ),
-    "channels": ("replica", "channel", "x_m", "y_m"),
-    "client_rounds": ("replica", "round", "client", "queue", "epsilon", "available"),
-}
-"""Columns that every run folder's tables have, by table."""
-MODEL = "model.safetensors"
-MEASURES = ("cumulative_delay_s", "mean_round_s", "late_share", "min_participation", "max_queue", "final_accuracy")
-EXTRA = ("max_participation", "quota_shortfall", "feasible_scale")
-"""Measures of a summary besides `MEASURES`."""
+from fedlane.simulation.folder_files import COLUMNS as COLUMNS
+from fedlane.simulation.folder_files import EXTRA as EXTRA
+from fedlane.simulation.folder_files import MEASURES as MEASURES
+from fedlane.simulation.folder_files import MODEL, check_files, read_ledger, read_model, read_summary
+from fedlane.simulation.provenance import NAME as PROVENANCE
+from fedlane.simulation.provenance import read_provenance
+from fedlane.simulation.run_display import data_frame, run_html, run_text
+from fedlane.tables import by_replica, column_floats, count_replicas, read_table
+from fedlane.validate import InputError
 
 
 @dataclass(frozen=True)
@@ -52,6 +43,8 @@ class Run:
         summary: Mean and 95% interval over seeds of every measure, and general facts about the run.
         model: The global model's tensors by name; with several replicas, names begin with ``replicaN.``
         ledger: The run's ledger, which lists every charged upload; empty without a mechanism.
+        settings: Policy, seeds, learning and device; None for a real federation and in old folders.
+        provenance: Command, date, versions, commit, device and host class of every session; empty in old folders.
 
     Examples:
         >>> from fedlane import simulate
@@ -63,8 +56,10 @@ class Run:
     scenario: Scenario
     tables: Mapping[str, pa.Table]
     summary: Mapping[str, Any]
-    model: Mapping[str, NDArray[np.float32]] = field(default_factory=dict)
+    model: Mapping[str, NDArray[Any]] = field(default_factory=dict)
     ledger: str = ""
+    settings: RunSettings | None = None
+    provenance: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def rounds(self) -> pa.Table:
@@ -91,6 +86,25 @@ class Run:
         """One row per replica, round and client."""
         return self.tables["client_rounds"]
 
+    def __repr__(self) -> str:
+        """The run in a few lines."""
+        return run_text(self.summary, self.scenario.rounds)
+
+    def _repr_html_(self) -> str:
+        """The run as a table, for notebooks."""
+        return run_html(self.summary, self.scenario.rounds)
+
+    def to_pandas(self, table: str = "rounds") -> Any:
+        """Return a table as a pandas DataFrame; every row has its ``seed``.
+
+        Args:
+            table: ``rounds``, ``assignments``, ``clients``, ``channels`` or ``client_rounds``.
+
+        Raises:
+            InputError: There is no such table, or pandas is not installed.
+        """
+        return data_frame(self.tables, table, self.summary["seeds"])
+
     def time_to_accuracy(self, target: float) -> FloatArray:
         """Simulated time until the model reaches an accuracy.
 
@@ -100,16 +114,18 @@ class Run:
         Returns:
             (R,): seconds; NaN where the accuracy is never reached.
         """
-        replica = self.rounds["replica"].to_numpy()
-        accuracy, clock_s = self.rounds["accuracy"].to_numpy(), self.rounds["clock_s"].to_numpy()
-        result = np.full(int(replica.max(initial=-1)) + 1, np.nan)
-        for r in range(len(result)):
-            evaluated = (replica == r) & ~np.isnan(accuracy)
-            curve = accuracy[evaluated]
+        replicas = count_replicas(self.rounds)
+        accuracy, clock_s = (
+            by_replica(self.rounds, column_floats(self.rounds, name), replicas) for name in ("accuracy", "clock_s")
+        )
+        result = np.full(replicas, np.nan)
+        for r in range(replicas):
+            evaluated = ~np.isnan(accuracy[r])
+            curve = accuracy[r][evaluated]
             smooth = np.convolve(curve, np.ones(3) / 3, mode="valid") if len(curve) >= 3 else curve[:0]
             reached = np.flatnonzero(smooth >= target)
             if len(reached):
-                result[r] = clock_s[evaluated][reached[0] + 1]
+                result[r] = clock_s[r][evaluated][reached[0] + 1]
         return result
 
     def save(self, folder: str | Path) -> None:
@@ -137,54 +153,17 @@ class Run:
             InputError: If the folder is damaged or was not written by FedLane.
         """
         path = Path(folder)
-        if not path.is_dir():
-            raise InputError(f"run folder {path} does not exist")
-        for name in ("scenario.toml", "summary.json", "status.json", *(f"{table}.parquet" for table in COLUMNS)):
-            if not (path / name).is_file():
-                raise InputError(f"{path} is not a run folder: {name} is missing")
+        check_files(path)
         loaded = {name: read_table(path / f"{name}.parquet", columns) for name, columns in COLUMNS.items()}
-        summary = _read_summary(path / "summary.json")
-        model = {}
-        if (path / MODEL).is_file():
-            try:
-                model = load_file(path / MODEL)
-            except (OSError, SafetensorError) as error:
-                raise InputError(f"{path / MODEL} is damaged: {error}") from error
         return cls(
             scenario=Scenario.load(path / "scenario.toml"),
             tables=loaded,
-            summary=summary,
-            model=model,
-            ledger=_read_ledger(path / LEDGER),
+            summary=read_summary(path / "summary.json"),
+            model=read_model(path / MODEL),
+            ledger=read_ledger(path / LEDGER),
+            settings=RunSettings.load(path / "scenario.toml"),
+            provenance=read_provenance(path),
         )
-
-
-def _read_ledger(path: Path) -> str:
-    """Return the text of a run's ledger; empty if there is none."""
-    try:
-        return path.read_text(encoding="utf-8") if path.is_file() else ""
-    except (OSError, ValueError) as error:
-        raise InputError(f"{path} is damaged: {error}") from error
-
-
-def _read_summary(path: Path) -> dict[str, Any]:
-    """Return a run's summary with printable texts; raise `InputError` if it lacks a value that FedLane relies on."""
-    try:
-        summary: dict[str, Any] = printable(json.loads(read_regular(path)))
-        figures = [summary[measure][key] for measure in (*MEASURES, *EXTRA) for key in ("mean", "low", "high")]
-        quotas = [summary["quota"][key] for key in ("smallest", "largest")]
-        complete = all(figure is None or isinstance(figure, int | float) for figure in [*figures, *quotas])
-        complete &= all(isinstance(summary[key], str) for key in ("policy", "scenario"))
-        complete &= isinstance(summary["rounds"], int) and isinstance(summary["infeasible_seeds"], dict)
-        complete &= all(isinstance(scale, int | float) for scale in summary["infeasible_seeds"].values())
-        complete &= isinstance(summary["seeds"], list) and all(isinstance(seed, int) for seed in summary["seeds"])
-    except RecursionError:
-        raise InputError(f"{path} is damaged: its values are nested too deeply") from None
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise InputError(f"{path} is damaged: {error}") from error
-    if not complete or not summary["seeds"]:
-        raise InputError(f"{path} was not written by FedLane: a value is missing or has the wrong type")
-    return summary
 
 
 class RunFolder:
@@ -229,16 +208,24 @@ class RunFolder:
                 names = _write_files(run, Path(temporary), interrupted)
                 if checkpoint is not None:
                     (Path(temporary) / CHECKPOINT).write_bytes(checkpoint.to_bytes())
-                    names.insert(0, CHECKPOINT)
+                    names.insert(1, CHECKPOINT)  # after the scenario, without which it cannot be resumed
                 for name in names:
                     (Path(temporary) / name).replace(self.path / name)
         except (OSError, pa.ArrowException) as error:
             self.abandon()
             reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error).splitlines()[0]
-            raise InputError(f"output folder {self.path} cannot be written: {reason}") from error
+            saved = f"; its first {rounds} rounds are saved" if (rounds := self.rounds_saved()) else ""
+            raise InputError(f"output folder {self.path} cannot be written: {reason}{saved}") from error
         self._written = True
         if checkpoint is None:
             (self.path / CHECKPOINT).unlink(missing_ok=True)
+
+    def rounds_saved(self) -> int:
+        """Return the number of rounds that the folder's files hold."""
+        try:
+            return int(json.loads(read_regular(self.path / "status.json"))["round"])
+        except (OSError, ValueError, KeyError, TypeError):
+            return 0
 
     def abandon(self) -> None:
         """Remove the folders created for this run, unless results have been written to them."""
@@ -249,17 +236,21 @@ class RunFolder:
 
 
 def _write_files(run: Run, folder: Path, interrupted: bool) -> list[str]:
-    """Write all files of a run into ``folder`` and return their names, the status last."""
+    """Write all files of a run into ``folder`` and return their names, the scenario first and the status last."""
     for name, table in run.tables.items():
         with (folder / f"{name}.parquet").open("wb") as file:  # pyarrow would take a path with a ':' for a URI
             pq.write_table(table, file, compression="zstd", write_page_checksum=True)
     if run.model:
-        save_file(dict(run.model), folder / MODEL)
-    (folder / "scenario.toml").write_text(run.scenario.to_toml(), encoding="utf-8")
+        (folder / MODEL).write_bytes(model_bytes(dict(run.model)))
+    values = run.scenario.model_dump() | ({} if run.settings is None else {"run": run.settings.model_dump()})
+    (folder / "scenario.toml").write_text(to_toml(values), encoding="utf-8")
     (folder / "summary.json").write_text(json.dumps(run.summary, indent=2, allow_nan=False) + "\n")
     done, rounds = run.summary["rounds"], run.scenario.rounds
     state = "finished" if done == rounds else "interrupted" if interrupted else "running"
     status = {"round": done, "rounds": rounds, "state": state}
     (folder / "status.json").write_text(json.dumps(status) + "\n")
-    model = [MODEL] if run.model else []
-    return [*(f"{name}.parquet" for name in run.tables), *model, "scenario.toml", "summary.json", "status.json"]
+    extra = [MODEL] if run.model else []
+    if run.provenance:
+        (folder / PROVENANCE).write_text(json.dumps(run.provenance, indent=2) + "\n", encoding="utf-8")
+        extra.append(PROVENANCE)
+    return ["scenario.toml", *(f"{name}.parquet" for name in run.tables), *extra, "summary.json", "status.json"]

@@ -112,6 +112,7 @@ def prepare(scenario: Scenario, seeds: Sequence[int]) -> Setup:
             rounds=scenario.rounds,
             deadline_s=network.deadline_s,
             quotas=quotas(divergence, network.channels),
+            sizes=sizes,
         ),
     )
 
@@ -195,7 +196,8 @@ def _model_size(scenario: Scenario, data: DatasetInfo) -> int:
         return 0
     from fedlane.learning.models import make_model
 
-    return make_model(name, data.input_shape, data.classes).size
+    private = mechanism_of(scenario.privacy.mechanism).has_ledger
+    return make_model(name, data.input_shape, data.classes, per_record=private).size
 
 
 def learning_task(setup: Setup) -> "LearningTask":

@@ -13,11 +13,14 @@ from fedlane.privacy.run_ledger import RunLedger
 from fedlane.records import DelayDistributions, IntArray, RoundDetail, RoundRecord, RunInfo
 from fedlane.rng import RoundStreams
 from fedlane.scenario import Scenario
+from fedlane.scenario.run_settings import RunSettings
 from fedlane.scheduling.lane import CELLS
-from fedlane.scheduling.policy import Policy, SinglePolicy, lift
+from fedlane.scheduling.policy import Policy, SinglePolicy, check_requirements, lift
 from fedlane.scheduling.queues import updated_queues
 from fedlane.scheduling.registry import make_policy, resolved_parameters
-from fedlane.simulation.checkpoint import Checkpoint
+from fedlane.simulation.checkpoint import Checkpoint, check_agreement
+from fedlane.simulation.footprint import check_memory
+from fedlane.simulation.provenance import RunOrigin
 from fedlane.simulation.results import Run
 from fedlane.simulation.round import play_round
 from fedlane.simulation.setup import learning_task, prepare
@@ -56,9 +59,11 @@ class Simulation:
         spending: Accounting of the uploads; None without a mechanism.
         ledger: Record of every charged upload; None without a mechanism.
         federation: The models in training; None without learning.
+        settings: Policy, seeds, learning and device, as the run folder records them.
+        origin: Command, date, versions, device and host, as the run folder records them.
 
     Raises:
-        InputError: If the scenario, the policy or the seeds are invalid.
+        InputError: If the scenario, the policy or the seeds are invalid, or the run does not fit into memory.
 
     Examples:
         >>> from fedlane import Scenario, Simulation
@@ -83,13 +88,13 @@ class Simulation:
             policy = make_policy(policy, scenario.policies)
         elif isinstance(policy, SinglePolicy):
             policy = lift(policy)
+        check_memory(scenario, policy, len(seeds), learning=learning, device=device)
         if len(seeds) == 0 or len(set(seeds)) != len(seeds):
             raise InputError(f"seeds must be at least one number, all different, got {list(seeds)}")
         at_least("seed", min(seeds), 0)
         if max(seeds) >= 2**63:
             raise InputError(f"seed must be less than 2^63, got {max(seeds)}")
-        if "losses" in policy.requires:
-            raise InputError(f"policy {policy.name} requires losses, which runs do not supply yet")
+        check_requirements(policy)
         self.policy = policy
         self.scenario = scenario.with_values(
             {f"policies.{policy.name}.{key}": value for key, value in resolved_parameters(policy).items()}
@@ -120,9 +125,14 @@ class Simulation:
             deadline_s=problem.deadline_s,
             mechanism=mechanism.name,
             epsilon_agreed=float(mechanism.epsilon.max()),
+            delta_agreed=float(mechanism.delta.max()),
         )
         self._started = time.perf_counter()
         self.federation = learning_task(self.setup).federation(device) if learning else None
+        self.settings = RunSettings.from_values(
+            {"policy": self.label, "seeds": [int(s) for s in seeds], "learning": learning, "device": str(device)}
+        )
+        self.origin = RunOrigin(device=self.settings.device if learning else None)
 
     @property
     def round(self) -> int:
@@ -139,14 +149,21 @@ class Simulation:
         """(R, U): uploads charged so far, late ones included."""
         return self._uploads
 
-    def play(self, tracking: Tracking | None = None, on_round: Callable[[], object] | None = None) -> None:
+    def play(
+        self,
+        tracking: Tracking | None = None,
+        on_round: Callable[[], object] | None = None,
+        *,
+        until: int | None = None,
+    ) -> None:
         """Play the remaining rounds.
 
         Args:
             tracking: Trackers, already started, that receive the record of every round.
             on_round: Called after every round.
+            until: Number of rounds after which to stop; by default all.
         """
-        while not self.finished:
+        while not self.finished and (until is None or self.round < until):
             self.step()
             if tracking is not None and tracking.active:
                 tracking.round(self.last_round())
@@ -227,6 +244,8 @@ class Simulation:
             summary=summary,
             ledger="" if self.ledger is None else self.ledger.text(),
             model={} if self.federation is None else self.federation.tensors(),
+            settings=self.settings,
+            provenance=self.origin.provenance("simulation"),
         )
 
     def schedule(self) -> "Schedule":
@@ -249,38 +268,35 @@ class Simulation:
         return Checkpoint(self.label, self.setup.seeds, self.federation is not None, arrays)
 
     @classmethod
-    def resume(cls, folder: str | Path, device: str = "cpu") -> "Simulation":
+    def resume(cls, folder: str | Path, device: str | None = None) -> "Simulation":
         """Resume the run of a folder at its last checkpoint, with the same results as an uninterrupted run.
 
         Args:
             folder: The run's folder.
-            device: Where the model is trained: ``cpu`` or ``cuda``.
+            device: Where the model is trained, ``cpu`` or ``cuda``; None for the class of device that the run used.
 
         Raises:
             InputError: If the checkpoint is missing, damaged or does not fit the folder's scenario.
         """
-        saved = Checkpoint.load(Path(folder))
-        simulation = cls(
-            Scenario.load(Path(folder) / "scenario.toml"),
-            saved.label,
-            saved.seeds,
-            learning=saved.learning,
-            device=device,
-        )
+        saved, path = Checkpoint.load(Path(folder)), Path(folder) / "scenario.toml"
+        scenario, settings = Scenario.load(path), RunSettings.load(path) or RunSettings()
+        simulation = cls(scenario, saved.label, saved.seeds, learning=saved.learning, device=device or settings.device)
         try:
             simulation._restore(saved)
         except READ_ERRORS as error:
             raise InputError(
                 f"{folder} cannot be resumed: its checkpoint does not fit its scenario ({error})"
             ) from error
+        simulation.origin.resume(Path(folder), simulation.round)
         return simulation
 
     def _restore(self, saved: Checkpoint) -> None:
         self.trace.restore(saved.arrays, self.setup.problem.deadline_s)
         self._clock_s = self.trace.delay_s[:, : self.round].sum(axis=1)
-        self._state = {name: fitting_array(saved.arrays, f"state.{name}", first) for name, first in self._state.items()}
+        self._state = self.policy.check_state(saved.state, self.setup.problem)
         self._queue[:] = fitting_array(saved.arrays, "queue", self._queue)
         self._uploads[:] = fitting_array(saved.arrays, "uploads", self._uploads)
+        check_agreement(self.trace, self._queue, self._uploads, self.setup.problem, self.setup.mechanism)
         if self.ledger is not None:
             for t in range(self.round):
                 self.ledger.charge(t, self.trace.assigned_at(t))

@@ -65,13 +65,13 @@ class PrivacySpending:
             "delta": {"smallest": float(spec.delta.min()), "largest": float(spec.delta.max())},
             "noise_multiplier": {"smallest": float(noise.min()), "largest": float(noise.max())},
             "epsilon": {"smallest": float(epsilon.min()), "largest": float(epsilon.max())},
-            "epsilon_paper": float(self.epsilon_paper(uploads).max()),
             "uploads": {"smallest": int(uploads.min()), "largest": int(uploads.max())},
             "exhausted": int(np.sum(uploads >= spec.max_uploads)),
             "randomness": RANDOMNESS,
         }
         if self.mechanism.is_lower_bound:
             terms = self.terms[self.kind[worst]]
+            summary["epsilon_paper"] = float(self.epsilon_paper(uploads).max())
             summary["epsilon_composed"] = self.mechanism.epsilon_composed(terms, int(uploads[worst]))
         return summary
 

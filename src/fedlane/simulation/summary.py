@@ -5,18 +5,10 @@ from typing import Any
 
 import numpy as np
 
-from fedlane.intervals import student_interval
+from fedlane.intervals import interval, measure_bounds
 from fedlane.records import FloatArray
 from fedlane.simulation.tables import World
 from fedlane.simulation.trace import Trace
-
-
-def interval(values: FloatArray | None) -> dict[str, float | None]:
-    """Mean over seeds and its 95% Student interval; one seed has no bounds, and without values all are None."""
-    if values is None or len(values) == 0:
-        return {"mean": None, "low": None, "high": None}
-    low, mean, high = map(float, student_interval(values))
-    return {"mean": mean, "low": None, "high": None} if len(values) == 1 else {"mean": mean, "low": low, "high": high}
 
 
 def summarise(
@@ -63,7 +55,7 @@ def summarise(
         "scenario": world.scenario.name,
         "seeds": list(world.seeds),
         "rounds": trace.rounds,
-        **{name: interval(values) for name, values in measures.items()},
+        **{name: interval(values, measure_bounds(name)) for name, values in measures.items()},
         "quota": {"smallest": float(quota.min()), "largest": float(quota.max())},
         "infeasible_seeds": _infeasible(world.seeds, feasible_scale),
         "elapsed_s": elapsed_s,

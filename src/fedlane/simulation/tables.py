@@ -131,10 +131,12 @@ def _grid(*sizes: int) -> list[NDArray[np.int32]]:
 
 
 def _epsilons(spending: PrivacySpending | None, uploads: IntArray) -> Columns:
-    """The epsilon columns for upload counts (R, ..., U); null without a mechanism."""
+    """The epsilon columns for upload counts (R, ..., U); null without a mechanism, and formula (6) if not `paper`."""
+    absent = pa.nulls(uploads.size, pa.float64())
     if spending is None:
-        return {name: pa.nulls(uploads.size, pa.float64()) for name in ("epsilon", "epsilon_paper")}
+        return {"epsilon": absent, "epsilon_paper": absent}
+    by_formula = spending.mechanism.is_lower_bound
     return {
         "epsilon": pa.array(spending.epsilon(uploads).ravel()),
-        "epsilon_paper": pa.array(spending.epsilon_paper(uploads).ravel()),
+        "epsilon_paper": pa.array(spending.epsilon_paper(uploads).ravel()) if by_formula else absent,
     }

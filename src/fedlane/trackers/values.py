@@ -28,7 +28,7 @@ def _text(value: Any) -> str:
 
 
 def headline(summary: Mapping[str, Any]) -> dict[str, float]:
-    """A summary's measures as plain numbers: the means over seeds, and the largest epsilon."""
+    """A summary's measures as plain numbers: the means over seeds, and the largest epsilon with its delta."""
     means = {
         name: float(measure["mean"])
         for name, measure in summary.items()
@@ -36,4 +36,5 @@ def headline(summary: Mapping[str, Any]) -> dict[str, float]:
     }
     if summary.get("privacy") and summary["privacy"]["epsilon"]["largest"] is not None:
         means["epsilon"] = float(summary["privacy"]["epsilon"]["largest"])
+        means["delta"] = float(summary["privacy"]["delta"]["largest"])
     return means

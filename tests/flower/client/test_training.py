@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from flwr.app import ArrayRecord
+from flwr.app import Array, ArrayRecord
 
 from fedlane.flower.client.ledger_file import new_ledger, open_ledger
 from fedlane.flower.client.training import LocalTrainer, PrivacyAccount, TrainingTerms, open_privacy_account
@@ -187,9 +187,9 @@ class Frozen(Net):
     ("model", "shape", "classes", "message"),
     [
         (Dropping, (1, 4, 4), 3, "Dropping has no per-sample gradients"),
-        (Normed, (1, 4, 4), 3, "has buffers"),
+        (Normed, (1, 4, 4), 3, r"layer 'norm' \(BatchNorm1d\) mixes .* epsilon=None"),
         (Frozen, (1, 4, 4), 3, "frozen parameters"),
-        (Net, (1, 5, 5), 3, r"Net does not accept inputs \(1, 5, 5\)"),
+        (Net, (1, 5, 5), 3, "Net does not accept images of 1 x 5 x 5"),
         (Net, (1, 4, 4), 4, "must return 4 scores"),
         ("mpl", (1, 4, 4), 3, "did you mean 'mlp'"),
         ("torch.nn:Identity", (16,), 3, "pass its class instead"),
@@ -227,3 +227,75 @@ def test_a_module_receives_images_in_their_given_layout():
     figures = evaluate_arrays(Planes, ArrayRecord(module.state_dict()), images, labels, 3)
     assert figures["accuracy"] == 1
     assert figures["loss"] == pytest.approx(float(torch.nn.functional.cross_entropy(scores, labels)), rel=1e-5)
+
+
+class Positions(Net):
+    """A positional encoding and a mask as constants."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("encoding", torch.linspace(0, 1, 16) * 3.1)
+        self.register_buffer("mask", torch.arange(16) % 5 > 0)
+
+    def forward(self, x):
+        return super().forward((x.flatten(1) + self.encoding) * self.mask)
+
+
+class Norms(Net):
+    """Batch normalisation and dropout."""
+
+    def __init__(self):
+        super().__init__()
+        self.norm, self.drop = torch.nn.BatchNorm2d(1), torch.nn.Dropout(0.2)
+
+    def forward(self, x):
+        return super().forward(self.drop(self.norm(x)))
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_constants_are_neither_taken_from_the_server_nor_trained(whole):
+    """The server may begin with a state dict, which holds them, or with `first_arrays`, which does not."""
+    first = ArrayRecord(Positions().state_dict()) if whole else first_arrays(Positions, (1, 4, 4), 3)
+    assert ("encoding" in first) == whole
+    model = build_model(Positions, (1, 4, 4), 3)
+    update = make_trainer(model, first).train_privately(account_with(tiny_noise()), 0.5)
+    assert list(update) == list(first)
+    for name in {"encoding", "mask"} & set(first):
+        assert np.array_equal(update[name].numpy(), first[name].numpy())
+        assert update[name].dtype == first[name].dtype
+    assert np.abs(update["first.weight"].numpy() - first["first.weight"].numpy()).max() > 1e-3
+    if whole:  # an average over clients is rounded; another constant is refused
+        near = ArrayRecord({**first, "encoding": Array(first["encoding"].numpy() * np.float32(1 + 1e-7))})
+        sent = make_trainer(model, near).train_privately(account_with(tiny_noise()), 0.5)
+        assert np.array_equal(sent["encoding"].numpy(), first["encoding"].numpy())
+        other = ArrayRecord({**first, "encoding": Array(first["encoding"].numpy() + 0.1)})
+        with pytest.raises(
+            InputError, match="'encoding' differs from this client's constant buffer: begin with first_"
+        ):
+            make_trainer(model, other)
+    images, labels = records(30)
+    assert 0 < evaluate_arrays(Positions, update, images, labels, 3)["loss"] < 10
+
+
+def test_without_privacy_batch_normalisation_and_dropout_train():
+    with pytest.raises(InputError, match=r"layer 'norm' \(BatchNorm2d\)"):
+        first_arrays(Norms, (1, 4, 4), 3)
+    sent = first_arrays(Norms, (1, 4, 4), 3, private=False)
+    assert set(sent) == set(Norms().state_dict())
+    many = Array(np.array(123_456, np.int64))  # a counter above the largest weight
+    sent = ArrayRecord({**sent, "norm.num_batches_tracked": many})
+    model = build_model(Norms, (1, 4, 4), 3, per_record=False)
+    update = make_trainer(model, sent).train_plainly(TrainingTerms(**{**TERMS, "epsilon": None}))
+    assert int(update["norm.num_batches_tracked"].numpy()) == 123_458
+    mean = records()[0].mean() / 255
+    assert float(update["norm.running_mean"].numpy()[0]) == pytest.approx(mean * (1 - 0.9**2), rel=0.05)
+    assert np.abs(update["last.weight"].numpy() - sent["last.weight"].numpy()).max() > 1e-4
+    module = Norms().eval()
+    module.load_state_dict({name: torch.from_numpy(array.numpy()) for name, array in update.items()})
+    images, labels = records(30)
+    scores = module(torch.from_numpy(images) / 255).detach()
+    expected = float(torch.nn.functional.cross_entropy(scores, torch.from_numpy(labels)))
+    assert evaluate_arrays(Norms, update, images, labels, 3)["loss"] == pytest.approx(expected, rel=1e-4)
+    infinite = ArrayRecord({**sent, "norm.running_var": Array(np.array([np.inf], np.float32))})
+    with pytest.raises(InputError, match="not finite"):
+        make_trainer(model, infinite)

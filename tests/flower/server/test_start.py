@@ -13,6 +13,7 @@ from fedlane.flower.protocol import KEY
 from fedlane.flower.server.grid import exchange
 from fedlane.flower.server.state_files import StateStore
 from fedlane.scenario import Scenario
+from fedlane.scheduling import SinglePolicy
 from fedlane.simulation import simulate
 from fedlane.simulation.results import Run
 from fedlane.trackers.values import headline
@@ -40,6 +41,10 @@ def test_the_run_folder_is_that_of_a_simulation(tmp_path):
     assert run.scenario.privacy.mechanism == "rigorous"
     assert run.scenario.network.payload_bits == 160.0
     assert Scenario.load(tmp_path / "real" / "scenario.toml") == run.scenario
+    assert run.settings is None
+    (session,) = run.provenance["sessions"]
+    assert (run.provenance["kind"], session["command"], session["device"]) == ("flower", None, None)
+    assert session["versions"]["flwr"]
     simulate("quickstart", rounds=5, learning=False).save(tmp_path / "simulated")
     for arguments in (["report", tmp_path / "real"], ["report", tmp_path / "real", tmp_path / "simulated"]):
         out = [str(word) for word in [*arguments, "--out", tmp_path / "report.html"]]
@@ -51,6 +56,38 @@ def test_the_run_folder_is_that_of_a_simulation(tmp_path):
     compared = json.loads(printed.stdout)["runs"][1]
     assert (compared["policy"], compared["rounds"]) == ("lane (real)", 6)
     assert json.loads((tmp_path / "real" / "status.json").read_text())["state"] == "finished"
+
+
+class LargestFirst(SinglePolicy):
+    """Serves the clients with the most records; its state remembers the sizes that every round showed it."""
+
+    name = "largest-first"
+    per_client = frozenset({"seen"})
+
+    def init(self, problem):
+        return {"seen": problem.sizes.copy()}
+
+    def select(self, state, context, rng):
+        rank = np.argsort(np.argsort(-np.where(context.available, context.problem.sizes, -1.0)))
+        return np.where(context.available & (rank < context.problem.channels), rank, -1)
+
+    def update(self, state, feedback):
+        return {"seen": feedback.problem.sizes.copy()}
+
+
+def test_a_policy_sees_the_sizes_that_clients_claim(tmp_path):
+    """Also after a restart, whose first rounds are played before any client introduces itself again."""
+    grid = LocalGrid(Node("a", size=50.0), Node("b", size=300.0), Node("c", size=100.0))
+    settings = {"policy": LargestFirst(), "min_clients": 3, "lanes": 1}
+    strategy(tmp_path, **settings).start(grid, ARRAYS, num_rounds=4)
+    assert [len(node.orders) for node in grid.nodes.values()] == [0, 4, 0]
+    assert StateStore(tmp_path).load().arrays["scheduler.state.seen"].tolist() == [[50.0, 300.0, 100.0]]
+    StateStore(tmp_path).charge(4, {"b": 0})  # a round that a crash cut off
+    continued = strategy(tmp_path, **settings)
+    grid.nodes[200] = Node("d", size=400.0)
+    continued.start(grid, ARRAYS, num_rounds=8)
+    assert continued.state.scheduler.problem.sizes.tolist() == [[50.0, 300.0, 100.0, 400.0]]
+    assert grid.nodes[200].orders
 
 
 def test_clients_join_and_leave(tmp_path, caplog):
@@ -179,7 +216,7 @@ def test_a_client_whose_last_answer_was_lost_is_unreported(tmp_path):
     assert privacy["epsilon"] == {"smallest": pytest.approx(0.4), "largest": pytest.approx(0.4)}
     assert (privacy["unreported"], privacy["clients"]) == (1, 2)
     printed = CliRunner().invoke(command, ["show", str(tmp_path / "one")]).output
-    assert "0.400 of 8 (1 unreported)" in printed
+    assert "0.400 of 8 at delta 1e-05 (1 unreported)" in printed
     assert "1 of 2 clients have not answered their last order" in " ".join(printed.split())
     assert headline(run.summary)["epsilon"] == pytest.approx(0.4)
     strategy(tmp_path / "none", deadline_s=2.0).start(LocalGrid(Silent("a")), ARRAYS, num_rounds=3)
@@ -274,6 +311,17 @@ def test_a_resumed_federation_is_as_if_it_had_never_stopped(tmp_path):
         ends.append((result.arrays["w"].numpy().tolist(), last.state.guard.values()))
     assert set(ends[0][1]["norms"]) == set(ends[0][1]["array_norms"]) == {"a", "b"}
     assert ends[0] == ends[1]
+    sessions = Run.load(tmp_path / "halves").provenance["sessions"]
+    assert [session["first_round"] for session in sessions] == [0, 2]
+
+
+def test_a_damaged_provenance_does_not_stop_a_federation(tmp_path, caplog):
+    grid = LocalGrid(Node("a"), Node("b"))
+    strategy(tmp_path, min_clients=2).start(grid, ARRAYS, num_rounds=1)
+    (tmp_path / "provenance.json").write_text("{")
+    strategy(tmp_path, min_clients=2).start(grid, ARRAYS, num_rounds=2)
+    assert "the provenance of earlier sessions is lost" in caplog.text
+    assert [session["first_round"] for session in Run.load(tmp_path).provenance["sessions"]] == [1]
 
 
 def test_resuming_needs_the_same_federation(tmp_path):

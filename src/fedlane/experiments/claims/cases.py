@@ -4,8 +4,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
+from fedlane.intervals import interval
 from fedlane.records import FloatArray
-from fedlane.simulation.summary import interval
 
 
 class NotComputedError(Exception):

@@ -1,6 +1,6 @@
 """Evidence for the paper's claims: quantities from stored results and simulated networks, one row per seed."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -123,7 +123,7 @@ class Evidence:
 
     def _learned(self, experiment: Experiment) -> tuple[FloatArray, FloatArray]:
         if experiment not in self._curves:
-            seeds = range(self.plan.learning_seeds)
+            seeds = self.plan.learned_seeds
             self._require("schedule", experiment, seeds)
             self._require("learned", experiment, seeds)
             curves = [self.store.result(experiment, seed).learned for seed in seeds]
@@ -133,13 +133,13 @@ class Evidence:
             )
         return self._curves[experiment]
 
-    def _require(self, kind: str, experiment: Experiment, seeds: range) -> None:
+    def _require(self, kind: str, experiment: Experiment, seeds: Sequence[int]) -> None:
         missing = self.store.missing(kind, experiment, seeds)
         if missing or not seeds:
             raise NotComputedError(f"{kind} of {experiment.name}: {len(missing)} of {len(seeds)} seeds missing")
 
-    def _network_seeds(self) -> range:
-        return range(min(NETWORK_SEEDS, max(self.plan.delay_seeds, self.plan.learning_seeds)))
+    def _network_seeds(self) -> Sequence[int]:
+        return self.plan.scheduled_seeds[:NETWORK_SEEDS]
 
     def networks(self, task: str) -> Networks:
         """Networks of the base setting, which all policies share."""

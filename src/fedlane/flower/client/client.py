@@ -171,7 +171,8 @@ class LaneClient:
 
         terms = self._terms()
         inputs, labels, counts = self._records(context)
-        model = build_model(self.model, original_shape(inputs), self.classes)
+        private = terms.epsilon is not None
+        model = build_model(self.model, original_shape(inputs), self.classes, per_record=private)
         received = {name: array.numpy() for name, array in _model_arrays(content).items()}
         trainer = LocalTrainer.of(model, received, inputs, labels, self.classes)
         if terms.epsilon is None:

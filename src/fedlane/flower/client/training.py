@@ -143,7 +143,8 @@ class LocalTrainer:
     ) -> "LocalTrainer":
         """Prepare training; raise `InputError` for a model that no honest server sends."""
         weights = as_flat(model, received)
-        check_global_model(weights)
+        check_global_model(weights[:, : model.trained])
+        check_global_model(weights[:, model.trained :], np.inf)  # variances and counters may be large
         size = len(labels)
         data = ClientData(
             images=inputs,
@@ -167,12 +168,15 @@ class LocalTrainer:
         """Return the update of plain SGD: tau steps on b distinct records each, without clipping or noise."""
         size, rng = len(self.data.targets), np.random.default_rng()
         batch_size = min(terms.batch_size, size)
+        if batch_size < self.model.smallest_batch:
+            raise RecordError(f"this model needs at least {self.model.smallest_batch} records in a batch")
         indices = np.stack([rng.choice(size, batch_size, replace=False) for _ in range(terms.local_iterations)])
         batch = TrainingBatch(
             indices=torch.from_numpy(indices)[None],
             mask=torch.empty(0),
             batch_size=torch.tensor([batch_size]),
             step_noise=torch.zeros(1),
+            seeds=torch.from_numpy(rng.integers(2**62, size=(1, terms.local_iterations))),
         )
         return self._train(batch, terms.learning_rate, None)
 

@@ -12,7 +12,8 @@ from torch import Tensor
 from fedlane.learning.architectures import MODELS
 from fedlane.learning.evaluate import evaluate
 from fedlane.learning.input_range import RecordError, check_inputs
-from fedlane.learning.models import Batch, Model, ModuleModel, make_model
+from fedlane.learning.models import Model, make_model
+from fedlane.learning.module_checks import checked_module
 from fedlane.validate import InputError
 
 ModelSource = str | Callable[[], torch.nn.Module]
@@ -20,78 +21,80 @@ ModelSource = str | Callable[[], torch.nn.Module]
 EVALUATION_BYTES = 2e8
 
 
-def build_model(source: ModelSource, input_shape: Sequence[int], classes: int) -> Model:
+def build_model(source: ModelSource, input_shape: Sequence[int], classes: int, *, per_record: bool = True) -> Model:
     """Build the model for inputs of a shape: (planes, height, width), or any other shape for a user's own module.
 
-    A model that cannot be trained is rejected here, before an upload is charged.
+    A model that cannot be trained is rejected here, before an upload is charged. With ``per_record``, as in all private
+    training, every record needs a gradient of its own.
     """
     if isinstance(source, str) and (source in MODELS or len(input_shape) == 3):
         shape = (*(1,) * (3 - len(input_shape)), *input_shape)  # mlp and softmax flatten their inputs
-        return make_model(source, shape, classes)
+        return make_model(source, shape, classes, per_record=per_record)
     if isinstance(source, str):
         raise InputError(f"model '{source}' given by name needs inputs (planes, height, width): pass its class instead")
-    model = ModuleModel(source)
-    name = type(model.module).__name__
+    model = checked_module(source, input_shape, classes, per_record=per_record)
     if any(not parameter.is_floating_point() or not parameter.requires_grad for parameter in model.module.parameters()):
-        raise InputError(f"model {name} has frozen parameters, which have no per-sample gradients")
-    inputs = torch.zeros(1, 2, *stored_shape(input_shape))
-    weights = model.initial(0)[None]
-    try:
-        scores = model.logits(weights, inputs)
-    except Exception as error:  # a user's code may raise anything
-        raise InputError(f"model {name} does not accept inputs {tuple(input_shape)}: {_first_line(error)}") from error
-    if scores.shape != (1, 2, classes):
-        raise InputError(f"model {name} must return {classes} scores per sample, got {tuple(scores.shape[2:])}")
-    try:
-        model.descend(weights, Batch(inputs, torch.eye(classes)[None, [0, 0]]), 1.0, torch.ones(1, 2))
-    except Exception as error:  # for example dropout: each sample would need its own random numbers
-        raise InputError(f"model {name} has no per-sample gradients: {_first_line(error)}") from error
+        raise InputError(f"model {type(model.module).__name__} has frozen parameters, which have no gradients")
     return model
 
 
-def stored_shape(input_shape: Sequence[int]) -> tuple[int, ...]:
-    """Return the shape of an input as stored for training: images have their planes last."""
-    shape = tuple(input_shape)
-    return (*shape[1:], shape[0]) if len(shape) == 3 else shape
-
-
 def as_flat(model: Model, arrays: Mapping[str, NDArray[Any]]) -> Tensor:
-    """Convert named arrays to flat weights (1, d); raise `InputError` if names, shapes or types do not match."""
-    positions = _positions(model)
-    if arrays.keys() != positions.keys():
-        different = sorted(arrays.keys() ^ positions.keys())
+    """Convert named arrays to flat weights (1, d); raise `InputError` if names, shapes or types do not match.
+
+    The arrays may also hold the model's constants, as a module's state dict does. They are compared and not used: a
+    server cannot change a client's constants.
+    """
+    positions, constants = _positions(model), model.constants()
+    if not positions.keys() <= arrays.keys() <= positions.keys() | constants.keys():
+        different = sorted(positions.keys() - arrays.keys() | arrays.keys() - positions.keys() - constants.keys())
         raise InputError(f"the server's model and this client's have different arrays: {', '.join(different[:4])}")
     flat = torch.empty(model.size)
     for name, position in positions.items():
         array = arrays[name]
-        if array.shape != tuple(position.shape) or not np.issubdtype(array.dtype, np.floating):
+        kind = np.floating if int(position.max()) < model.trained else np.number  # a counter is an integer
+        if array.shape != tuple(position.shape) or not np.issubdtype(array.dtype, kind):
             raise InputError(
                 f"the server's array {name!r} must be float {tuple(position.shape)}, got {array.dtype} {array.shape}"
             )
         flat[position.reshape(-1)] = torch.from_numpy(np.array(array, np.float32).reshape(-1))
+    for name in arrays.keys() & constants.keys():
+        if not _is_constant(arrays[name], constants[name].numpy()):
+            raise InputError(
+                f"the server's array {name!r} differs from this client's constant buffer: begin with "
+                "first_arrays(...), which leaves constants out"
+            )
     return flat[None]
 
 
 def as_arrays(model: Model, flat: Tensor, like: Mapping[str, NDArray[Any]]) -> ArrayRecord:
-    """Convert weights (d,) to named arrays with the order, shapes and types of ``like``."""
-    positions = _positions(model)
-    return ArrayRecord({name: Array(flat[positions[name]].numpy().astype(array.dtype)) for name, array in like.items()})
+    """Convert weights (d,) to named arrays with the order, shapes and types of ``like``; constants are the model's."""
+    values = {name: flat[position].numpy() for name, position in _positions(model).items()}
+    values |= {name: constant.numpy() for name, constant in model.constants().items()}
+    return ArrayRecord({name: Array(values[name].astype(array.dtype)) for name, array in like.items()})
 
 
-def first_arrays(model: ModelSource, input_shape: Sequence[int], classes: int, seed: int = 0) -> ArrayRecord:
-    """Return a new model for the server to start with.
+def _is_constant(array: NDArray[Any], constant: NDArray[Any]) -> bool:
+    """Return whether a server's array is a constant, up to the rounding of its average over clients."""
+    return array.shape == constant.shape and np.allclose(array, constant, rtol=1e-3, atol=1e-6)
+
+
+def first_arrays(
+    model: ModelSource, input_shape: Sequence[int], classes: int, seed: int = 0, *, private: bool = True
+) -> ArrayRecord:
+    """Return a new model for the server to start with, without the constant buffers that every client has itself.
 
     Args:
         model: Class of a `torch.nn.Module`, or a function that returns one; or the name of a built-in model.
         input_shape: Shape of one input: (planes, height, width), or any other for your own module.
         classes: Number of classes.
         seed: Seed of the initial weights.
+        private: Whether clients will train it privately; False allows batch normalisation and dropout.
 
     Returns:
         The model's named arrays.
 
     Raises:
-        InputError: If the model does not fit the inputs, or cannot be trained privately.
+        InputError: If the model does not fit the inputs, or cannot be trained in this way.
 
     Examples:
         >>> from fedlane.flower import first_arrays
@@ -99,7 +102,7 @@ def first_arrays(model: ModelSource, input_shape: Sequence[int], classes: int, s
         >>> arrays["layer0.weight"].shape
         (10, 784)
     """
-    built = build_model(model, input_shape, classes)
+    built = build_model(model, input_shape, classes, per_record=private)
     tensors = built.tensors(built.initial(seed))
     return ArrayRecord({name: Array(tensor.detach().numpy()) for name, tensor in tensors.items()})
 
@@ -131,7 +134,7 @@ def evaluate_arrays(
         ['accuracy', 'loss']
     """
     stored, targets = as_stored(inputs, labels, classes)
-    built = build_model(model, original_shape(stored), classes)
+    built = build_model(model, original_shape(stored), classes, per_record=False)
     weights = as_flat(built, {name: array.numpy() for name, array in arrays.items()})
     with torch.no_grad():
         accuracy, loss = evaluate(built, weights, stored, targets, EVALUATION_BYTES)
@@ -168,7 +171,3 @@ def original_shape(stored: Tensor) -> tuple[int, ...]:
 def _positions(model: Model) -> dict[str, Tensor]:
     """Return, for each named array, the positions of its elements in the flat weights."""
     return model.tensors(torch.arange(model.size))
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0][:200]

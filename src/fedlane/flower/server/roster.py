@@ -164,6 +164,10 @@ class Roster:
             return np.zeros((1, 0))
         return _quotas([member.introduction for member in self.members], lanes)[None]
 
+    def sizes(self) -> FloatArray:
+        """Return the number of records that each client claims in its introduction, (1, U)."""
+        return np.array([[float(member.introduction.size) for member in self.members]])
+
     def values(self) -> list[dict[str, Any]]:
         """Return the roster as plain values, for a checkpoint."""
         return [asdict(member) for member in self.members]

@@ -63,12 +63,16 @@ class Scheduler:
         """(1, U): the quotas that the policy serves, after its slack."""
         return self.policy.quotas(self.problem)
 
-    def set_quotas(self, quotas: FloatArray) -> None:
-        """Set the quotas (1, U) of as many clients as before or more; the policy keeps what it has learned."""
-        if np.array_equal(quotas, self.problem.quotas):
-            return
+    def set_quotas(self, quotas: FloatArray, sizes: FloatArray | None = None) -> None:
+        """Set the quotas (1, U) of as many clients as before or more; the policy keeps what it has learned.
+
+        ``sizes`` (1, U) are the numbers of records that the clients claim.
+        """
         old, clients = self.problem, quotas.shape[1]
-        self.problem = replace(old, clients=clients, quotas=quotas)
+        same_sizes = sizes is None or (old.sizes is not None and np.array_equal(sizes, old.sizes))
+        if np.array_equal(quotas, old.quotas) and same_sizes:
+            return
+        self.problem = replace(old, clients=clients, quotas=quotas, sizes=sizes)
         self.state = dict(
             self.policy.resize(self.state, old, self.problem) if old.clients else self.policy.init(self.problem)
         )
@@ -130,13 +134,18 @@ class Scheduler:
             "epsilon": self.epsilon[: self.round],
         }
 
-    def restore(self, arrays: Mapping[str, np.ndarray[Any, Any]]) -> None:
+    def restore(self, arrays: Mapping[str, np.ndarray[Any, Any]], sizes: FloatArray | None = None) -> None:
         """Continue from the arrays of a checkpoint, perhaps with more rounds to play.
+
+        Args:
+            arrays: What `arrays` returned.
+            sizes: (1, U): the sizes in the roster, which may already have further clients.
 
         Raises:
             InputError: The checkpoint belongs to another policy, or has more rounds than are to be played.
         """
-        self.set_quotas(arrays["quotas"])
+        quotas = arrays["quotas"]
+        self.set_quotas(quotas, None if sizes is None else sizes[:, : quotas.shape[1]])
         played = len(arrays["epsilon"])
         saved = {key.removeprefix("state.") for key in arrays if key.startswith("state.")}
         if not set(self.state) <= saved <= set(self.state) | RETIRED_STATE:

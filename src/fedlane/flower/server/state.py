@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from fedlane.flower.server.settings import GuardSettings
 from fedlane.flower.server.state_files import Saved, StateStore
 from fedlane.flower.server.strategy_arrays import to_arrays, to_model
 from fedlane.scenario import Scenario
+from fedlane.simulation.provenance import RunOrigin
 from fedlane.simulation.results import RunFolder
 from fedlane.validate import InputError
 
@@ -40,6 +42,7 @@ class ServerState:
         self.elapsed_s = 0.0
         self.dropped: dict[str, int] = {}
         """Number of replies that were not used, by client."""
+        self.origin = RunOrigin()
         self._scheduler: Scheduler | None = None
         self._saved: list[Member] = []
 
@@ -62,6 +65,7 @@ class ServerState:
             self._check_model("initial_arrays")
         else:
             self._restore(saved)
+            self._continue_provenance(scheduler.round)
             logger.info("round %d: continuing from %s", scheduler.round, self.store.folder)
         charged = self.store.charged()
         for member in list(self.roster.members):
@@ -72,6 +76,13 @@ class ServerState:
             self._count_cut_off_rounds()
         self.roster.pardon()
         return scheduler.round > played
+
+    def _continue_provenance(self, round: int) -> None:
+        """Keep the earlier sessions of the run folder; a damaged file is replaced and does not stop the federation."""
+        try:
+            self.origin.resume(self.store.folder, round)
+        except InputError as error:
+            logger.warning("round %d: the provenance of earlier sessions is lost: %s", round, error)
 
     def _count_cut_off_rounds(self) -> None:
         """Add the rounds of the journal that the checkpoint lacks, with all their orders late.
@@ -99,8 +110,8 @@ class ServerState:
         model = saved.part("model")
         if _layout(model) != _layout(to_model(self.arrays)):
             raise InputError(f"state_dir {folder} holds a model that differs from initial_arrays")
-        self.scheduler.restore(saved.part("scheduler"))
         self.roster.restore(saved.values["roster"])
+        self.scheduler.restore(saved.part("scheduler"), self.roster.sizes())
         self.aggregation.restore(saved.part("inner"))
         self.guard.restore(saved.values)
         self.elapsed_s, self.dropped = float(saved.values["elapsed_s"]), dict(saved.values["dropped"])
@@ -150,6 +161,7 @@ class ServerState:
         try:
             described = describe(scenario, name, self.scheduler, members, model)
             run = make_run(described, label, self.scheduler, members, model, flower, self.elapsed_s)
+            run = replace(run, provenance=self.origin.provenance("flower"))
             RunFolder(self.store.folder).write(run, interrupted=interrupted)
         except Exception as error:  # the checkpoint is separate, so the federation can continue
             logger.error("round %d: the run folder could not be written: %s", self.scheduler.round - 1, error)

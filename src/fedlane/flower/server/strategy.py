@@ -178,7 +178,8 @@ class LaneStrategy(Strategy):
             grid: Not used: the policy chooses the nodes.
         """
         state, scheduler = self.state, self.state.scheduler
-        scheduler.set_quotas(state.roster.quotas(self.schedule.lanes, self.schedule.quotas))
+        roster = state.roster
+        scheduler.set_quotas(roster.quotas(self.schedule.lanes, self.schedule.quotas), roster.sizes())
         available = self.contacts.available()
         chosen = scheduler.select(available)
         lanes = {int(client): int(chosen[client]) for client in np.flatnonzero(chosen >= 0)}

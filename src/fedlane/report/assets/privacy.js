@@ -1,4 +1,17 @@
-/* Epsilon of each client: the tight value and the paper's. */
+/* Epsilon of each client: the tight value, and for the mechanism "paper" also the value of its formula. */
+
+/* The delta that a run's epsilon belongs to, as text; empty where it is unknown. */
+function atDelta(run) {
+  const delta = run.privacy?.delta;
+  if (!delta) return "";
+  return ` at delta ${delta < 1e-3 ? Number(delta.toPrecision(3)).toExponential() : plain(delta)}`;
+}
+
+/* The label of an axis that shows epsilon: with the delta, where all runs have the same. */
+function epsilonLabel() {
+  const deltas = new Set(model.runs.filter((run) => run.privacy).map(atDelta));
+  return deltas.size === 1 ? `epsilon${[...deltas][0]}` : "epsilon at each run’s delta";
+}
 
 /* Both figures share a scale if both stay readable. */
 function epsilonDomain(key) {
@@ -29,10 +42,11 @@ function privacyFigures() {
   const absent = model.runs.some(unreported)
     ? "No client has reported what it has spent since its last order; the clients’ ledgers have it."
     : "These runs have no privacy mechanism, so no privacy loss is accounted for.";
+  const byFormula = model.runs.some((run) => run.per_client.epsilon_paper);
   return [
     dotFigure({
       title: "Epsilon of each client",
-      yLabel: "epsilon",
+      yLabel: epsilonLabel(),
       form: plain,
       series: () => runDots("epsilon"),
       level: sharedBudget,
@@ -41,20 +55,22 @@ function privacyFigures() {
       summary: tightSummary,
       empty: absent,
     }),
-    dotFigure({
-      title: "Epsilon by the paper’s formula (6)",
-      yLabel: "epsilon",
-      form: plain,
-      series: () => runDots("epsilon_paper"),
-      domain: () => epsilonDomain("epsilon_paper"),
-      spread: RANGE,
-      summary: paperSummary,
-      empty: "The value of formula (6) was not recorded.",
-    }),
+    byFormula
+      ? dotFigure({
+          title: "Epsilon by the paper’s formula (6)",
+          yLabel: epsilonLabel(),
+          form: plain,
+          series: () => runDots("epsilon_paper"),
+          domain: () => epsilonDomain("epsilon_paper"),
+          spread: RANGE,
+          summary: () => PAPER_SUMMARY,
+          empty: "The value of formula (6) was not recorded.",
+        })
+      : null,
     lineFigure({
       title: "Largest epsilon over rounds",
       xLabel: "round",
-      yLabel: "epsilon",
+      yLabel: epsilonLabel(),
       form: plain,
       xForm: roundForm,
       level: sharedBudget,
@@ -76,7 +92,10 @@ function tightSummary() {
   const named = (bound) =>
     accounted
       .filter((run) => largestEpsilon(run).bound === bound)
-      .map((run) => `${run.name} ${plain(largestEpsilon(run).largest)}${bound === "at most" ? of(run) + unreported(run) : ""}`);
+      .map((run) => {
+        const spent = bound === "at most" ? of(run) + atDelta(run) + unreported(run) : atDelta(run);
+        return `${run.name} ${plain(largestEpsilon(run).largest)}${spent}`;
+      });
   const [upperBounds, lowerBounds] = [named("at most"), named("at least")];
   const upper = upperBounds.length
     ? `Largest epsilon spent, an upper bound for the whole run: ${listed(upperBounds)}.`
@@ -88,11 +107,6 @@ function tightSummary() {
   return `${upper} ${lower}`.trim();
 }
 
-function paperSummary() {
-  const paper = model.runs.some((run) => run.privacy?.mechanism === "paper");
-  return paper
-    ? "The value of formula (6) for the same uploads. It is not a bound: compare it with the previous figure, " +
-        "which may have a different scale."
-    : "The value of formula (6) for the same uploads, from the tight epsilon of one upload. " +
-        "Whiskers show the minimum and maximum over seeds.";
-}
+const PAPER_SUMMARY =
+  "The value of formula (6) for the same uploads. It is not a bound: compare it with the previous figure, " +
+  "which may have a different scale.";

@@ -40,7 +40,7 @@ function tiles(run) {
       tile(
         "Largest epsilon",
         plain(epsilon.largest),
-        epsilon.bound === "at least" ? "leaked, a lower bound" : `spent, an upper bound${unreported(run)}`,
+        `${epsilon.bound === "at least" ? "leaked, a lower bound" : "spent, an upper bound"}${atDelta(run)}${unreported(run)}`,
       ),
     );
   } else if (unreported(run)) {
@@ -120,7 +120,7 @@ function epsilonRow(runs) {
         el(
           "span",
           { class: "detail" },
-          epsilon ? (epsilon.bound === "at least" ? "leaked at least" : `spent at most${unreported(run)}`) : "",
+          epsilon ? `${epsilon.bound === "at least" ? "leaked at least" : "spent at most"}${atDelta(run)}${unreported(run)}` : "",
         ),
       );
     }),

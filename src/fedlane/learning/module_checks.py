@@ -1,0 +1,142 @@
+"""Trial of a user's module before it is trained: its inputs and scores, its gradients, and what it does to a batch."""
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+from fedlane.learning.model_interface import Batch
+from fedlane.learning.module_layers import WITHOUT_PRIVACY
+from fedlane.learning.module_model import ModuleModel
+from fedlane.validate import InputError
+
+TEST_BATCH = 500
+"""Largest number of samples that are evaluated together where the scores depend on it."""
+TOLERANCE = 1e-3
+"""Largest relative difference between the scores of a record alone and in a batch that is due to rounding."""
+
+
+def checked_module(
+    make: Callable[[], torch.nn.Module],
+    input_shape: Sequence[int],
+    classes: int,
+    *,
+    per_record: bool,
+    label: str | None = None,
+) -> ModuleModel:
+    """Return a user's module as a model, after trying it on two random inputs.
+
+    Args:
+        make: Class of the module, or a function that returns it.
+        input_shape: Shape of one input: (planes, height, width) for images, or any other.
+        classes: Number of classes, M.
+        per_record: Whether every record needs a gradient of its own, as clipping does.
+        label: The model as error messages name it; by default, the name of its class.
+
+    Raises:
+        InputError: The module does not accept the inputs, does not score all classes, or cannot be trained.
+    """
+    model = ModuleModel(make, per_record=per_record)
+    label = label or f"model {type(model.module).__name__}"
+    source = torch.Generator().manual_seed(0)
+    x = torch.rand(2, *stored_shape(input_shape), generator=source)
+    weights = model.initial(0)
+    # A last layer that starts at 0 would hide what the others do.
+    weights[: model.trained] += 0.05 * torch.randn(model.trained, generator=source)
+    _check_scores(model, label, input_shape, classes, weights, x)
+    model.check_constants()
+    targets = torch.eye(classes)[[0, min(1, classes - 1)]]
+    if per_record:
+        _check_gradients(model, label, weights, x, targets)
+        if _depends_on_batch(model.training_scores, weights, x):
+            raise InputError(
+                f"{label} mixes the records of a batch: a record's scores change with the others, which per-record "
+                f"clipping does not allow; score every record by itself, or use {WITHOUT_PRIVACY}"
+            )
+    else:
+        _choose_steps(model, label, weights, x, targets)
+    if _depends_on_batch(lambda flat, inputs: model.logits(flat[None], inputs[None])[0], weights, x):
+        model.test_batch = TEST_BATCH
+    model.check_constants()
+    return model
+
+
+def stored_shape(input_shape: Sequence[int]) -> tuple[int, ...]:
+    """Return the shape of an input as stored for training: images have their planes last."""
+    shape = tuple(input_shape)
+    return (*shape[1:], shape[0]) if len(shape) == 3 else shape
+
+
+def _check_scores(
+    model: ModuleModel, label: str, input_shape: Sequence[int], classes: int, weights: Tensor, x: Tensor
+) -> None:
+    try:
+        with torch.no_grad():
+            shapes = {tuple(model.logits(weights[None], x[None])[0].shape)}
+            shapes.add(tuple(model.training_scores(weights, x).shape))
+    except InputError:
+        raise
+    except Exception as error:  # a user's code may raise anything
+        images = len(input_shape) == 3
+        inputs = "images of " + " x ".join(map(str, input_shape)) if images else f"inputs {tuple(input_shape)}"
+        raise InputError(f"{label} does not accept {inputs}: {_first_line(error)}") from error
+    if shapes != {(2, classes)}:
+        raise InputError(f"{label} must return {classes} scores per sample, got shape {max(shapes)[1:]}")
+
+
+def _check_gradients(model: ModuleModel, label: str, weights: Tensor, x: Tensor, targets: Tensor) -> None:
+    """Raise `InputError` unless the model has gradients of single records."""
+    try:
+        model.descend(weights[None].clone(), Batch(x[None], targets[None]), 1.0, torch.ones(1, 2))
+    except InputError:
+        raise
+    except Exception as error:
+        reason = _first_line(error)
+        if "random" in reason:  # of torch.func, whose advice does not help here
+            reason = f"it draws random numbers in forward (dropout?); remove them, or use {WITHOUT_PRIVACY}"
+        raise InputError(f"{label} has no per-sample gradients: {reason}") from error
+
+
+def _choose_steps(model: ModuleModel, label: str, weights: Tensor, x: Tensor, targets: Tensor) -> None:
+    """Without clipping: let whole batches through a module that cannot be trained record by record, and try that."""
+
+    def step(records: int) -> None:
+        batch = Batch(x[None, :records], targets[None, :records], seeds=torch.zeros(1, dtype=torch.int64))
+        model.descend(weights[None].clone(), batch, None, torch.ones(1, records))
+
+    if not model.whole_batch:
+        try:
+            step(2)
+            model.whole_batch = _depends_on_batch(model.training_scores, weights, x)
+        except InputError:
+            raise
+        except Exception:
+            model.whole_batch = True
+    try:
+        step(2)
+    except InputError:
+        raise
+    except Exception as error:
+        raise InputError(f"{label} cannot be trained: {_first_line(error)}") from error
+    try:
+        step(1)
+    except Exception:  # batch normalisation needs two values
+        model.smallest_batch = 2
+
+
+def _depends_on_batch(scores: Callable[[Tensor, Tensor], Tensor], weights: Tensor, x: Tensor) -> bool:
+    """Return whether the scores of a record change with the other records of its batch."""
+    with torch.no_grad():
+        together = scores(weights, x)
+        try:
+            alone = torch.cat([scores(weights, record[None]) for record in x])
+        except InputError:
+            raise
+        except Exception:
+            return True
+    return bool((alone - together).abs().max() > TOLERANCE * together.abs().max())
+
+
+def _first_line(error: Exception) -> str:
+    """Return the first line of an error of a user's code."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[0][:200]

@@ -1,0 +1,75 @@
+"""A comparison in the terminal: the runs, their times to the target accuracy, and paired differences."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from rich.console import Group
+from rich.markup import escape
+from rich.table import Table
+
+from fedlane.report.comparison import TIME
+from fedlane.report.terminal import comparison_table, policy_table, with_interval
+
+DIFFERENCES = (
+    ("delay (s)", "cumulative_delay_s", 1, 1.0),
+    ("late", "late_share", 1, 100.0),
+    ("min. participation", "min_participation", 1, 100.0),
+)
+"""Heading, measure, decimals and factor of the columns of differences."""
+ACCURACY = ("accuracy", "final_accuracy", 1, 100.0)
+"""Shown instead of the participation if the runs learn: three columns fit a terminal of 80 columns."""
+
+
+def comparison_tables(content: Mapping[str, Any]) -> Group:
+    """Return the tables of a comparison.
+
+    Args:
+        content: The content of comparison.json.
+    """
+    parts: list[Table | str] = [comparison_table(content["runs"])]
+    if content["target_accuracy"] is not None:
+        parts += ["", _time_table(content)]
+    if len(content["runs"]) > 1:
+        parts += ["", _difference_table(content)]
+    return Group(*parts)
+
+
+def _time_table(content: Mapping[str, Any]) -> Table:
+    """Simulated time to the target accuracy, over the seeds that reach it."""
+    table = policy_table(f"time to accuracy {content['target_accuracy']:g}", ("time (s)", "seeds", "difference (s)"))
+    for run in content["runs"]:
+        measure, difference = run["time_to_accuracy"], (run["differences"] or {}).get(TIME)
+        table.add_row(
+            escape(run["policy"]),
+            with_interval(measure, "{:,.0f}") if measure["reached"] else "never",
+            f"{measure['reached']} of {len(run['seeds'])}",
+            difference_text(difference, 0),
+        )
+    table.caption = "over the seeds that reach it; differences over the seeds on which both policies do"
+    return table
+
+
+def _difference_table(content: Mapping[str, Any]) -> Table:
+    """Paired differences from the first run."""
+    learned = content["runs"][0]["final_accuracy"]["mean"] is not None
+    columns = (*DIFFERENCES[:2], ACCURACY if learned else DIFFERENCES[2])
+    table = policy_table(f"difference from {content['baseline']}, seed by seed", [column[0] for column in columns])
+    for run in content["runs"][1:]:
+        cells = [difference_text(run["differences"].get(name), digits, scale) for _, name, digits, scale in columns]
+        table.add_row(escape(run["policy"]), *cells)
+    if len(content["seeds"]) > 1:
+        table.caption = "mean [95% interval]; shares in percentage points"
+    else:
+        table.caption = "one seed: no interval; shares in percentage points"
+    return table
+
+
+def difference_text(measure: Mapping[str, Any] | None, decimals: int, scale: float = 1.0) -> str:
+    """Return a difference as ``+mean [low, high]``; numbers with three digits or more are shown without decimals."""
+    if measure is None or measure["mean"] is None:
+        return "-"
+    mean, *ends = (scale * measure[key] for key in ("mean", "low", "high") if measure[key] is not None)
+    digits = 0 if max(abs(value) for value in (mean, *ends)) >= 100 else decimals
+    mean, *ends = (round(value, digits) + 0.0 for value in (mean, *ends))  # 0.0 turns -0.0 into 0.0
+    text = f"{mean:+,.{digits}f}"
+    return f"{text} [{ends[0]:,.{digits}f}, {ends[1]:,.{digits}f}]" if len(ends) == 2 else text

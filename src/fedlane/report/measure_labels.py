@@ -1,0 +1,51 @@
+"""Readable names and units of measures and table columns."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class MeasureLabel:
+    """The name of a measure for readers.
+
+    Attributes:
+        text: The name.
+        unit: Unit of the shown value, or an empty string.
+        scale: Factor from the stored value to the shown one.
+    """
+
+    text: str
+    unit: str = ""
+    scale: float = 1.0
+
+    @property
+    def with_unit(self) -> str:
+        """The name with its unit in parentheses."""
+        return f"{self.text} ({self.unit})" if self.unit else self.text
+
+
+_LABELS = {
+    "cumulative_delay_s": MeasureLabel("cumulative delay", "s"),
+    "mean_round_s": MeasureLabel("mean round time", "s"),
+    "late_share": MeasureLabel("late uploads", "%", 100.0),
+    "min_participation": MeasureLabel("min. participation"),
+    "max_participation": MeasureLabel("max. participation"),
+    "quota_shortfall": MeasureLabel("largest quota shortfall"),
+    "max_queue": MeasureLabel("largest queue"),
+    "final_accuracy": MeasureLabel("final accuracy", "%", 100.0),
+    "feasible_scale": MeasureLabel("feasible multiple of the quotas"),
+    "time_to_accuracy_s": MeasureLabel("time to accuracy", "s"),
+    "time_to_target_s": MeasureLabel("time to target accuracy", "s"),
+    "simulated_time_s": MeasureLabel("simulated time", "s"),
+    "energy_j": MeasureLabel("energy", "J"),
+    "clock_s": MeasureLabel("simulated time", "s"),
+    "delay_s": MeasureLabel("round time", "s"),
+    "punctual": MeasureLabel("punctual clients"),
+    "accuracy": MeasureLabel("test accuracy", "%", 100.0),
+    "loss": MeasureLabel("test loss"),
+    "round": MeasureLabel("round"),
+}
+
+
+def measure_label(name: str) -> MeasureLabel:
+    """Return the label of a measure or column; an unknown one is shown by its name."""
+    return _LABELS.get(name) or MeasureLabel(name.replace("_", " "))

@@ -1,0 +1,272 @@
+"""What a figure shows: which rows of the data form a line, a point, a panel or a cell of a heat map."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import numpy as np
+
+from fedlane.intervals import bounded_interval, measure_bounds
+from fedlane.records import FloatArray
+from fedlane.report.measure_labels import measure_label
+from fedlane.report.plot_data import PlotData, Value
+from fedlane.report.plot_request import (
+    PlotRequest,
+    check_name,
+    check_points,
+    with_defaults,
+    with_short_policies,
+)
+from fedlane.validate import InputError
+
+MAX_POINTS = 400
+"""Largest number of points of a curve."""
+Kind = Literal["curves", "line", "points", "heat"]
+
+
+@dataclass(frozen=True)
+class Series:
+    """One line or set of points with 95% intervals over seeds: K points.
+
+    Attributes:
+        label: Text in the legend.
+        colour: Index of the colour.
+        x: (K,): positions; the index of the category if the x axis has categories.
+        low: (K,): lower bound.
+        mean: (K,): mean over seeds.
+        high: (K,): upper bound.
+        seeds: (K,): number of seeds.
+    """
+
+    label: str
+    colour: int
+    x: FloatArray
+    low: FloatArray
+    mean: FloatArray
+    high: FloatArray
+    seeds: FloatArray
+
+
+@dataclass(frozen=True)
+class PlotPanel:
+    """One set of axes: its series, or the cells (rows, columns) of a heat map."""
+
+    title: str
+    series: tuple[Series, ...] = ()
+    cells: FloatArray | None = None
+
+
+@dataclass(frozen=True)
+class PlotLayout:
+    """A figure, ready to be drawn.
+
+    Attributes:
+        kind: Curves over rounds, a line over a numeric key, points over categories, or a heat map.
+        panels: The panels.
+        x_label: Label of the x axis.
+        y_label: Label of the y axis.
+        legend: Title of the legend, or label of the colours of a heat map; None without a legend.
+        columns: Names of the categories on the x axis, if it has categories.
+        rows: Names of the categories on the y axis of a heat map.
+        remarks: What a reader of the figure must know.
+    """
+
+    kind: Kind
+    panels: tuple[PlotPanel, ...]
+    x_label: str
+    y_label: str
+    legend: str | None = None
+    columns: tuple[str, ...] = ()
+    rows: tuple[str, ...] = ()
+    remarks: tuple[str, ...] = ()
+
+
+def plot_layout(data: PlotData, request: PlotRequest) -> PlotLayout:
+    """Arrange data as a figure.
+
+    Args:
+        data: The data.
+        request: Names of keys and measures.
+
+    Raises:
+        InputError: A name is unknown, the data lacks a value, or runs with different settings would share a point.
+    """
+    request = with_defaults(data, request)
+    data = with_short_policies(data, request)
+    x, y, color = request.x or "", request.y or "", request.color
+    for name in filter(None, (color, request.facet)):
+        if not (name == color and y in data.keys and name in data.measures):
+            check_name("key", name, data.keys, data)
+    if y in data.keys:
+        return _heat_map(data, request)
+    if y in data.curves:
+        rows = _Rows(data, y, np.array([np.isfinite(curve).any() for curve in data.curves[y]]))
+        return _arranged(rows.having(request), request, "curves", _curve_series)
+    rows = _Rows(data, y, np.isfinite(data.measures[y])).having(request)
+    numeric = all(isinstance(data.keys[x][row], float) for row in rows.index)
+    if not numeric and color is None and x in ("policy", "run"):
+        request = replace(request, color=x)
+    return _arranged(rows, request, "line" if numeric and x != "seed" else "points", _key_series)
+
+
+@dataclass(frozen=True)
+class _Rows:
+    """Rows of the data in which a measure has a value."""
+
+    data: PlotData
+    measure: str
+    present: FloatArray
+    index: tuple[int, ...] = ()
+    remarks: tuple[str, ...] = ()
+
+    def having(self, request: PlotRequest) -> "_Rows":
+        """Keep the rows that have the measure and every key of the figure, and say how many do not."""
+        data = self.data
+        names = [name for name in (request.x, request.y, request.color, request.facet) if name in data.keys]
+        index = tuple(r for r in range(data.rows) if all(data.keys[name or ""][r] is not None for name in names))
+        if not index:
+            lacking = next(name for name in names if all(value is None for value in data.keys[name or ""]))
+            raise InputError(f"no run has a value for '{lacking}'")
+        remarks = []
+        if len(index) < data.rows:
+            policies = {str(data.keys["policy"][r]) for r in range(data.rows) if r not in index}
+            remarks.append(f"left out, without the key: {', '.join(sorted(policies))}")
+        kept = tuple(r for r in index if self.present[r])
+        if not kept:
+            hint = ": the runs did not learn" if "accuracy" in self.measure or self.measure == "loss" else ""
+            raise InputError(f"no run has a value of {self.measure}{hint}")
+        if len(kept) < len(index):
+            remarks.append(f"{len(index) - len(kept)} of {len(index)} values of {self.measure} are missing")
+        return replace(self, index=kept, remarks=tuple(remarks))
+
+
+SeriesMaker = Callable[[PlotData, Sequence[int], PlotRequest, Sequence[Value]], "tuple[FloatArray, list[FloatArray]]"]
+
+
+def _arranged(rows: _Rows, request: PlotRequest, kind: Kind, make: SeriesMaker) -> PlotLayout:
+    """Split rows into panels and series."""
+    data, x, y = rows.data, request.x or "", request.y or ""
+    _refuse_mixed(rows, request)
+    colours = _values(data, rows.index, request.color)
+    categories = _values(data, rows.index, x) if kind == "points" else []
+    panels = []
+    for facet in _values(data, rows.index, request.facet):
+        series = []
+        for colour, value in enumerate(colours):
+            members = [r for r in rows.index if _is(data, r, request.facet, facet)]
+            members = [r for r in members if _is(data, r, request.color, value)]
+            if members:
+                positions, values = make(data, members, request, categories)
+                series.append(_series(text_of(value), colour, positions, values, y))
+        panels.append(PlotPanel(_title(request.facet, facet), tuple(series)))
+    repeated = request.color == x and kind == "points"  # the axis already names what the colours show
+    return PlotLayout(
+        kind=kind,
+        panels=tuple(panels),
+        x_label=measure_label(x).with_unit if x in data.curves else x,
+        y_label=measure_label(y).with_unit,
+        legend=None if request.color is None or repeated or len(colours) == 1 else request.color,
+        columns=tuple(map(text_of, categories)),
+        remarks=(*rows.remarks, *_seed_remarks(panels, kind)),
+    )
+
+
+def _curve_series(
+    data: PlotData, members: Sequence[int], request: PlotRequest, categories: Sequence[Value]
+) -> tuple[FloatArray, list[FloatArray]]:
+    """Rounds in which every seed has a value: the mean of x over seeds, and the values of y by round."""
+    x, y = ([data.curves[name or ""][row] for row in members] for name in (request.x, request.y))
+    rounds = min(map(len, x))
+    across = np.stack([curve[:rounds] for curve in x])
+    values = np.stack([curve[:rounds] for curve in y])
+    complete = np.flatnonzero(np.isfinite(across).all(axis=0) & np.isfinite(values).all(axis=0))
+    if not len(complete):
+        raise InputError(f"no round has a value of {request.y} for every seed")
+    kept = complete[np.unique(np.linspace(0, len(complete) - 1, MAX_POINTS).round().astype(int))]
+    return across[:, kept].mean(axis=0), list(values[:, kept].T)
+
+
+def _key_series(
+    data: PlotData, members: Sequence[int], request: PlotRequest, categories: Sequence[Value]
+) -> tuple[FloatArray, list[FloatArray]]:
+    """Each value of the key x, in ascending order or as a category, and the measure's values there."""
+    shown = data.keys[request.x or ""]
+    values = data.measures[request.y or ""]
+    present = _values(data, members, request.x)
+    positions = [categories.index(value) if categories else float(value or 0.0) for value in present]
+    return np.array(positions, np.float64), [
+        values[[row for row in members if shown[row] == value]] for value in present
+    ]
+
+
+def _series(label: str, colour: int, x: FloatArray, values: Sequence[FloatArray], measure: str) -> Series:
+    bounds, scale = measure_bounds(measure), measure_label(measure).scale
+    low, mean, high = np.array([bounded_interval(point, bounds) for point in values]).T * scale
+    return Series(label, colour, x, low, mean, high, np.array([len(point) for point in values], np.float64))
+
+
+def _heat_map(data: PlotData, request: PlotRequest) -> PlotLayout:
+    """Means over seeds for every pair of values of two keys."""
+    x, y, measure = request.x or "", request.y or "", request.color or ""
+    rows = _Rows(data, measure, np.isfinite(data.measures[measure])).having(replace(request, color=None))
+    _refuse_mixed(rows, replace(request, color=y))
+    columns, lines = (_values(data, rows.index, name) for name in (x, y))
+    scale = measure_label(measure).scale
+    panels, counts = [], []
+    for facet in _values(data, rows.index, request.facet):
+        cells = np.full((len(lines), len(columns)), np.nan)
+        for at in np.ndindex(cells.shape):
+            pair = (columns[at[1]], lines[at[0]])
+            members = [r for r in rows.index if (data.keys[x][r], data.keys[y][r]) == pair]
+            members = [r for r in members if _is(data, r, request.facet, facet)]
+            if members:
+                cells[at] = scale * data.measures[measure][members].mean()
+                counts.append(len(members))
+        panels.append(PlotPanel(_title(request.facet, facet), cells=cells))
+    names = [tuple(map(text_of, values)) for values in (columns, lines)]
+    remark = f"means over {_range(counts)}"
+    label = measure_label(measure).with_unit
+    return PlotLayout("heat", tuple(panels), x, y, label, names[0], names[1], (*rows.remarks, remark))
+
+
+def _refuse_mixed(rows: _Rows, request: PlotRequest) -> None:
+    error = check_points(rows.data, rows.index, request)
+    if error is not None:
+        raise error
+
+
+def _values(data: PlotData, rows: Sequence[int], name: str | None) -> list[Value]:
+    """Different values of a key: numbers in ascending order, texts as they appear; one empty text without a key."""
+    if name is None or name not in data.keys:
+        return [""]
+    values = list(dict.fromkeys(value for value in (data.keys[name][row] for row in rows) if value is not None))
+    return sorted(values) if all(isinstance(value, float) for value in values) else values
+
+
+def _is(data: PlotData, row: int, name: str | None, value: Value) -> bool:
+    return name is None or name not in data.keys or data.keys[name][row] == value
+
+
+def text_of(value: Value) -> str:
+    """A key's value as text."""
+    return f"{value:g}" if isinstance(value, float) else value
+
+
+def _title(key: str | None, value: Value) -> str:
+    if key is None:
+        return ""
+    return text_of(value) if key in ("policy", "run", "scenario") else f"{key} = {text_of(value)}"
+
+
+def _seed_remarks(panels: Sequence[PlotPanel], kind: Kind) -> list[str]:
+    counts = [int(count) for panel in panels for series in panel.series for count in series.seeds]
+    if max(counts) == 1:
+        return ["one seed: no interval"]
+    shape = "bars" if kind == "points" else "bands"
+    single = "; points of one seed have no interval" if min(counts) == 1 else ""
+    return [f"{shape}: 95% intervals over {_range(counts)}{single}"]
+
+
+def _range(counts: Sequence[int]) -> str:
+    low, high = min(counts), max(counts)
+    return f"{high} seed{'s' if high > 1 else ''}" if low == high else f"{low} to {high} seeds"

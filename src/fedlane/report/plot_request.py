@@ -1,0 +1,116 @@
+"""The names that a user gives to the parts of a figure: checked, and completed with defaults."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from fedlane.report.plot_data import PlotData
+from fedlane.validate import InputError, nearest
+
+
+@dataclass(frozen=True)
+class PlotRequest:
+    """The names that a user gave to the parts of a figure; None where the default is used."""
+
+    x: str | None = None
+    y: str | None = None
+    color: str | None = None
+    facet: str | None = None
+
+
+def check_name(kind: str, name: str, known: Iterable[str], data: PlotData) -> None:
+    """Raise `InputError` if a key or measure is unknown, with the most similar name or what there is."""
+    names = list(known)
+    if name in names:
+        return
+    listed = names if kind == "measure" else ["policy", "seed", *varying_keys(data, range(data.rows))]
+    hint = nearest(name, names) or f": choose from {', '.join(dict.fromkeys(n for n in listed if n in names))}"
+    raise InputError(f"unknown {kind} '{name}'{hint}")
+
+
+def varying_keys(data: PlotData, rows: Sequence[int] | range) -> list[str]:
+    """Names of keys that differ between rows, without seeds, the runs' names and values that follow from others."""
+    ignored = ("seed", "run")
+    return [
+        name
+        for name, values in data.keys.items()
+        if name not in ignored and not name.startswith("policies.") and len({values[row] for row in rows}) > 1
+    ]
+
+
+def with_defaults(data: PlotData, request: PlotRequest) -> PlotRequest:
+    """Fill in the defaults of x, y and colour, after a check of x and y."""
+    x, y = request.x, request.y
+    if not data.curves and (x is None or y is None):
+        raise InputError("a sweep needs both --x (a key) and --y (a measure)")
+    y = y or "accuracy"
+    if y in data.keys and y not in data.measures:
+        if request.color not in data.measures:
+            raise InputError(
+                f"--y must be a measure, got the key '{y}'; a heat map over two keys takes the measure as --color"
+            )
+        x = x or ""
+    else:
+        check_name("measure", y, [*data.curves, *data.measures], data)
+        x = x or ("clock_s" if y in data.curves else "policy")
+    if y in data.curves and x not in data.curves:
+        check_name("key", x, [*data.curves, *data.keys], data)
+        raise InputError(
+            f"{y} is recorded in every round: draw it over clock_s or round, "
+            f"or draw a measure of whole runs over {x}, for example final_accuracy"
+        )
+    if y not in data.curves:
+        if x in data.curves and x not in data.keys:
+            raise InputError(f"{y} is a measure of whole runs: draw it over a key such as policy, not over {x}")
+        check_name("key", x, data.keys, data)
+    request = replace(request, x=x, y=y)
+    return request if request.color is not None else replace(request, color=_default_color(data, request))
+
+
+def _default_color(data: PlotData, request: PlotRequest) -> str | None:
+    """The key that tells the lines of a figure apart: the policy if that is enough, else another key that differs."""
+    if check_points(data, range(data.rows), request) is None:
+        return None
+    candidates = ["policy", *varying_keys(data, range(data.rows))]
+    if request.y in data.curves:
+        candidates.append("run")
+    for name in candidates:
+        if name in data.keys and name not in (request.x, request.facet):
+            chosen = replace(request, color=name)
+            if check_points(with_short_policies(data, chosen), range(data.rows), chosen) is None:
+                return name
+    return None
+
+
+def check_points(data: PlotData, rows: Sequence[int] | range, request: PlotRequest) -> InputError | None:
+    """Return an error if rows that differ in more than their seed would share a point of the figure."""
+    names = [name for name in (request.x, request.color, request.facet) if name in data.keys]
+    points: dict[tuple[object, ...], list[int]] = {}
+    for row in rows:
+        points.setdefault(tuple(data.keys[name or ""][row] for name in names), []).append(row)
+    for members in points.values():
+        different = varying_keys(data, members)
+        if different:
+            listed = ", ".join(different[:3])
+            return InputError(f"runs that differ in {listed} would share a point: use --color or --facet with it")
+        seeds = [data.keys["seed"][row] for row in members]
+        if len(set(seeds)) < len(seeds):
+            twice = next(seed for seed in seeds if seeds.count(seed) > 1)
+            return InputError(f"seed {twice:g} is given twice with the same settings")
+    return None
+
+
+def with_short_policies(data: PlotData, request: PlotRequest) -> PlotData:
+    """Remove from the policies' names the parameters that an axis, a colour or a panel shows."""
+    used = {request.x, request.y, request.color, request.facet}
+    if "policy" not in data.keys:
+        return data
+    names = [value if value is None else _without(str(value), used) for value in data.keys["policy"]]
+    return replace(data, keys={**data.keys, "policy": names})
+
+
+def _without(policy: str, names: set[str | None]) -> str:
+    head, colon, inline = policy.rpartition(":")
+    if not colon or "=" not in inline:
+        return policy
+    kept = [item for item in inline.split(",") if item.partition("=")[0].strip() not in names]
+    return f"{head}:{','.join(kept)}" if kept else head

@@ -1,0 +1,219 @@
+"""Estimates of the memory that a run needs, and of the memory that is available, before anything is allocated."""
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from fedlane.learning.architectures import parameter_count
+from fedlane.learning.datasets import dataset_info
+from fedlane.network.radio import block_rounds
+from fedlane.records import Problem
+from fedlane.scenario import Scenario
+from fedlane.scheduling.policy import Policy
+from fedlane.validate import InputError
+
+TRACE_BYTES_PER_CHANNEL, TRACE_BYTES_PER_CLIENT, TRACE_BYTES_PER_ROUND = 29, 5, 24
+"""Bytes of the trace per seed and round: for every channel, for every client, and besides."""
+TABLE_BYTES_PER_CHANNEL, TABLE_BYTES_PER_CLIENT = 150, 250
+"""Bytes, per seed and round, that the tables take while they are made and written: for every channel and for every
+client. Both are measured (tests/simulation/test_footprint.py)."""
+NETWORK_ARRAYS = 4
+"""Arrays (R, U, N) of doubles that the radio network keeps."""
+SETUP_BYTES_PER_CLIENT = 600
+"""Bytes per seed and client of the preparation: partition, quotas, mechanism and compute times."""
+
+
+@dataclass(frozen=True)
+class Footprint:
+    """The memory that a run needs, by purpose, in bytes.
+
+    Attributes:
+        seeds: Number of seeds.
+        per_seed: For each seed, by what it grows with: "rounds", "clients and channels" or "the model".
+        fixed: For all seeds together: the data set, and the work of a training step.
+    """
+
+    seeds: int
+    per_seed: dict[str, float]
+    fixed: dict[str, float]
+
+    @property
+    def total(self) -> float:
+        """All of it."""
+        return self.seeds * sum(self.per_seed.values()) + sum(self.fixed.values())
+
+    def largest_seeds(self, available: float) -> int:
+        """Return the largest number of seeds that fits into ``available`` bytes; 0 if none does."""
+        each = sum(self.per_seed.values())
+        return max(0, int((available - sum(self.fixed.values())) / max(each, 1.0)))
+
+    def largest_part(self) -> str:
+        """Return what the memory of a single seed grows with most."""
+        parts = {**self.per_seed, **self.fixed}
+        return max(parts, key=lambda name: parts[name])
+
+
+def run_footprint(scenario: Scenario, policy: Policy, seeds: int, *, learning: bool, device: str = "cpu") -> Footprint:
+    """Estimate the memory of a run without allocating it.
+
+    Args:
+        scenario: The scenario.
+        policy: The policy; its state is counted at its initial size for one seed.
+        seeds: Number of seeds.
+        learning: Whether the model is trained.
+        device: "cpu" or "cuda". Training on a GPU takes the GPU's memory, which is not counted.
+    """
+    clients, channels, rounds = scenario.network.clients, scenario.network.channels, scenario.rounds
+    pairs = clients * channels
+    per_round = channels * (TRACE_BYTES_PER_CHANNEL + TABLE_BYTES_PER_CHANNEL)
+    per_round += clients * (TRACE_BYTES_PER_CLIENT + TABLE_BYTES_PER_CLIENT) + TRACE_BYTES_PER_ROUND
+    drawn = min(2 * block_rounds(clients, channels), rounds)  # the old block is kept until the next one is drawn
+    draws = 8 * drawn * (pairs * (3 if scenario.network.fading == "rayleigh" else 2) + clients)
+    space = 8.0 * NETWORK_ARRAYS * pairs + draws + SETUP_BYTES_PER_CLIENT * clients
+    per_seed = {"rounds": float(rounds * per_round), "clients and channels": space}
+    fixed: dict[str, float] = {}
+    if learning:
+        per_seed["the model"], fixed = _learning_bytes(scenario, seeds, device)
+    rough = Footprint(seeds, per_seed, fixed)
+    if (available := available_bytes()) is None or rough.total < available:
+        per_seed["clients and channels"] += _state_bytes(policy, scenario)
+    return Footprint(seeds, per_seed, fixed)
+
+
+def _state_bytes(policy: Policy, scenario: Scenario) -> float:
+    """Return the size of a policy's first state for one seed; policies keep one or two copies of it."""
+    network = scenario.network
+    problem = Problem(
+        clients=network.clients,
+        channels=network.channels,
+        rounds=scenario.rounds,
+        deadline_s=network.deadline_s,
+        quotas=np.zeros((1, network.clients)),
+    )
+    return 2.0 * sum(array.nbytes for array in policy.init(problem).values())
+
+
+def _learning_bytes(scenario: Scenario, seeds: int, device: str) -> tuple[float, dict[str, float]]:
+    """Return the memory of the models per seed, and the fixed memory: one chunk of training, and the data set."""
+    data, name = dataset_info(scenario.data.dataset), scenario.learning.model
+    records, pixels = int(data.class_totals.sum()), int(np.prod(data.input_shape))
+    weights = 0 if ":" in name else parameter_count(name, data.input_shape, data.classes)
+    models = 4.0 * (4 * weights + records)  # weights, noise, a copy for the result; the order of the records
+    fixed = {"data.dataset": records * (pixels * (1 if device == "cpu" else 5) + 4.0 * data.classes + 12)}
+    if device != "cpu" or ":" in name:  # a GPU's memory is not counted, and a user's model is not loaded
+        return models, fixed
+    from fedlane.learning.federation import CPU_MEMORY_BYTES
+    from fedlane.learning.models import make_model
+
+    clients = scenario.network.clients
+    largest = (1.0 + scenario.data.imbalance) * records / clients  # about the records of the largest client
+    batch = min(float(np.max(scenario.learning.batch_size)), largest)
+    per_client = batch * make_model(name, data.input_shape, data.classes).bytes_per_sample() + 12.0 * weights
+    one_seed = min(scenario.network.channels, clients) * per_client
+    fixed["learning.batch_size"] = max(one_seed, min(CPU_MEMORY_BYTES, seeds * one_seed))
+    return models, fixed
+
+
+def available_bytes() -> float | None:
+    """Return the memory that is available here, within the limit of a container; None if it is unknown."""
+    known = [amount for amount in (_system_bytes(), _container_bytes()) if amount is not None]
+    return min(known, default=None)
+
+
+def _system_bytes() -> float | None:
+    try:
+        for line in Path("/proc/meminfo").read_text().splitlines():
+            if line.startswith("MemAvailable:"):
+                return 1024.0 * int(line.split()[1])
+    except (OSError, ValueError, IndexError):
+        pass
+    try:
+        return float(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
+    except (OSError, ValueError, AttributeError):
+        return None
+
+
+def _container_bytes(root: Path = Path("/sys/fs/cgroup"), groups: Path = Path("/proc/self/cgroup")) -> float | None:
+    """Return what a control group leaves to this process, versions 2 and 1; None without a limit.
+
+    A limit may be set on any group above the process. Pages that only cache files count as available.
+    """
+    try:
+        lines = [line.split(":", 2) for line in groups.read_text().splitlines()]
+    except OSError:
+        return None
+    left: list[float] = []
+    for _, controllers, path in (line for line in lines if len(line) == 3):
+        if controllers == "":
+            left += _limits(root, path, "memory.max", "memory.current", "inactive_file")
+        elif "memory" in controllers.split(","):
+            files = "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"
+            left += _limits(root / "memory", path, *files)
+    return min(left, default=None)
+
+
+def _limits(root: Path, path: str, limit: str, usage: str, cached: str) -> list[float]:
+    """Return the memory that is left in a control group and in each of the groups above it, where it is limited."""
+    left, group = [], root / path.strip("/")
+    for folder in (group, *group.parents):
+        if folder == root.parent:
+            break
+        try:
+            most = float((folder / limit).read_text())  # "max" is not a number: no limit
+            used = float((folder / usage).read_text())
+            lines = (folder / "memory.stat").read_text().splitlines()
+        except (OSError, ValueError):
+            continue
+        reclaimable = next((float(line.split()[1]) for line in lines if line.startswith(f"{cached} ")), 0.0)
+        left.append(max(0.0, most - used + reclaimable))
+    return left
+
+
+def check_memory(
+    scenario: Scenario,
+    policy: Policy,
+    seeds: int,
+    *,
+    learning: bool,
+    device: str = "cpu",
+    available: Callable[[], float | None] | None = None,
+) -> Footprint:
+    """Refuse a run that cannot fit into memory, before anything is allocated.
+
+    Args:
+        scenario: The scenario.
+        policy: The policy.
+        seeds: Number of seeds.
+        learning: Whether the model is trained.
+        device: "cpu" or "cuda".
+        available: Returns the available memory in bytes, or None if it is unknown; by default `available_bytes`.
+
+    Raises:
+        InputError: The run needs more memory than is available. The message names what to reduce.
+    """
+    footprint = run_footprint(scenario, policy, seeds, learning=learning, device=device)
+    room = (available or available_bytes)()
+    if room is None or footprint.total <= room:
+        return footprint
+    most = footprint.largest_seeds(room)
+    remedy = f"at most about {most:,} seed{'s' * (most != 1)} fit" if most else f"reduce {_remedies(footprint)}"
+    size = f"{seeds:,} seed{'s' * (seeds != 1)}, {scenario.rounds:,} rounds, {scenario.network.clients:,} clients, "
+    raise InputError(
+        f"this run needs about {gigabytes(footprint.total)} of memory ({size}{scenario.network.channels:,} channels), "
+        f"but {gigabytes(room)} is available: {remedy}"
+    )
+
+
+def _remedies(footprint: Footprint) -> str:
+    """Return what to reduce where not even one seed fits."""
+    return {"clients and channels": "network.clients or network.channels", "the model": "learning.model"}.get(
+        footprint.largest_part(), footprint.largest_part()
+    )
+
+
+def gigabytes(amount: float) -> str:
+    """Return a number of bytes as text, in GB or MB."""
+    return f"{amount / 1e9:,.1f} GB" if amount >= 1e9 else f"{amount / 1e6:,.0f} MB"

@@ -1,0 +1,309 @@
+"""Figures for papers: what is drawn, its intervals, the files, and clear errors for wrong names."""
+
+import itertools
+import json
+import re
+import subprocess
+import sys
+import zlib
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from fedlane.intervals import bounded_interval
+from fedlane.report import figures, plot
+from fedlane.report.plot_data import load_plot_data, table_data
+from fedlane.report.plot_drawing import RUN_COLOURS, draw_plot, run_style
+from fedlane.report.plot_layout import plot_layout
+from fedlane.report.plot_request import PlotRequest
+from fedlane.report.run_files import read_run
+from fedlane.validate import InputError
+from support.browsing import save_run
+from support.terminal import fedlane
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """Run folders: two policies that learn, and lane without learning for two budgets; seeds 0 to 2."""
+    root = tmp_path_factory.mktemp("plot")
+    small = ("network.clients=6", "network.channels=2")
+    for policy in ("random", "lane"):
+        save_run(root / "both" / policy, policy=policy, rounds=9, seeds=(0, 1, 2), settings=small)
+    for epsilon in (4, 8):
+        name = f"epsilon-{epsilon}"
+        settings = (*small, f"privacy.epsilon={epsilon}")
+        save_run(root / name, rounds=5, seeds=(0, 1, 2), learning=False, settings=settings)
+    return root
+
+
+def sweep(**changes):
+    """A sweep's table over two policies, three budgets, two numbers of clients and four seeds, with known values."""
+    rows = []
+    for policy, epsilon, clients, seed in itertools.product(
+        ("lane", "mamab-om:V=10"), (8.0, 1.0, 4.0), (10, 20), range(4)
+    ):
+        accuracy = 0.5 + epsilon / 20 + 0.01 * seed - 0.05 * (policy != "lane") + clients / 1000
+        row = {"policy": policy, "privacy.epsilon": epsilon, "network.clients": clients, "seed": seed}
+        rows.append({**row, "final_accuracy": accuracy, "late_share": 0.3 * (seed == 3), **changes})
+    return pa.Table.from_pylist(rows)
+
+
+def layout(source, **names):
+    data = table_data(source) if isinstance(source, pa.Table) else load_plot_data([Path(p) for p in source])
+    return plot_layout(data, PlotRequest(**names))
+
+
+def test_a_run_is_drawn_as_accuracy_over_simulated_time(folder):
+    figure = layout([folder / "both" / "lane"])
+    assert (figure.kind, figure.x_label, figure.y_label) == ("curves", "simulated time (s)", "test accuracy (%)")
+    (series,) = figure.panels[0].series
+    rounds = read_run(folder / "both" / "lane").tables["rounds"]
+    clock_s, values = (rounds[name].to_numpy().reshape(3, 9)[:, 2::3] for name in ("clock_s", "accuracy"))
+    np.testing.assert_allclose(series.x, clock_s.mean(axis=0))
+    low, mean, high = bounded_interval(values, (0.0, 1.0))
+    np.testing.assert_allclose([series.low, series.mean, series.high], 100 * np.array([low, mean, high]))
+    assert figure.remarks == ("bands: 95% intervals over 3 seeds",)
+    assert figure.legend is None
+
+
+def test_a_comparison_has_a_colour_per_policy_as_on_the_page(folder):
+    figure = layout([folder / "both"])
+    assert [(series.label, series.colour) for series in figure.panels[0].series] == [("lane", 0), ("random", 1)]
+    assert figure.legend == "policy"
+    script = (Path(figures.__file__).parent / "assets" / "format.js").read_text()
+    order = json.loads(re.search(r"RUN_COLOURS = (\[[\d, ]+\])", script)[1])
+    assert tuple(figures.COLOURS[k] for k in order) == RUN_COLOURS
+    assert run_style(7)[0] == run_style(0)[0]
+    assert run_style(7)[1] != run_style(0)[1]
+
+
+@pytest.mark.parametrize("column", ["delay_s", "punctual", "loss", "accuracy"])
+def test_every_column_of_rounds_can_be_drawn_over_rounds(column, folder):
+    series = layout([folder / "both"], x="round", y=column).panels[0].series[0]
+    assert series.x[-1] == 9
+    assert np.isfinite(series.mean).all()
+
+
+def test_a_measure_of_runs_over_a_scenario_key(folder):
+    folders = [folder / "epsilon-8", folder / "epsilon-4"]
+    figure = layout(folders, x="privacy.epsilon", y="cumulative_delay_s")
+    (series,) = figure.panels[0].series
+    assert (figure.kind, series.x.tolist()) == ("line", [4.0, 8.0])
+    for name, mean, low in zip(("epsilon-4", "epsilon-8"), series.mean, series.low, strict=True):
+        summary = read_run(folder / name).summary["cumulative_delay_s"]
+        assert (mean, low) == (pytest.approx(summary["mean"]), pytest.approx(summary["low"]))
+
+
+def test_policies_are_points_with_bars(folder):
+    figure = layout([folder / "both"], y="final_accuracy")
+    assert (figure.kind, figure.columns, figure.legend) == ("points", ("lane", "random"), None)
+    assert [series.x.tolist() for series in figure.panels[0].series] == [[0.0], [1.0]]
+    assert figure.remarks == ("bars: 95% intervals over 3 seeds",)
+
+
+def test_seeds_on_the_axis_have_no_interval(folder):
+    figure = layout([folder / "both"], x="seed", y="final_accuracy")
+    assert figure.columns == ("0", "1", "2")
+    assert figure.remarks == ("one seed: no interval",)
+
+
+def test_a_sweep_over_a_numeric_key_with_colours_and_panels():
+    figure = layout(sweep(), x="privacy.epsilon", y="final_accuracy", color="policy", facet="network.clients")
+    assert [panel.title for panel in figure.panels] == ["network.clients = 10", "network.clients = 20"]
+    lane, mamab = figure.panels[1].series
+    assert (lane.label, mamab.label) == ("lane", "mamab-om:V=10")
+    assert lane.x.tolist() == [1.0, 4.0, 8.0]
+    np.testing.assert_allclose(lane.mean, 100 * (0.5 + np.array([1, 4, 8]) / 20 + 0.015 + 0.02))
+    low, _, _ = bounded_interval(0.5 + 1 / 20 + 0.02 + 0.01 * np.arange(4), (0.0, 1.0))
+    assert lane.low[0] == pytest.approx(100 * low)
+
+
+def test_the_colours_of_a_sweep_show_what_differs():
+    one_size = sweep().filter(pa.compute.equal(sweep()["network.clients"], 10))
+    figure = layout(one_size, x="privacy.epsilon", y="final_accuracy")
+    assert (figure.legend, [series.label for series in figure.panels[0].series]) == (
+        "policy",
+        ["lane", "mamab-om:V=10"],
+    )
+
+
+def test_bands_of_shares_stay_within_0_and_1():
+    figure = layout(sweep(), x="privacy.epsilon", y="late_share", color="policy", facet="network.clients")
+    lows = np.concatenate([series.low for panel in figure.panels for series in panel.series])
+    assert (lows == 0.0).all()
+
+
+def test_a_policy_parameter_on_the_axis_leaves_the_name_of_the_policy():
+    names = ("mamab-om:V=100,T0=5", "mamab-om:V=10,T0=5", "lane", "lane:V=10")
+    rows = [{"policy": name, "seed": seed, "late_share": 0.1} for name in names for seed in (0, 1)]
+    figure = layout(pa.Table.from_pylist(rows), x="V", y="late_share")
+    assert [(s.label, s.x.tolist()) for s in figure.panels[0].series] == [
+        ("mamab-om:T0=5", [10.0, 100.0]),
+        ("lane", [10.0]),
+    ]
+    assert figure.remarks[0] == "left out, without the key: lane"
+
+
+def test_two_keys_and_a_measure_as_colour_give_a_heat_map():
+    lane = sweep().filter(pa.compute.equal(sweep()["policy"], "lane"))
+    figure = layout(lane, x="privacy.epsilon", y="network.clients", color="final_accuracy")
+    assert (figure.kind, figure.columns, figure.rows) == ("heat", ("1", "4", "8"), ("10", "20"))
+    expected = 100 * (0.5 + np.array([[1, 4, 8]]) / 20 + 0.015 + np.array([[10], [20]]) / 1000)
+    np.testing.assert_allclose(figure.panels[0].cells, expected)
+    assert figure.legend == "final accuracy (%)"
+    facets = layout(sweep(), x="privacy.epsilon", y="network.clients", color="final_accuracy", facet="policy")
+    assert [panel.title for panel in facets.panels] == ["lane", "mamab-om:V=10"]
+
+
+@pytest.mark.parametrize(
+    ("names", "message"),
+    [
+        ({"y": "acuracy"}, "unknown measure 'acuracy' (did you mean 'accuracy'?)"),
+        ({"y": "xyz"}, "unknown measure 'xyz': choose from round, delay_s, clock_s"),
+        (
+            {"x": "privacy.epsilom", "y": "late_share"},
+            "unknown key 'privacy.epsilom' (did you mean 'privacy.epsilon'?)",
+        ),
+        ({"color": "polcy"}, "unknown key 'polcy' (did you mean 'policy'?)"),
+        ({"facet": "xyz"}, "unknown key 'xyz': choose from policy, seed"),
+        ({"x": "policy"}, "accuracy is recorded in every round: draw it over clock_s or round"),
+        ({"x": "clock_s", "y": "late_share"}, "late_share is a measure of whole runs"),
+        ({"x": "policy", "y": "seed"}, "--y must be a measure, got the key 'seed'; a heat map"),
+    ],
+)
+def test_wrong_names_are_refused_with_the_nearest(names, message, folder):
+    with pytest.raises(InputError, match=re.escape(message)):
+        layout([folder / "both"], **names)
+
+
+def test_runs_with_different_settings_are_never_averaged(folder):
+    folders = [folder / "both" / "lane", folder / "both" / "random"]
+    with pytest.raises(InputError, match=r"runs that differ in policy.* would share a point: use --color or --facet"):
+        layout(folders, x="privacy.epsilon", y="late_share", color="data.partition")
+    other_seeds = sweep().filter(pa.compute.less(sweep()["seed"], 2)), sweep(**{"privacy.epsilon": 99.0})
+    mixed = pa.concat_tables([other_seeds[0], other_seeds[1].filter(pa.compute.greater(sweep()["seed"], 1))])
+    lane = mixed.filter(pa.compute.equal(mixed["policy"], "lane"))
+    with pytest.raises(InputError, match=r"runs that differ in privacy\.epsilon would share a point"):
+        layout(lane, x="network.clients", y="late_share", color="policy")
+    names = {"x": "privacy.epsilon", "y": "late_share", "color": "policy", "facet": "network.clients"}
+    with pytest.raises(InputError, match="seed 0 is given twice with the same settings"):
+        layout(pa.concat_tables([sweep(), sweep()]), **names)
+
+
+def test_a_sweep_needs_x_and_y_and_is_not_mixed_with_runs(tmp_path, folder):
+    pq.write_table(sweep(), tmp_path / "sweep.parquet")
+    with pytest.raises(InputError, match="a sweep needs both --x"):
+        plot(tmp_path, tmp_path / "a.png")
+    with pytest.raises(InputError, match="runs and sweeps cannot be drawn in one figure"):
+        plot([tmp_path, folder / "both"], tmp_path / "a.png")
+    names = {"x": "privacy.epsilon", "y": "final_accuracy", "facet": "network.clients"}
+    assert plot(tmp_path, tmp_path / "a.png", **names) == ["bands: 95% intervals over 4 seeds"]
+
+
+def test_runs_without_learning_have_no_accuracy(folder):
+    with pytest.raises(InputError, match="no run has a value of accuracy: the runs did not learn"):
+        layout([folder / "epsilon-4"])
+
+
+def fonts_of(pdf):
+    """Decompressed content of a PDF file, to look for fonts."""
+    streams = re.findall(rb"stream\r?\n(.*?)\r?\nendstream", pdf, re.DOTALL)
+    parts = [pdf]
+    for stream in streams:
+        try:
+            parts.append(zlib.decompress(stream))
+        except zlib.error:
+            continue
+    return b"".join(parts)
+
+
+@pytest.mark.parametrize(("width", "inches"), [("column", 3.5), ("full", 7.16)])
+def test_files_have_their_size_their_fonts_and_no_date(width, inches, tmp_path):
+    names = {"x": "privacy.epsilon", "y": "final_accuracy", "facet": "network.clients", "log": "x", "width": width}
+    for ending in ("pdf", "svg", "png"):
+        plot(sweep(), tmp_path / f"a.{ending}", **names)
+        plot(sweep(), tmp_path / f"b.{ending}", **names)
+        assert (tmp_path / f"a.{ending}").read_bytes() == (tmp_path / f"b.{ending}").read_bytes()
+    pdf = (tmp_path / "a.pdf").read_bytes()
+    assert float(re.search(rb"/MediaBox \[ 0 0 ([\d.]+)", pdf)[1]) == pytest.approx(72 * inches, abs=0.1)
+    assert b"CreationDate" not in pdf
+    assert b"/FontFile2" in fonts_of(pdf)
+    assert b"/Type3" not in fonts_of(pdf)
+    svg = (tmp_path / "a.svg").read_text()
+    assert float(re.search(r'width="([\d.]+)pt"', svg)[1]) == pytest.approx(72 * inches, abs=0.1)
+    assert RUN_COLOURS[1].lower() in svg
+    assert "<text" not in svg
+    assert "dc:date" not in svg
+    png = (tmp_path / "a.png").read_bytes()
+    assert int.from_bytes(png[16:20], "big") == pytest.approx(300 * inches, abs=1)
+
+
+def test_the_user_s_matplotlib_settings_do_not_change_a_figure():
+    import matplotlib
+
+    figure = layout(sweep(), x="privacy.epsilon", y="final_accuracy", facet="network.clients")
+    plain = draw_plot(figure, "svg")
+    with matplotlib.rc_context({"font.size": 20, "axes.facecolor": "red"}):
+        assert draw_plot(figure, "svg") == plain
+        assert matplotlib.rcParams["font.size"] == 20
+
+
+def test_texts_stay_inside_the_figure():
+    """Also long names of policies, in the legend and on the axis."""
+    import matplotlib
+
+    from fedlane.report.plot_drawing import STYLE, _figure
+
+    names = (
+        "mamab-om:V=100,quota_slack=0.125,queue_weight=success",
+        "mamab-gmba:V=10,exploration=0.25",
+        "lane",
+        "random",
+    )
+    rows = [
+        {"policy": name, "seed": seed, "network.clients": clients, "late_share": 0.1}
+        for name, clients, seed in itertools.product(names, (10, 20), (0, 1))
+    ]
+    table = pa.Table.from_pylist(rows)
+    for request in ({"x": "network.clients"}, {"x": "policy", "color": "network.clients"}):
+        with matplotlib.rc_context(STYLE):
+            figure = _figure(layout(table, y="late_share", **request), 3.5, "")
+            figure.canvas.draw()
+            box = figure.get_tightbbox()
+        assert box.x0 >= -0.02
+        assert box.x1 <= 3.52
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--out", "a.gif"), "figure a.gif must end in .pdf, .svg or .png"),
+        (("--out", "nowhere/a.pdf"), "figure nowhere/a.pdf cannot be written: No such file or directory"),
+        (("--out", "a.pdf", "--y", "acuracy"), "unknown measure 'acuracy' (did you mean 'accuracy'?)"),
+        (("--out", "a.pdf", "--width", "wide"), "Invalid value for '--width'"),
+        (("--out", "a.pdf", "--y", "late_share", "--log", "x"), "categories have no logarithmic scale"),
+        ((), "Missing option '--out'"),
+    ],
+)
+def test_bad_options_of_the_command_are_one_line(options, message, folder, tmp_path):
+    result = fedlane("plot", folder / "both", *options, cwd=tmp_path, code=2)
+    (line,) = result.stderr.splitlines()
+    assert message in line
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_command_writes_a_figure_and_says_what_its_bands_are(folder, tmp_path):
+    result = fedlane("plot", folder / "both", "--out", "a.pdf", cwd=tmp_path, code=0)
+    assert result.stdout == "Wrote a.pdf\n"
+    assert result.stderr == "Note: bands: 95% intervals over 3 seeds.\n"
+    assert (tmp_path / "a.pdf").read_bytes().startswith(b"%PDF")
+    quiet = fedlane("plot", folder / "both", "--y", "late_share", "--out", "b.svg", "--quiet", cwd=tmp_path, code=0)
+    assert (quiet.stdout, quiet.stderr) == ("", "")
+
+
+def test_matplotlib_is_imported_only_to_draw():
+    code = "import sys, fedlane.cli, fedlane.report.plotting; print('matplotlib' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "False\n"
