@@ -160,6 +160,25 @@ def test_the_bound_is_tight_from_the_start():
         checked(content(), Guard(0.01))
 
 
+@pytest.mark.parametrize(("liars", "clients"), [(1, 3), (2, 5), (2, 6), (3, 7), (4, 9)])
+def test_a_minority_that_votes_first_does_not_raise_the_bound(liars, clients):
+    """The liars vote in every round; the others join one by one, so that most of the first voters are liars."""
+    guard, start = Guard(), np.hypot(np.sqrt(55) + np.sqrt(6), np.sqrt(2))
+    names = [f"liar{k}" for k in range(liars)] + [f"h{k}" for k in range(clients - liars)]
+    for voters in range(1, clients + 1):
+        updates = []
+        for name in names[:voters]:
+            moved = {key: array + np.float32(40 if name.startswith("liar") else 0.3) for key, array in MODEL.items()}
+            reply = content(moved, changed(client=name))
+            updates.append(guard.inspect(reply, Report.read(reply), MODEL, 100.0))
+        reasons = guard.judge(updates, MODEL, clients)
+        assert all(reasons[:liars])
+        assert reasons[liars:] == [""] * (voters - liars if voters > liars else 0)
+        assert bound(guard, clients) <= start
+        assert all(limit <= 12 for limit in guard.bounds.limits(MODEL, clients).arrays.values())
+    assert bound(guard, clients) == pytest.approx(10 * 0.3 * np.sqrt(8), rel=1e-3)
+
+
 def test_a_large_change_of_a_small_array_is_not_hidden_in_the_total():
     model = {"large": np.zeros(10_000, np.float32), "small": np.zeros(2, np.float32), "n": np.zeros(1, np.int64)}
     guard, rng = Guard(), np.random.default_rng(0)

@@ -77,17 +77,20 @@ class LargestFirst(SinglePolicy):
 
 def test_a_policy_sees_the_sizes_that_clients_claim(tmp_path):
     """Also after a restart, whose first rounds are played before any client introduces itself again."""
-    grid = LocalGrid(Node("a", size=50.0), Node("b", size=300.0), Node("c", size=100.0))
+    grid = LocalGrid(Node("a", size=50.0), Node("b", size=200.0), Node("c", size=100.0))
     settings = {"policy": LargestFirst(), "min_clients": 3, "lanes": 1}
     strategy(tmp_path, **settings).start(grid, ARRAYS, num_rounds=4)
     assert [len(node.orders) for node in grid.nodes.values()] == [0, 4, 0]
-    assert StateStore(tmp_path).load().arrays["scheduler.state.seen"].tolist() == [[50.0, 300.0, 100.0]]
+    assert StateStore(tmp_path).load().arrays["scheduler.state.seen"].tolist() == [[50.0, 200.0, 100.0]]
     StateStore(tmp_path).charge(4, {"b": 0})  # a round that a crash cut off
     continued = strategy(tmp_path, **settings)
-    grid.nodes[200] = Node("d", size=400.0)
+    grid.nodes[200] = Node("d", size=250.0)
     continued.start(grid, ARRAYS, num_rounds=8)
-    assert continued.state.scheduler.problem.sizes.tolist() == [[50.0, 300.0, 100.0, 400.0]]
+    assert continued.state.scheduler.problem.sizes.tolist() == [[50.0, 200.0, 100.0, 250.0]]
     assert grid.nodes[200].orders
+    grid.nodes[300] = Node("e", size=1e12)
+    continued.start(grid, ARRAYS, num_rounds=10)
+    assert continued.state.scheduler.problem.sizes.tolist() == [[50.0, 200.0, 100.0, 250.0, 600.0]]
 
 
 def test_clients_join_and_leave(tmp_path, caplog):

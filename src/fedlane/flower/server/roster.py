@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from fedlane.flower.protocol import REFUSED, Introduction, Report
+from fedlane.flower.server.metrics import MAX_CLAIM, capped
 from fedlane.records import FloatArray
 from fedlane.theory import quotas, theta
 from fedlane.validate import InputError, at_least
@@ -165,8 +166,8 @@ class Roster:
         return _quotas([member.introduction for member in self.members], lanes)[None]
 
     def sizes(self) -> FloatArray:
-        """Return the number of records that each client claims in its introduction, (1, U)."""
-        return np.array([[float(member.introduction.size) for member in self.members]])
+        """Return the number of records of each client, (1, U): its claim, at most 3 times the median claim."""
+        return np.array([capped([float(member.introduction.size) for member in self.members])])
 
     def values(self) -> list[dict[str, Any]]:
         """Return the roster as plain values, for a checkpoint."""
@@ -192,14 +193,18 @@ def _introduction(values: Mapping[str, Any]) -> Introduction:
 def _quotas(introductions: list[Introduction], lanes: int) -> FloatArray:
     """Return the quotas of equation (8), (U,), from the released label counts; negative noisy counts become 0.
 
-    A client that releases no counts gets at least the average divergence. With the average labels and no noise its
-    divergence would be 0, and it would get all rounds.
+    Everything in an introduction is a claim, so fewer than half of the clients must not decide the quotas: a size
+    counts at most 3 times the median size, and a divergence at least a third of the median divergence, so that no
+    quota is more than 3 times that of the median client.
+
+    A client that releases no counts gets at least the median divergence. With the average labels and no noise its
+    divergence would be 0.
     """
     labels = max(1, *(len(client.label_counts) for client in introductions))
     counts = np.zeros((len(introductions), labels))
     for row, client in zip(counts, introductions, strict=True):
         row[: len(client.label_counts)] = np.maximum(client.label_counts, 0.0)
-    sizes = np.array([client.size for client in introductions])
+    sizes = np.array(capped([client.size for client in introductions]))
     total = counts.sum(axis=1, keepdims=True)
     released = total[:, 0] > 0
     shares = np.full(counts.shape, 1.0 / labels)
@@ -216,5 +221,6 @@ def _quotas(introductions: list[Introduction], lanes: int) -> FloatArray:
         noise=np.array([client.upload_noise for client in introductions]),
     )
     if released.any():
-        divergence[~released] = np.maximum(divergence[~released], divergence[released].mean())
-    return quotas(divergence, lanes)
+        divergence[~released] = np.maximum(divergence[~released], np.median(divergence[released]))
+    middle = np.sort(divergence)[len(divergence) // 2]  # the larger one of two
+    return quotas(np.maximum(divergence, middle / MAX_CLAIM), lanes)
