@@ -227,3 +227,21 @@ def test_no_reply_ends_the_federation(tmp_path, monkeypatch, caplog, fault):
     assert np.all(result.arrays["w"].numpy() == 3)
     assert server.state.dropped == {"a": 3}
     assert {"archive": "it is a NpzFile", "inspection": "AttributeError: no such thing"}[fault] in caplog.text
+
+
+@pytest.mark.parametrize("epsilon", [2**62, 2**53 + 1, 10**12, -1.0, 1e308])
+def test_a_reported_epsilon_does_not_stop_the_run_folder(tmp_path, epsilon):
+    class Boaster(Node):
+        def __call__(self, message):
+            answer = super().__call__(message)
+            if message.metadata.message_type == MessageType.TRAIN:
+                answer[KEY]["epsilon"] = epsilon
+            return answer
+
+    settings = {"lanes": 3, "min_clients": 3, "policy": "round-robin"}
+    model = ArrayRecord({"w": Array(np.zeros(5, np.float32))})
+    strategy(tmp_path, **settings).start(LocalGrid(Boaster("a"), Node("b"), Node("c")), model, num_rounds=2)
+    run = Run.load(tmp_path)
+    assert run.summary["rounds"] == 2
+    assert run.clients["epsilon"].to_pylist()[1:] == [pytest.approx(0.2)] * 2
+    assert run.summary["flower"]["dropped"] == ({} if epsilon == 10**12 else {"a": 2})

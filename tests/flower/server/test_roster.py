@@ -47,6 +47,30 @@ def test_a_name_moves_only_if_names_are_trusted_and_its_node_is_gone():
     assert (moved.index, moved.node_id, moved.sent) == (0, 12, 1)
 
 
+def test_a_new_node_cannot_claim_more_uploads_than_were_ordered():
+    """The count still shows that a restored ledger is older, and only unanswered orders can be new uploads."""
+    roster = Roster(4, trust_names=True)
+    first = roster.put(roster.admit(11, introduction("a", uploads=3), 0).ordered().heard(report(4)).ordered())
+    assert (first.uploads, first.unanswered) == (4, 1)
+    moved = roster.admit(12, introduction("a", uploads=9), 1, connected=[12])
+    assert moved.uploads == 5
+    assert roster.admit(13, introduction("a", uploads=0), 1, connected=[13]).uploads == 5
+    assert roster.put(roster.members[0].ordered().heard(report(9, "refused"))).uploads == 7
+    restored = Roster(4, trust_names=True)
+    restored.restore(json.loads(json.dumps(roster.values())))
+    assert restored.members == roster.members
+    with pytest.raises(RosterError, match="belongs to node 13"):
+        restored.admit(14, introduction("a"), 1, connected=[13, 14])
+    back = restored.admit(11, introduction("a", uploads=5), 1, connected=[11, 13])
+    assert (back.node_id, back.uploads, back.unanswered, back.barred, back.former) == (11, 5, 1, "", ())
+    for node in range(20, 60):
+        moved = restored.admit(node, introduction("a"), 1, connected=[node])
+    assert len(moved.former) == 16
+    trusting = Roster(4)
+    trusting.admit(11, introduction("a"), 0)
+    assert trusting.put(trusting.members[0].ordered().heard(report(9))).uploads == 9  # its own count
+
+
 def test_counts_are_never_too_small():
     member = Roster(1).admit(11, introduction("a"), 0)
     assert member.epsilon == 0.0

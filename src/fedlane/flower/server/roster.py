@@ -21,6 +21,9 @@ from fedlane.records import FloatArray
 from fedlane.theory import quotas, theta
 from fedlane.validate import InputError, at_least
 
+MAX_FORMER = 16
+"""Number of former nodes of a name that are remembered."""
+
 
 class RosterError(InputError):
     """A node may not take part under the name that it gives."""
@@ -29,6 +32,17 @@ class RosterError(InputError):
         """``holder`` is the node whose leaving would free the name; None if waiting for that does not help."""
         super().__init__(reason)
         self.holder = holder
+
+
+@dataclass(frozen=True)
+class FormerNode:
+    """What a node had reported when its name moved to another node; it applies again if the node comes back."""
+
+    node_id: int
+    uploads: int
+    epsilon_reported: float
+    unanswered: int
+    barred: str
 
 
 @dataclass(frozen=True)
@@ -50,6 +64,8 @@ class Member:
     epsilon_reported: float = 0.0
     barred: str = ""
     """Why the client gets no more orders; empty for a client in good standing."""
+    former: tuple[FormerNode, ...] = ()
+    """The nodes that had this name before, oldest first; only with `trust_names`."""
 
     @property
     def name(self) -> str:
@@ -90,18 +106,42 @@ class Member:
         return replace(
             self,
             reports=self.reports + 1,
-            uploads=max(self.uploads, report.uploads),
+            uploads=self.credible(report.uploads),
             epsilon_reported=max(self.epsilon_reported, report.epsilon),
             unanswered=0 if report.max_uploads else max(self.unanswered - 1, 0),
             barred=(report.reason or "refused") if report.status == REFUSED else self.barred,
         )
+
+    def credible(self, uploads: int) -> int:
+        """Return the count of uploads after a node has reported one.
+
+        If the name came from another node, the count grows at most by the orders that were not answered yet. Otherwise
+        a node that takes a name could claim so many uploads that the client itself would be refused for good.
+        """
+        largest = self.uploads + self.unanswered if self.former else uploads
+        return max(self.uploads, min(uploads, largest))
+
+    def moved(self) -> "Member":
+        """Return the client before its name moves to a new node."""
+        last = FormerNode(self.node_id, self.uploads, self.epsilon_reported, self.unanswered, self.barred)
+        return replace(self, former=(*self.former, last)[:MAX_FORMER])
+
+    def returned(self, node_id: int) -> "Member | None":
+        """Return the client as a former node left it, or None if the node never had the name."""
+        for number, node in enumerate(self.former):
+            if node.node_id == node_id:
+                return replace(self, **asdict(node), former=self.former[:number])
+        return None
 
 
 class Roster:
     """Every client that has ever taken part. A client that leaves stays in it and is recognised when it returns."""
 
     def __init__(self, capacity: int, *, trust_names: bool = False) -> None:
-        """With ``trust_names``, a name may move to a new node while its old node is not connected."""
+        """With ``trust_names``, a name may move to a new node while its old node is not connected.
+
+        If the old node comes back, the name returns to it at once, with the counts that it had reported itself.
+        """
         at_least("capacity", capacity, 1)
         self.capacity = capacity
         self.trust_names = trust_names
@@ -124,10 +164,12 @@ class Roster:
         if client is not None and client.name != introduction.name:
             raise RosterError(f"the node is client {client.name!r} and now introduces itself as {introduction.name!r}")
         if owner is not None and owner.node_id != node_id:
-            if not self.trust_names or owner.node_id in set(connected):
-                holder = owner.node_id if self.trust_names else None
-                raise RosterError(f"the name {introduction.name!r} belongs to node {owner.node_id}", holder)
-            client = owner
+            client = owner.returned(node_id) if self.trust_names else None
+            if client is None:
+                if not self.trust_names or owner.node_id in set(connected):
+                    holder = owner.node_id if self.trust_names else None
+                    raise RosterError(f"the name {introduction.name!r} belongs to node {owner.node_id}", holder)
+                client = owner.moved()
         if client is None:
             if len(self.members) == self.capacity:
                 raise RosterError(f"capacity {self.capacity} is reached: {introduction.name!r} cannot join")
@@ -138,7 +180,7 @@ class Roster:
                 client,
                 node_id=node_id,
                 introduction=introduction,
-                uploads=max(client.uploads, introduction.uploads),
+                uploads=client.credible(introduction.uploads),
                 epsilon_reported=max(client.epsilon_reported, introduction.epsilon_spent),
             )
         )
@@ -176,12 +218,17 @@ class Roster:
     def restore(self, values: Iterable[Mapping[str, Any]]) -> None:
         """Restore the roster from plain values; raise `InputError` if they are damaged."""
         try:
-            members = [Member(**{**entry, "introduction": _introduction(entry["introduction"])}) for entry in values]
+            members = [_member(entry) for entry in values]
         except (KeyError, TypeError) as error:
             raise InputError(f"the roster is damaged: {error}") from None
         if [member.index for member in members] != list(range(len(members))) or len(members) > self.capacity:
             raise InputError(f"the roster is damaged, or has more clients than capacity, {self.capacity}")
         self.members = members
+
+
+def _member(values: Mapping[str, Any]) -> Member:
+    former = tuple(FormerNode(**node) for node in values.get("former", ()))
+    return Member(**{**values, "introduction": _introduction(values["introduction"]), "former": former})
 
 
 def _introduction(values: Mapping[str, Any]) -> Introduction:
