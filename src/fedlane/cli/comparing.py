@@ -5,8 +5,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from fedlane.cli.session import damaged_if_wrong
 from fedlane.files import file_name
 from fedlane.validate import InputError
@@ -67,17 +65,13 @@ def extra_run(path: Path, target: float | None) -> "ComparedRun":
 
 
 def with_target(result: "Run", target: float | None) -> dict[str, Any]:
-    """Return a run's summary, with the time to reach the accuracy ``target`` if one is given."""
-    from fedlane.intervals import interval, measure_bounds
-    from fedlane.report.comparison import TIME
+    """Return the summary of a run with the time to reach ``target``, whatever target it was saved with."""
+    from fedlane.targets import target_measure
 
-    summary = dict(result.summary)
+    summary = {key: value for key, value in result.summary.items() if key != "time_to_accuracy"}
+    saved = result.scenario.learning.target_accuracy
+    if saved not in (None, target) and summary["final_accuracy"]["mean"] is not None:
+        summary["saved_target"] = saved
     if target is not None:
-        seconds = result.time_to_accuracy(target)
-        reached = seconds[~np.isnan(seconds)]
-        summary["time_to_accuracy"] = {
-            "target": target,
-            "reached": len(reached),
-            **interval(reached, measure_bounds(TIME)),
-        }
+        summary["time_to_accuracy"] = target_measure(result.time_to_accuracy(target), target)
     return summary

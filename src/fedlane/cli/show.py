@@ -8,7 +8,7 @@ import typer
 from rich.syntax import Syntax
 
 from fedlane.cli.options import JsonOption, SeedOption, SetOption, resolved_scenario
-from fedlane.cli.session import damaged_if_wrong, messages, print_notes, screen
+from fedlane.cli.session import damaged_if_wrong, messages, print_notes, screen, warn
 from fedlane.validate import printable
 
 
@@ -60,6 +60,10 @@ def _show_folder(folder: Path, as_json: bool) -> None:
         return
     with damaged_if_wrong(folder / (NAME if is_comparison else "summary.json")):
         table = comparison_tables(content) if is_comparison else summary_table(content)
-        remarks = [note for summary in (content["runs"] if is_comparison else [content]) for note in notes(summary)]
+        summaries = content["runs"] if is_comparison else [content]
+        remarks = [note for summary in summaries for note in notes(summary)]
     screen.print(table)
+    for summary in summaries:
+        if "caution" in summary:
+            warn(str(summary["caution"]))
     print_notes(remarks)

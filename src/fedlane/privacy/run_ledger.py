@@ -20,6 +20,8 @@ from fedlane.records import BoolArray, IntArray, MechanismSpec
 from fedlane.validate import InputError
 
 NAME = "ledger.jsonl"
+LONGEST_NAME = 4096
+"""Characters of a data set's name."""
 
 
 @dataclass(frozen=True)
@@ -169,6 +171,8 @@ def read_run_accounts(path: Path) -> RunAccounts:
         seeds = tuple(int(seed) for seed in header["seeds"])
         if kind.ndim != 2 or len(seeds) != len(kind) or kind.min() < 0 or kind.max() >= len(terms):
             raise ValueError("its header does not match its lines")
+        if len(str(header["dataset"])) > LONGEST_NAME:
+            raise ValueError(f"the name of its data set has more than {LONGEST_NAME} characters")
         return RunAccounts(str(header["dataset"]), seeds, terms, kind, uploads)
     except (KeyError, TypeError, ValueError, IndexError, OverflowError, AttributeError) as error:
         raise InputError(f"ledger {path} is inconsistent: {error}") from error

@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from fedlane.parquet_tables import column_floats, column_indices, count_replicas, read_table
 from fedlane.records import FloatArray
-from fedlane.report.page_data import run_names
 from fedlane.report.run_files import RunFiles, read_run, run_folders
+from fedlane.report.run_labels import run_names
 from fedlane.report.seed_measures import seed_measures
-from fedlane.tables import column_floats, column_indices, count_replicas, read_table
 from fedlane.validate import InputError, printable
 
 Value = str | float

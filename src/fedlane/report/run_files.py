@@ -10,8 +10,8 @@ from typing import Any
 
 import pyarrow as pa
 
+from fedlane.parquet_tables import read_table
 from fedlane.report.comparison_files import compared_folders
-from fedlane.tables import read_table
 from fedlane.validate import InputError, printable
 
 TABLES = {

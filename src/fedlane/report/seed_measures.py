@@ -5,8 +5,8 @@ from collections.abc import Mapping
 import numpy as np
 import pyarrow as pa
 
+from fedlane.parquet_tables import by_replica, column_floats, count_replicas
 from fedlane.records import FloatArray
-from fedlane.tables import by_replica, column_floats, count_replicas
 
 MEASURES = (
     *("cumulative_delay_s", "mean_round_s", "late_share", "min_participation", "max_participation"),

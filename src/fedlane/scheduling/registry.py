@@ -139,7 +139,7 @@ def _converted(name: str, key: str, value: Any, default: Any) -> Any:
         return number
     except (ValueError, KeyError, OverflowError):
         kind = {float: "a finite number", int: "a whole number", bool: "true or false"}.get(type(default), "text")
-        raise InputError(f"policy {name}: {key} must be {kind}, got '{value}'") from None
+        raise InputError(f"{key} must be {kind}, got '{str(value)[:60]}'") from None
 
 
 def _import(name: str, classes: Mapping[str, PolicyClass]) -> PolicyClass:

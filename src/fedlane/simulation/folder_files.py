@@ -11,8 +11,10 @@ from safetensors import SafetensorError
 from safetensors.numpy import load_file
 
 from fedlane.files import read_regular
+from fedlane.parquet_tables import check_table
 from fedlane.scenario import Scenario
-from fedlane.tables import check_table
+from fedlane.scenario.run_settings import RunSettings
+from fedlane.simulation.provenance import read_provenance
 from fedlane.validate import InputError, printable
 
 COLUMNS = {
@@ -44,6 +46,8 @@ def load_summary(folder: Path) -> dict[str, Any]:
     for name, columns in COLUMNS.items():
         check_table(folder / f"{name}.parquet", columns)
     Scenario.load(folder / "scenario.toml")
+    RunSettings.load(folder / "scenario.toml")
+    read_provenance(folder)
     return read_summary(folder / "summary.json")
 
 

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from safetensors.numpy import save as model_bytes
 
 from fedlane.files import read_regular
+from fedlane.parquet_tables import by_replica, column_floats, count_replicas, read_table
 from fedlane.privacy.run_ledger import NAME as LEDGER
 from fedlane.records import FloatArray
 from fedlane.scenario import Scenario
@@ -29,7 +30,7 @@ from fedlane.simulation.folder_files import MODEL, check_files, read_ledger, rea
 from fedlane.simulation.provenance import NAME as PROVENANCE
 from fedlane.simulation.provenance import read_provenance
 from fedlane.simulation.run_display import data_frame, run_html, run_text
-from fedlane.tables import by_replica, column_floats, count_replicas, read_table
+from fedlane.targets import time_to_accuracy
 from fedlane.validate import InputError
 
 
@@ -118,15 +119,8 @@ class Run:
         accuracy, clock_s = (
             by_replica(self.rounds, column_floats(self.rounds, name), replicas) for name in ("accuracy", "clock_s")
         )
-        result = np.full(replicas, np.nan)
-        for r in range(replicas):
-            evaluated = ~np.isnan(accuracy[r])
-            curve = accuracy[r][evaluated]
-            smooth = np.convolve(curve, np.ones(3) / 3, mode="valid") if len(curve) >= 3 else curve[:0]
-            reached = np.flatnonzero(smooth >= target)
-            if len(reached):
-                result[r] = clock_s[r][evaluated][reached[0] + 1]
-        return result
+        pairs = zip(accuracy, clock_s, strict=True)
+        return np.array([time_to_accuracy(curve[None], clock[None], target)[0] for curve, clock in pairs])
 
     def save(self, folder: str | Path) -> None:
         """Write the run folder.

@@ -1,6 +1,7 @@
 """Parquet tables from run folders: reading them with bounds on memory, and their columns as arrays."""
 
-from collections.abc import Collection
+import contextlib
+from collections.abc import Collection, Iterator
 from itertools import pairwise
 from pathlib import Path
 
@@ -33,7 +34,7 @@ def check_table(path: Path, columns: Collection[str], *, texts: bool = False) ->
         InputError: The file is damaged, lacks a column, or is larger than `MAX_ROWS`, `MAX_VALUES` or `MAX_BYTES`.
     """
     try:
-        with open_regular(path) as file:  # by handle: a path with ':' would be taken for a URL
+        with _opened(path) as file:
             metadata = pq.read_metadata(file)
             schema = metadata.schema.to_arrow_schema()
     except (OSError, pa.ArrowException) as error:
@@ -73,10 +74,9 @@ def read_table(path: Path, columns: Collection[str], *, texts: bool = False) -> 
     """
     wanted = check_table(path, columns, texts=texts)
     try:
-        with open_regular(path) as file:
+        with _opened(path) as file:
             schema = pq.read_schema(file)
             long = [name for name in wanted if _is_text(schema.field(name).type)]
-            file.seek(0)
             table = pq.read_table(
                 file, columns=wanted, read_dictionary=long, page_checksum_verification=True, partitioning=None
             )
@@ -122,6 +122,16 @@ def by_replica(table: pa.Table, values: FloatArray, replicas: int) -> list[Float
     order = np.argsort(replica, kind="stable")
     ends = np.searchsorted(replica[order], np.arange(replicas + 1))
     return [values[order[start:end]] for start, end in pairwise(ends)]
+
+
+@contextlib.contextmanager
+def _opened(path: Path) -> "Iterator[pa.NativeFile]":
+    """Open a regular file for Arrow, which would take a path with ':' for a URL.
+
+    Arrow's threads must not hold a Python file: if one lets go of it while Python exits, the process is aborted.
+    """
+    with open_regular(path) as file, pa.OSFile(f"/dev/fd/{file.fileno()}") as native:
+        yield native
 
 
 def _is_text(kind: "pa.DataType") -> bool:
