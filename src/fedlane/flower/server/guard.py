@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from fedlane.flower.protocol import TRAINED, Order, ProtocolError, Report
 from fedlane.flower.server.metrics import MAX_CLAIM, METRICS, WEIGHT, lower_median
-from fedlane.flower.server.update_bounds import Arrays, UpdateBounds, UpdateNorms, float_arrays, norm
+from fedlane.flower.server.update_bounds import Arrays, UpdateBounds, UpdateNorms, finite, float_arrays, norm
 from fedlane.validate import LARGEST_WEIGHT, InputError, positive
 
 ARRAYS = "arrays"
@@ -109,7 +109,7 @@ class Guard:
     def restore(self, values: Mapping[str, Any]) -> None:
         """Restore what the guard remembers; a checkpoint of an earlier version has no claims."""
         self.bounds.restore(values)
-        self.claims = {client: dict(claims) for client, claims in values.get("claims", {}).items()}
+        self.claims = {client: finite(claims) for client, claims in values.get("claims", {}).items()}
 
     def _weights(self) -> list[str]:
         return list(dict.fromkeys((WEIGHT, self.weight)))

@@ -14,11 +14,12 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
+from flwr.app import ConfigRecord, RecordDict
 
-from fedlane.flower.protocol import REFUSED, Introduction, Report
-from fedlane.flower.server.metrics import MAX_CLAIM, capped
+from fedlane.flower.protocol import KEY, LARGEST, LARGEST_COUNT, REFUSED, VERSION, Introduction, Report
+from fedlane.flower.server.claimed_quotas import claimed_quotas
+from fedlane.flower.server.metrics import capped
 from fedlane.records import FloatArray
-from fedlane.theory import quotas, theta
 from fedlane.validate import InputError, at_least
 
 MAX_FORMER = 16
@@ -205,7 +206,7 @@ class Roster:
             return np.array([[given.get(member.name, 0.0) for member in self.members]])
         if not self.members:
             return np.zeros((1, 0))
-        return _quotas([member.introduction for member in self.members], lanes)[None]
+        return claimed_quotas([member.introduction for member in self.members], lanes)[None]
 
     def sizes(self) -> FloatArray:
         """Return the number of records of each client, (1, U): its claim, at most 3 times the median claim."""
@@ -219,55 +220,36 @@ class Roster:
         """Restore the roster from plain values; raise `InputError` if they are damaged."""
         try:
             members = [_member(entry) for entry in values]
-        except (KeyError, TypeError) as error:
+        except (KeyError, TypeError, AttributeError, ValueError, OverflowError) as error:
             raise InputError(f"the roster is damaged: {error}") from None
+        for field in ("index", "name", "node_id"):
+            if len({getattr(member, field) for member in members}) < len(members):
+                raise InputError(f"the roster is damaged: two clients have the same {field}")
         if [member.index for member in members] != list(range(len(members))) or len(members) > self.capacity:
             raise InputError(f"the roster is damaged, or has more clients than capacity, {self.capacity}")
         self.members = members
 
 
 def _member(values: Mapping[str, Any]) -> Member:
+    claims = {"epsilon_spent": 0.0, **values["introduction"]}  # earlier versions did not store it
+    content = RecordDict({KEY: ConfigRecord({"kind": "Introduction", "version": VERSION, **claims})})
     former = tuple(FormerNode(**node) for node in values.get("former", ()))
-    return Member(**{**values, "introduction": _introduction(values["introduction"]), "former": former})
+    member = Member(**{**values, "introduction": Introduction.read(content), "former": former})
+    for entry in (member, *former):
+        _check(entry)
+    return member
 
 
-def _introduction(values: Mapping[str, Any]) -> Introduction:
-    introduction = Introduction(**{**values, "label_counts": tuple(values["label_counts"])})
-    introduction.check()
-    return introduction
-
-
-def _quotas(introductions: list[Introduction], lanes: int) -> FloatArray:
-    """Return the quotas of equation (8), (U,), from the released label counts; negative noisy counts become 0.
-
-    Everything in an introduction is a claim, so fewer than half of the clients must not decide the quotas: a size
-    counts at most 3 times the median size, and a divergence at least a third of the median divergence, so that no
-    quota is more than 3 times that of the median client.
-
-    A client that releases no counts gets at least the median divergence. With the average labels and no noise its
-    divergence would be 0.
-    """
-    labels = max(1, *(len(client.label_counts) for client in introductions))
-    counts = np.zeros((len(introductions), labels))
-    for row, client in zip(counts, introductions, strict=True):
-        row[: len(client.label_counts)] = np.maximum(client.label_counts, 0.0)
-    sizes = np.array(capped([client.size for client in introductions]))
-    total = counts.sum(axis=1, keepdims=True)
-    released = total[:, 0] > 0
-    shares = np.full(counts.shape, 1.0 / labels)
-    shares[released] = counts[released] / total[released]
-    if released.any():
-        shares[~released] = np.average(shares[released], axis=0, weights=sizes[released])
-    divergence = theta(
-        shares,
-        sizes,
-        1.0,  # epsilon and delta are not used, since the noise is given
-        0.5,
-        local_iterations=1,
-        batch_size=1,
-        noise=np.array([client.upload_noise for client in introductions]),
-    )
-    if released.any():
-        divergence[~released] = np.maximum(divergence[~released], np.median(divergence[released]))
-    middle = np.sort(divergence)[len(divergence) // 2]  # the larger one of two
-    return quotas(np.maximum(divergence, middle / MAX_CLAIM), lanes)
+def _check(entry: Member | FormerNode) -> None:
+    """Raise `ValueError` unless the counts and texts of an entry may have been stored."""
+    for name, value in vars(entry).items():
+        if name == "barred":
+            fits = type(value) is str
+        elif name == "epsilon_reported":
+            fits = type(value) in (int, float) and 0 <= value <= LARGEST
+        elif name not in ("introduction", "former"):
+            fits = type(value) is int and 0 <= value <= (2**64 if name == "node_id" else LARGEST_COUNT)
+        else:
+            continue
+        if not fits:
+            raise ValueError(f"{name} has the invalid value {value!r}")

@@ -8,6 +8,8 @@ from flwr.app import Array, ArrayRecord
 from flwr.serverapp.strategy import Strategy
 from numpy.typing import NDArray
 
+from fedlane.validate import InputError
+
 Model = Mapping[str, NDArray[Any]]
 
 
@@ -45,11 +47,21 @@ class StrategyArrays:
         return arrays
 
     def restore(self, memory: Mapping[str, NDArray[Any]]) -> None:
-        """Replace the strategy's arrays with those that `memory` returned."""
+        """Replace the strategy's arrays with those that `memory` returned.
+
+        Raises:
+            InputError: A name or an array cannot be one of those: nothing else of a strategy can be replaced.
+        """
         by_attribute: dict[str, dict[str, NDArray[Any]]] = {}
         kinds: dict[str, str] = {}
         for name, array in memory.items():
-            attribute, kinds[attribute], key = name.split("/", 2)
+            attribute, kind, key = [*name.split("/", 2), "", ""][:3]
+            kept = vars(self.inner).get(attribute)
+            if kind not in ("dict", "list") or hasattr(type(self.inner), attribute) or not _replaceable(kept):
+                raise InputError(f"the strategy keeps no arrays {name!r}")
+            if array.dtype.kind not in "fiu" or not np.all(np.isfinite(array)):
+                raise InputError(f"the strategy's array {name!r} must have finite numbers")
+            kinds[attribute] = kind
             by_attribute.setdefault(attribute, {})[key] = array
         for attribute, arrays in by_attribute.items():
             setattr(self.inner, attribute, arrays if kinds[attribute] == "dict" else list(arrays.values()))
@@ -71,6 +83,10 @@ def _layers(strategy: Strategy) -> list[Strategy]:
     for layer in layers:
         layers += [value for value in vars(layer).values() if isinstance(value, Strategy) and value not in layers]
     return layers
+
+
+def _replaceable(value: Any) -> bool:
+    return value is None or isinstance(value, dict | list)
 
 
 def _copied(value: Any) -> Any:

@@ -89,8 +89,16 @@ class UpdateBounds:
 
     def restore(self, values: Mapping[str, Any]) -> None:
         """Restore the votes; a checkpoint of an earlier version has none on arrays."""
-        self.totals = dict(values["norms"])
-        self.arrays = {client: dict(norms) for client, norms in values.get("array_norms", {}).items()}
+        self.totals = finite(values["norms"])
+        self.arrays = {client: finite(norms) for client, norms in values.get("array_norms", {}).items()}
+
+
+def finite(values: Mapping[str, Any]) -> dict[str, float]:
+    """Return the numbers of a checkpoint by name; raise `ValueError` for anything but finite numbers from 0."""
+    for name, value in values.items():
+        if type(value) not in (int, float) or not 0 <= value < math.inf:
+            raise ValueError(f"{name} has the invalid value {value!r}")
+    return {name: float(value) for name, value in values.items()}
 
 
 def starting_bound(array: NDArray[Any]) -> float:
