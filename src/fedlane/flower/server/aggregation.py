@@ -113,7 +113,7 @@ class Aggregation:
         """
         if not replies:
             return Aggregated()
-        updates, left_out = [_Update(reply, reply.content) for reply in replies], []
+        updates, left_out = [_Update(reply, reply.content) for reply in replies], list[_Update]()
         attempt = self._attempt(server_round, updates, model)
         if attempt.failure:
             name = type(self.inner).__name__
@@ -122,8 +122,8 @@ class Aggregation:
                 rest = [update for update in updates if update not in left_out]
                 attempt = self._attempt(server_round, rest, model)
                 if not attempt.failure:
-                    blamed = ", ".join(update.client for update in left_out)
-                    logger.warning("round %d: the updates of %s are left out", server_round - 1, blamed)
+                    names = ", ".join(update.client for update in left_out)
+                    logger.warning("round %d: the updates of %s are left out", server_round - 1, names)
                     break
             else:
                 return Aggregated()

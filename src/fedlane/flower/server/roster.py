@@ -214,7 +214,8 @@ class Roster:
 
     def values(self) -> list[dict[str, Any]]:
         """Return the roster as plain values, for a checkpoint."""
-        return [asdict(member) for member in self.members]
+        entries = [asdict(member) for member in self.members]
+        return [{name: value for name, value in entry.items() if name != "former" or value} for entry in entries]
 
     def restore(self, values: Iterable[Mapping[str, Any]]) -> None:
         """Restore the roster from plain values; raise `InputError` if they are damaged."""
@@ -235,8 +236,9 @@ def _member(values: Mapping[str, Any]) -> Member:
     content = RecordDict({KEY: ConfigRecord({"kind": "Introduction", "version": VERSION, **claims})})
     former = tuple(FormerNode(**node) for node in values.get("former", ()))
     member = Member(**{**values, "introduction": Introduction.read(content), "former": former})
-    for entry in (member, *former):
-        _check(entry)
+    _check(member)
+    for node in former:
+        _check(node)
     return member
 
 
