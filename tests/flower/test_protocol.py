@@ -97,6 +97,7 @@ def test_the_largest_counts_of_an_introduction_fit_a_run_folder():
     changes = {
         "learning.batch_size": [largest.batch_size],
         "learning.local_iterations": largest.local_iterations,
+        "privacy.mechanism": "rigorous",
         "privacy.max_uploads": [largest.max_uploads],
         "network.clients": 1,
     }
