@@ -38,8 +38,8 @@ class Interrupts:
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._before is not None:  # a run that was stopped is already saved: another Ctrl-C must not hit the exit
-            signal.signal(signal.SIGINT, signal.SIG_IGN if self.pressed else self._before)
+        if self._before is not None:
+            signal.signal(signal.SIGINT, self._before)
 
     def delay(self) -> None:
         """Delay Ctrl-C from now on, so that no round and no write is cut short."""
