@@ -4,7 +4,6 @@ import contextlib
 import copy
 import itertools
 import json
-import shutil
 import struct
 import tracemalloc
 
@@ -17,26 +16,9 @@ from fedlane import Run, Scenario, Simulation
 from fedlane.cli.comparing import extra_run
 from fedlane.report.page_data import page_data
 from fedlane.report.watch import Watch
-from fedlane.simulation.results import COLUMNS, RunFolder
+from fedlane.simulation.results import COLUMNS
 from fedlane.validate import InputError
 from support.terminal import fedlane
-
-
-@pytest.fixture(scope="module")
-def stored(tmp_path_factory):
-    """A run folder with a checkpoint and a ledger."""
-    folder = tmp_path_factory.mktemp("stored") / "run"
-    simulation = Simulation(Scenario.load("quickstart").with_values({"rounds": 6}), "lane", [0, 1], learning=False)
-    for _ in range(4):
-        simulation.step()
-    RunFolder.create(folder).write(simulation.result(), checkpoint=simulation.checkpoint(), interrupted=True)
-    simulation.ledger.attach_file(folder)
-    return folder
-
-
-@pytest.fixture
-def folder(stored, tmp_path):
-    return shutil.copytree(stored, tmp_path / "run")
 
 
 def refused(use, *arguments):

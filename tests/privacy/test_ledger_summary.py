@@ -297,7 +297,7 @@ def test_a_binary_file_is_refused_in_one_line(tmp_path, content, monkeypatch, ca
         with pytest.raises(LedgerError, match=r"is damaged|is not a client's ledger") as caught:
             read(path)
         assert "\n" not in str(caught.value)
-    monkeypatch.setattr("sys.argv", ["fedlane", "privacy", "account", "--ledger", str(path)])
+    monkeypatch.setattr("sys.argv", ["fedlane", "privacy", "account", str(path)])
     with pytest.raises(SystemExit) as ended:
         main()
     assert ended.value.code == 2

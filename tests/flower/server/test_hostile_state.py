@@ -1,6 +1,5 @@
 """A server's state folder from a stranger: one line or a run that continues, and nothing outside the folder changes."""
 
-import copy
 import os
 import signal
 
@@ -12,6 +11,7 @@ from flwr.serverapp.strategy import FedAdam
 from fedlane.flower.server.state_files import CHECKPOINT, JOURNAL, LOCK, Saved, StateStore
 from fedlane.validate import InputError
 from support.local_grid import LocalGrid, Node, strategy
+from support.nested import places, replaced
 
 MODEL = ArrayRecord({"w": Array(np.zeros(5, np.float32))})
 POLICIES = ["mamab-om:V=10", "mamab-gmba", "round-robin", "single-ucb"]
@@ -30,24 +30,6 @@ def wrong_arrays(array):
     for value in (-7, 5, 10**7, 10**9) if numbers else (-1, 5):
         yield np.full(array.shape, value, array.dtype if numbers else np.int64)
     yield np.full(array.shape, np.inf)
-
-
-def places(values, path=()):
-    """Yield the path of every value in nested lists and dictionaries."""
-    yield path
-    items = values.items() if isinstance(values, dict) else enumerate(values) if isinstance(values, list) else ()
-    for key, value in items:
-        yield from places(value, (*path, key))
-
-
-def replaced(values, path, new):
-    """Return nested lists and dictionaries with one value replaced."""
-    result = copy.deepcopy(values)
-    inside = result
-    for key in path[:-1]:
-        inside = inside[key]
-    inside[path[-1]] = new
-    return result
 
 
 def play_on(folder, policy, saved=None):

@@ -116,8 +116,8 @@ class Member:
     def credible(self, uploads: int) -> int:
         """Return the count of uploads after a node has reported one.
 
-        If the name came from another node, the count grows at most by the orders that were not answered yet. Otherwise
-        a node that takes a name could claim so many uploads that the client itself would be refused for good.
+        If the name came from another node, the count grows at most by the orders that were not answered yet. Without
+        this limit, a node could take a name and claim a count that makes its owner refuse all further orders.
         """
         largest = self.uploads + self.unanswered if self.former else uploads
         return max(self.uploads, min(uploads, largest))
