@@ -14,6 +14,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedlane.experiments.readings.axes import Reading
+from fedlane.experiments.readings.design import reading_named, stored_design
 from fedlane.files import READ_ERRORS, file_name, load_arrays, write_atomically
 from fedlane.learning.schedule import Curves, LearningTask, Schedule, learn
 from fedlane.records import BoolArray, FloatArray, IntArray
@@ -24,14 +26,14 @@ from fedlane.validate import InputError
 
 TASKS = {"fashion-mnist": "paper-fmnist", "cifar10": "paper-cifar10"}
 """Preset of each task."""
-READINGS = ("calibrated", "literal")
-"""Readings of the paper's exploration bonus (reading 11)."""
+READINGS = ("calibrated", "literal", *(reading.name for reading in stored_design()))
+"""Readings of the paper: its exploration bonus scaled or as printed (reading 11), and those of the map of readings."""
 SETTINGS: dict[str, dict[str, Any]] = {
     "base": {},
     "private": {"privacy.epsilon": 0.8, "learning.batch_size": 10},
     "epsilon-0.8": {"privacy.epsilon": 0.8},
     "nonuniform": {"privacy.epsilon": "nonuniform"},
-    "same-interference": {"network.interference_db": [2.5, 2.5]},
+    "same-interference": {"same interference": True},
     "long-deadline": {"network.deadline_s": 60.0},
     "softmax": {"learning.model": "softmax"},
     "softmax-slow": {"learning.model": "softmax", "learning.learning_rate": 0.005},
@@ -41,7 +43,11 @@ SETTINGS: dict[str, dict[str, Any]] = {
     **{f"degree-{degree:g}": {"data.noniid_degree": degree} for degree in (0.0, 0.5, 0.95)},
     **{f"deadline-{factor:g}": {"deadline factor": factor} for factor in (0.5, 0.75, 1.5, 2.0)},
 }
-"""Changes to the preset by setting; a deadline factor multiplies the preset's deadline."""
+"""Changes to the preset by setting.
+
+A deadline factor multiplies the preset's deadline. With the same interference, all pairs have the middle of the
+preset's range in dB.
+"""
 
 
 @dataclass(frozen=True)
@@ -52,7 +58,7 @@ class Experiment:
     policy: str
     setting: str = "base"
     reading: str = "calibrated"
-    """`calibrated`, or `literal` for the exploration bonus as printed in the paper (reading 11)."""
+    """`calibrated`, `literal` for the exploration bonus as printed in the paper (reading 11), or one of the map's."""
 
     @property
     def name(self) -> str:
@@ -60,14 +66,25 @@ class Experiment:
         return file_name(f"{self.task}_{self.setting}_{self.reading}_{self.policy}")
 
     def scenario(self, rounds: int | None = None) -> Scenario:
-        """Scenario of the experiment, with the preset's number of rounds unless ``rounds`` is given."""
-        preset = TASKS[self.task] + ("-literal" if self.reading == "literal" else "")
-        scenario = Scenario.load(preset)
+        """Scenario of the experiment, with its reading's number of rounds unless ``rounds`` is given."""
+        scenario = Scenario.load(TASKS[self.task] + ("-literal" if self.reading == "literal" else ""))
+        if self.reading not in ("calibrated", "literal"):
+            scenario = scenario.with_values(reading_named(self.reading).values())
         changes = dict(SETTINGS[self.setting])
         factor = changes.pop("deadline factor", None)
         if factor is not None:
             changes["network.deadline_s"] = factor * scenario.network.deadline_s
+        if changes.pop("same interference", False):
+            low, high = scenario.network.interference_db
+            changes["network.interference_db"] = [(low + high) / 2] * 2
         return scenario.with_values(changes if rounds is None else {**changes, "rounds": rounds})
+
+
+def under(experiment: Experiment, reading: Reading | None) -> Experiment:
+    """Return a calibrated experiment under a reading of the map, or the experiment itself without one."""
+    if reading is None or experiment.reading != "calibrated":
+        return experiment
+    return replace(experiment, policy=reading.policy(experiment.policy), reading=reading.name)
 
 
 SeededExperiment = tuple[Experiment, int]

@@ -7,9 +7,10 @@ import numpy as np
 
 from fedlane.experiments.claims.cases import NotComputedError
 from fedlane.experiments.labels import BOTH_TASKS, FASHION_MNIST, TASK_LETTERS
+from fedlane.experiments.readings.axes import Reading
 from fedlane.experiments.regret_and_timing import assignment_of, mean_rewards
 from fedlane.experiments.reproduce import ReproductionPlan
-from fedlane.experiments.store import Experiment, ResultStore
+from fedlane.experiments.store import Experiment, ResultStore, under
 from fedlane.network import Network
 from fedlane.records import FloatArray, IntArray
 from fedlane.simulation.setup import prepare
@@ -74,10 +75,16 @@ class Rewards:
 
 
 class Evidence:
-    """Reads a plan's results from a store and caches them."""
+    """Reads a plan's results from a store and caches them.
 
-    def __init__(self, plan: ReproductionPlan, store: ResultStore) -> None:
-        self.plan, self.store = plan, store
+    Args:
+        plan: The plan.
+        store: The store.
+        reading: A reading of the map; it takes the place of the calibrated one.
+    """
+
+    def __init__(self, plan: ReproductionPlan, store: ResultStore, reading: Reading | None = None) -> None:
+        self.plan, self.store, self.reading = plan, store, reading
         self._schedules: dict[Experiment, Schedules] = {}
         self._curves: dict[Experiment, tuple[FloatArray, FloatArray]] = {}
         self._networks: dict[str, Networks] = {}
@@ -90,8 +97,13 @@ class Evidence:
             raise NotComputedError("the task is not part of the plan")
         return ((task, TASK_LETTERS[task]) for task in wanted)
 
+    def read(self, experiment: Experiment) -> Experiment:
+        """Return the experiment under this evidence's reading."""
+        return under(experiment, self.reading)
+
     def schedules(self, experiment: Experiment) -> Schedules:
         """Schedules of all planned seeds."""
+        experiment = self.read(experiment)
         if experiment not in self._schedules:
             seeds = self.plan.seeds(experiment)
             self._require("schedule", experiment, seeds)
@@ -122,6 +134,7 @@ class Evidence:
         return self._learned(experiment)[1]
 
     def _learned(self, experiment: Experiment) -> tuple[FloatArray, FloatArray]:
+        experiment = self.read(experiment)
         if experiment not in self._curves:
             seeds = self.plan.learned_seeds
             self._require("schedule", experiment, seeds)
@@ -144,13 +157,14 @@ class Evidence:
     def networks(self, task: str) -> Networks:
         """Networks of the base setting, which all policies share."""
         if task not in self._networks:
-            base, seeds = Experiment(task, "random"), self._network_seeds()
+            base, seeds = self.read(Experiment(task, "random")), self._network_seeds()
             mu = np.stack([mean_rewards(base, seed) for seed in seeds])
             self._networks[task] = Networks(prepare(base.scenario(), seeds).network, mu)
         return self._networks[task]
 
     def rewards(self, experiment: Experiment) -> Rewards:
         """Regret, choices and estimates of a policy in the base setting; delays are simulated again."""
+        experiment = self.read(experiment)
         if experiment not in self._rewards:
             self._require("schedule", experiment, self._network_seeds())
             results = [self.store.result(experiment, seed) for seed in self._network_seeds()]

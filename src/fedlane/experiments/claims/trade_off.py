@@ -112,7 +112,7 @@ def leakage(evidence: Evidence) -> Finding:
     """The interval of a client's largest leakage covers 12.05."""
     cases, largest = [], []
     for task, policy, label in by_policy(evidence, both=False):
-        experiment = Experiment(task, policy, "private")
+        experiment = evidence.read(Experiment(task, policy, "private"))
         scenario = experiment.scenario()
         uploads = evidence.schedules(experiment).assigned.max(axis=1) * evidence.store.rounds
         leaked = formula_6(scenario.epsilon[0], scenario.per_client(scenario.privacy.delta)[0], uploads)
