@@ -26,12 +26,14 @@ class Checkpoint:
         seeds: One seed per replica.
         learning: Whether the run trains a model.
         arrays: The arrays by name.
+        version: `Policy.version` of the policy that was played.
     """
 
     label: str
     seeds: tuple[int, ...]
     learning: bool
     arrays: Mapping[str, np.ndarray[Any, Any]]
+    version: int = 1
 
     def to_bytes(self) -> bytes:
         """Encode the checkpoint as an npz file."""
@@ -40,6 +42,7 @@ class Checkpoint:
             "_label": np.array(self.label),
             "_seeds": np.array(self.seeds, np.int64),
             "_learning": np.array(self.learning),
+            "_version": np.array(self.version, np.int64),
         }
         np.savez(buffer, allow_pickle=False, **header, **self.arrays)
         return buffer.getvalue()
@@ -57,6 +60,7 @@ class Checkpoint:
                 label=str(arrays.pop("_label")),
                 seeds=tuple(int(seed) for seed in arrays.pop("_seeds")),
                 learning=bool(arrays.pop("_learning")),
+                version=int(arrays.pop("_version", np.array(1))),  # checkpoints of 0.1.0 have none
                 arrays=arrays,
             )
         except READ_ERRORS as error:
