@@ -147,9 +147,14 @@ def _count_stored(plan: "SweepPlan", folder: Path) -> int:
 @contextlib.contextmanager
 def _progress(plan: "SweepPlan", folder: Path, *, quiet: bool) -> "Iterator[Callable[[FinishedBatch], None]]":
     """Show the number of finished cells and the time left: a bar on a terminal, occasional lines elsewhere."""
-    done, failed = _stored_keys(folder), 0
-    pending = [{batch.key for batch in cell.batches} - done for cell in plan.cells]
+    stored, failed = _stored_keys(folder), 0
+    pending = [{batch.key for batch in cell.batches} - stored for cell in plan.cells]
+    owners: dict[str, list[set[str]]] = {}
+    for keys in pending:
+        for key in keys:
+            owners.setdefault(key, []).append(keys)
     total, first = len(pending), sum(not keys for keys in pending)
+    complete = first
     started = shown = time.monotonic()
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     hidden = quiet or not messages.is_terminal
@@ -157,11 +162,11 @@ def _progress(plan: "SweepPlan", folder: Path, *, quiet: bool) -> "Iterator[Call
         bar = progress.add_task("cells", total=total, completed=first)
 
         def on_finished(finished: "FinishedBatch") -> None:
-            nonlocal failed, shown
+            nonlocal complete, failed, shown
             failed += finished.error is not None
-            for keys in pending:
+            for keys in owners.get(finished.key, ()):
                 keys.discard(finished.key)
-            complete = sum(not keys for keys in pending)
+                complete += not keys
             progress.update(bar, completed=complete, description=f"cells, {failed} failed" if failed else "cells")
             now = time.monotonic()
             if hidden and not quiet and now - shown > LINE_S and complete > first:
@@ -214,14 +219,13 @@ def _print_result(result: "SweepResult", plan: "SweepPlan", folder: Path, *, qui
         messages.print(printable(line), style="red", highlight=False, markup=False, soft_wrap=True)
     if quiet:
         return
-    if 0 < result.table.num_rows and len(plan.cells) <= SHOWN_CELLS:
+    if result.table.num_rows > 0 and len(plan.cells) <= SHOWN_CELLS:
         screen.print(_means(result, plan))
     report = result.report
     if report.retried:
         print_notes([f"{report.retried} batches were started again, because their worker had died"])
-    reused = (
-        f", {report.reused} of {report.reused + report.computed} batches were stored before" if report.reused else ""
-    )
+    batches = report.reused + report.computed
+    reused = f"; {report.reused} of its {batches} batches were stored before" if report.reused else ""
     screen.print(f"Wrote {folder / TABLE}{reused}", highlight=False, markup=False, soft_wrap=True)
     measure = "final_accuracy" if plan.learning else "cumulative_delay_s"
     hint = f"fedlane plot {folder} --x {next(iter(plan.grid))} --y {measure} --out sweep.pdf"
@@ -237,7 +241,8 @@ def _means(result: "SweepResult", plan: "SweepPlan") -> Table:
     if plan.learning:
         measures["final_accuracy"] = "accuracy"
     means = result.table.group_by(keys, use_threads=False).aggregate([(name, "mean") for name in measures])
-    table = Table(*keys, box=box.SIMPLE_HEAD)
+    short = [key.rpartition(".")[2] for key in keys]
+    table = Table(*(short if len({*short}) == len(short) else keys), box=box.SIMPLE_HEAD)
     for heading in measures.values():
         table.add_column(heading, justify="right")
     for row in means.to_pylist():

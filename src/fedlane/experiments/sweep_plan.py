@@ -131,9 +131,7 @@ class SweepPlan:
         for policy in self.policies:
             base, inline = split_name(policy)
             if parameter in inline and name in (base, make_policy(policy, self.scenario.policies).name):
-                raise InputError(
-                    f"--grid {key} has no effect on --policy {policy}: leave {parameter} out of the policy"
-                )
+                raise InputError(f"--grid {key} has no effect on --policy {policy}, which sets {parameter} itself")
 
     def _scenario(self, values: Mapping[str, GridValue]) -> tuple[Scenario, str | None]:
         try:

@@ -63,7 +63,7 @@ def policies() -> dict[str, PolicyClass]:
 
 @functools.cache
 def _installed() -> tuple[EntryPoint, ...]:
-    """The policies that installed packages declare; the search reads the metadata of every package, so it is done once."""
+    """Return the policies that installed packages declare, searched once: this reads every package's metadata."""
     return tuple(entry_points(group="fedlane.policies"))
 
 
