@@ -10,6 +10,7 @@ import pytest
 from fedlane import Scenario, simulate
 from fedlane.experiments import reproduce
 from fedlane.experiments import store as store_module
+from fedlane.experiments.engine.local_runners import InProcessRunner, ProcessRunner
 from fedlane.experiments.reproduce import (
     FIGURES,
     PaperFigure,
@@ -219,6 +220,32 @@ class TestLearning:
         store.learn(piece)
         assert plan.to_learn(store) == []
         assert export_pieces(plan, store, tmp_path / "nothing") == 0
+
+
+@full_data
+@pytest.mark.slow
+def test_workers_schedule_and_learn_what_this_process_does(tmp_path, fashion_mnist):
+    plan, stores = plan_of(LANE, RANDOM), [ResultStore(tmp_path / name, rounds=ROUNDS) for name in ("here", "workers")]
+    finished, learned = [], []
+    for store, runner in zip(stores, (None, ProcessRunner(2)), strict=True):
+        reproduce.compute_schedules(plan, store, finished.append, runner)
+    reproduce.learn_pieces(plan, stores[0], "cpu", InProcessRunner(), learned.append)
+    reproduce.learn_pieces(plan, stores[1], "cpu", ProcessRunner(2), learned.append)
+    assert (sorted(finished), learned) == (sorted(2 * [LANE.name, RANDOM.name]), [4, 4])
+    for experiment in (LANE, RANDOM):
+        for seed in (0, 1):
+            here, there = (store.result(experiment, seed) for store in stores)
+            for name in ("client", "punctual", "delay_s", "queue", "quota"):
+                np.testing.assert_array_equal(getattr(here, name), getattr(there, name))
+            for name in ("round", "clock_s", "accuracy", "loss"):
+                np.testing.assert_array_equal(getattr(here.learned, name), getattr(there.learned, name))
+    assert plan.to_learn(stores[1]) == []
+
+
+def test_a_failed_schedule_is_one_line(store):
+    plan = plan_of(dataclasses.replace(LANE, policy="lane:V=-1"))
+    with pytest.raises(InputError, match="policy lane: V must be at least 0"):
+        reproduce.compute_schedules(plan, store, print)
 
 
 @pytest.fixture

@@ -18,16 +18,20 @@ from fedlane.cli.options import (
     JsonOption,
     NoLearningOption,
     QuietOption,
+    RayAddressOption,
+    RayOption,
     RoundsOption,
     SeedsOption,
     SetOption,
+    WorkersOption,
+    chosen_ray,
     parsed_seeds,
     resolved_scenario,
 )
 from fedlane.cli.run import duration
 from fedlane.cli.session import InterruptedRunError, messages, new_folder, print_notes, screen
 from fedlane.files import file_name
-from fedlane.validate import InputError, printable
+from fedlane.validate import printable
 
 if TYPE_CHECKING:  # imported inside functions, to keep `fedlane --help` fast
     from fedlane.experiments.engine.work_batches import FinishedBatch
@@ -36,13 +40,6 @@ if TYPE_CHECKING:  # imported inside functions, to keep `fedlane --help` fast
 
 SHOWN_FAILURES, SHOWN_CELLS = 5, 40
 """Largest number of failures and of cells that are printed; the files have all."""
-WorkersOption = Annotated[
-    int | None, typer.Option("--workers", metavar="N", help="Processes, or tasks of Ray at a time (default: 1).")
-]
-RayOption = Annotated[bool, typer.Option("--ray", help="Use the local Ray; start it if none is running.")]
-RayAddressOption = Annotated[
-    str | None, typer.Option("--ray-address", metavar="ADDRESS", help="Use the Ray cluster at HOST:PORT.")
-]
 
 
 def sweep(
@@ -82,8 +79,6 @@ def sweep(
     from fedlane.experiments.sweep_grid import parse_grids
     from fedlane.experiments.sweep_plan import SweepPlan
 
-    if ray and ray_address is not None:
-        raise InputError("--ray and --ray-address cannot be combined")
     plan = SweepPlan(
         resolved_scenario(scenario, set_, rounds),
         tuple(policy or ["lane"]),
@@ -92,7 +87,7 @@ def sweep(
         not no_learning,
         device.value,
     )
-    runner = make_runner(workers, ray_address or ray)
+    runner = make_runner(workers, chosen_ray(ray, ray_address))
     if dry_run:
         _show_plan(plan, out, workers or 1, as_json=as_json, quiet=quiet)
         return

@@ -71,7 +71,7 @@ def combinations(grid: Mapping[str, Sequence[GridValue]]) -> Iterator[dict[str, 
         yield dict(zip(grid, values, strict=True))
 
 
-def grid_column(values: Sequence[GridValue]) -> pa.Array:
+def grid_column(values: Sequence[GridValue]) -> "pa.Array[Any]":
     """Return a key's values as a column: of numbers if all are, otherwise of texts."""
     if all(isinstance(value, bool) for value in values):
         return pa.array(values, pa.bool_())

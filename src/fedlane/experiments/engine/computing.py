@@ -4,7 +4,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from fedlane.experiments.engine.batch_store import BatchStore
 from fedlane.experiments.engine.cells import unique_batches
 from fedlane.experiments.engine.work_batches import FinishedBatch, WorkBatch
 
@@ -20,6 +19,16 @@ class Runner(Protocol):
 
     def run(self, batches: Sequence[WorkBatch]) -> Iterator[FinishedBatch]:
         """Compute batches and yield each as it finishes, in any order. Closing the iterator stops the work."""
+
+
+class ResultKeeper(Protocol):
+    """Something that keeps results, such as a `BatchStore`."""
+
+    def keys(self) -> set[str]:
+        """Return the keys of the batches that need not be computed."""
+
+    def write(self, key: str, content: bytes) -> None:
+        """Keep a result, a Parquet file."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +50,7 @@ class EngineReport:
 
 def compute(
     batches: Sequence[WorkBatch],
-    store: BatchStore,
+    store: ResultKeeper,
     runner: Runner,
     on_finished: Callable[[FinishedBatch], None] | None = None,
 ) -> EngineReport:

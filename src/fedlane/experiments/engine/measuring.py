@@ -18,7 +18,7 @@ MEASURES = (
     *("quota_shortfall", "max_queue", "final_accuracy"),
 )
 """Columns of a result after ``seed``."""
-SCHEMA = pa.schema([("seed", pa.int64()), *((name, pa.float64()) for name in MEASURES)])
+SCHEMA = pa.schema([pa.field("seed", pa.int64()), *(pa.field(name, pa.float64()) for name in MEASURES)])
 
 
 def measure(values: Mapping[str, Any]) -> pa.Table:
