@@ -223,8 +223,11 @@ def _print_result(result: "SweepResult", plan: "SweepPlan", folder: Path, *, qui
     reused = f"; {report.reused} of its {batches} batches were stored before" if report.reused else ""
     screen.print(f"Wrote {folder / TABLE}{reused}", highlight=False, markup=False, soft_wrap=True)
     measure = "final_accuracy" if plan.learning else "cumulative_delay_s"
-    hint = f"fedlane plot {folder} --x {next(iter(plan.grid))} --y {measure} --out sweep.pdf"
-    screen.print(f"Draw it with: {hint}", highlight=False, markup=False, soft_wrap=True)
+    x, *others = plan.grid
+    if len(others) < 2:
+        facet = f" --facet {others[0]}" if others else ""
+        hint = f"fedlane plot {folder} --x {x} --y {measure}{facet} --out sweep.pdf"
+        screen.print(f"Draw it with: {hint}", highlight=False, markup=False, soft_wrap=True)
 
 
 def _means(result: "SweepResult", plan: "SweepPlan") -> Table:

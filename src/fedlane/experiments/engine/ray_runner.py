@@ -4,7 +4,8 @@ import contextlib
 import json
 import logging
 import socket
-import threading
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -21,6 +22,16 @@ MAX_RETRIES = 3
 MAX_SUBMITTED = 1000
 """Largest number of tasks that are handed to Ray at a time."""
 DEFAULT_PORT = 6379
+PROBE = """
+import sys
+try:
+    import ray
+    ray.init(sys.argv[1], log_to_driver=False)
+except Exception as error:
+    print(*str(error).split())
+    sys.exit(1)
+"""
+"""A program that joins the cluster at an address and leaves it."""
 
 
 class RayRunner:
@@ -140,7 +151,8 @@ def _session(ray: Any, address: str | None, workers: int | None) -> Iterator[Non
         return
     options = {"logging_level": logging.ERROR, "log_to_driver": False, "configure_logging": False}
     if address is not None:
-        _connect(ray, address, options)
+        _check_cluster(address)
+        ray.init(address, **options)
     else:
         try:
             ray.init("auto", **options)
@@ -152,27 +164,22 @@ def _session(ray: Any, address: str | None, workers: int | None) -> Iterator[Non
         ray.shutdown()
 
 
-def _connect(ray: Any, address: str, options: dict[str, Any]) -> None:
-    """Connect to a cluster, or say within `TIMEOUT_S` that it does not answer."""
+def _check_cluster(address: str) -> None:
+    """Raise `InputError` unless a cluster answers within `TIMEOUT_S`.
+
+    `ray.init` may wait much longer and has no option for it, so a process that can be stopped tries it first.
+    """
     started = time.monotonic()
     if address != "auto":
         _check_port(address)
-    outcome: list[BaseException | None] = []
-
-    def connect() -> None:
-        try:
-            ray.init(address, **options)
-            outcome.append(None)
-        except BaseException as error:
-            outcome.append(error)
-
-    thread = threading.Thread(target=connect, daemon=True)  # ray.init may wait much longer, and has no such option
-    thread.start()
-    thread.join(max(0.1, TIMEOUT_S - (time.monotonic() - started)))
-    if not outcome:
-        raise InputError(f"--ray-address {address} does not answer as a Ray cluster within {TIMEOUT_S:g} s")
-    if outcome[0] is not None:
-        raise InputError(f"--ray-address {address} cannot be joined: {one_line(outcome[0])}")
+    left = max(1.0, TIMEOUT_S - (time.monotonic() - started))
+    try:
+        done = subprocess.run([sys.executable, "-c", PROBE, address], capture_output=True, text=True, timeout=left)
+    except subprocess.TimeoutExpired:
+        raise InputError(f"--ray-address {address} does not answer as a Ray cluster within {TIMEOUT_S:g} s") from None
+    if done.returncode:
+        reason = (done.stdout.strip().splitlines() or ["it is not a Ray cluster"])[-1]
+        raise InputError(f"--ray-address {address} cannot be joined: {reason}")
 
 
 def _check_port(address: str) -> None:
@@ -184,5 +191,7 @@ def _check_port(address: str) -> None:
     try:
         socket.create_connection((host.strip("[]"), int(port)), timeout=TIMEOUT_S).close()
     except OSError as error:
-        reason = "no answer within 30 s" if isinstance(error, TimeoutError) else error.strerror or str(error)
+        reason = (
+            f"no answer within {TIMEOUT_S:g} s" if isinstance(error, TimeoutError) else error.strerror or str(error)
+        )
         raise InputError(f"--ray-address {address} does not answer: {reason}") from None
