@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from fedlane.cli.session import messages, screen
-from fedlane.validate import InputError
+from fedlane.validate import InputError, missing_extra, printable
 
 DEFAULT_NAME = "report.html"
 
@@ -37,7 +37,8 @@ def report(
     if not quiet:
         size = path.stat().st_size / 1e6
         runs = "1 run" if len(folders) == 1 else f"{len(folders)} runs"
-        screen.print(f"Wrote {path} ({runs}, {size:.1f} MB)", highlight=False, markup=False, soft_wrap=True)
+        line = f"Wrote {printable(str(path))} ({runs}, {size:.1f} MB)"
+        screen.print(line, highlight=False, markup=False, soft_wrap=True)
 
 
 def watch(
@@ -58,7 +59,7 @@ def watch(
     try:
         from fedlane.report.watch import Watch, listen, serve
     except ModuleNotFoundError as error:
-        raise InputError(f"fedlane watch needs {error.name}: pip install 'fedlane[watch]'") from error
+        raise missing_extra("fedlane watch", "watch") from error
     with contextlib.suppress(KeyboardInterrupt), listen(host, port) as socket:
         watched = Watch.on(folder, host, socket)
         screen.print(watched.url, highlight=False, markup=False, soft_wrap=True)

@@ -18,6 +18,7 @@ from rich.progress import (
 )
 from rich.text import Text
 
+from fedlane.cli.compiling import announce_compilation
 from fedlane.cli.options import RayAddressOption, RayOption, WorkersOption, chosen_ray, parsed_seeds
 from fedlane.cli.session import messages, screen
 from fedlane.validate import InputError, unknown
@@ -26,6 +27,9 @@ if TYPE_CHECKING:  # imported inside functions, to keep `fedlane --help` fast
     from fedlane.experiments.engine.computing import Runner
     from fedlane.experiments.reproduce import ReproductionPlan
     from fedlane.experiments.store import ResultStore, SeededExperiment
+
+MAX_SEEDS = 100_000
+"""Largest number of seeds of an experiment."""
 
 
 def reproduce(
@@ -65,14 +69,21 @@ def reproduce(
     quiet: Annotated[bool, typer.Option("--quiet", help="Print only errors.")] = False,
 ) -> None:
     """Draw the paper's figures on real data, with 95% intervals. Results are stored and reused."""
-    from fedlane.experiments.reproduce import DELAY_SEEDS, LEARNING_SEEDS, ReproductionPlan, select_figures
+    from fedlane.experiments.reproduce import (
+        DELAY_SEEDS,
+        LEARNING_SEEDS,
+        ReproductionPlan,
+        prepare_export,
+        select_figures,
+    )
     from fedlane.experiments.store import TASKS, ResultStore
     from fedlane.experiments.sweep import make_runner
+    from fedlane.learning.federation import torch_device
 
     if task is not None and task not in TASKS:
         raise unknown("task", task, TASKS)
-    delays = parsed_seeds("--delay-seeds", delay_seeds or str(10 if quick else DELAY_SEEDS))
-    learns = parsed_seeds("--seeds", seeds or str(3 if quick else LEARNING_SEEDS))
+    delays = parsed_seeds("--delay-seeds", delay_seeds or str(10 if quick else DELAY_SEEDS), MAX_SEEDS)
+    learns = parsed_seeds("--seeds", seeds or str(3 if quick else LEARNING_SEEDS), MAX_SEEDS)
     plan = ReproductionPlan(
         figures=select_figures(figure or []),
         delay_seeds=len(delays),
@@ -84,12 +95,16 @@ def reproduce(
     if quick and (export is not None or import_ is not None):
         raise InputError("--quick cannot be combined with --export or --import")
     runner = make_runner(workers, chosen_ray(ray, ray_address))
+    if not (ray or ray_address):
+        torch_device(device)  # before the schedules, which take long
     if quick:
         _reproduce_quickly(plan, out / "quick", device, quiet, runner)
         return
     store = ResultStore(out)
     if import_ is not None:
         _import(store, import_)
+    if export is not None:
+        prepare_export(export)
     _compute(plan, store, device, quiet, runner, learn=export is None)
     if export is not None:
         _export(plan, store, export)
@@ -144,7 +159,8 @@ def _compute(
 
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), _Rate(), TimeElapsedColumn())
     hidden = quiet or not messages.is_terminal
-    with Progress(*columns, TimeRemainingColumn(), console=messages, transient=True, disable=hidden) as progress:
+    bars = Progress(*columns, TimeRemainingColumn(), console=messages, transient=True, disable=hidden)
+    with announce_compilation(messages, quiet=quiet), bars as progress:
         bar = progress.add_task("schedules", total=len(plan.to_schedule(store)))
         compute_schedules(plan, store, lambda name: progress.advance(bar), runner)
         pieces = plan.to_learn(store) if learn else []

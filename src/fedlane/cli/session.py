@@ -2,6 +2,7 @@
 
 import sys
 import time
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -9,13 +10,14 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 
 from fedlane.cli.command_line import recorded_command
+from fedlane.cli.compiling import entry_points, watch_compilation
 from fedlane.cli.display import Display
 from fedlane.cli.interrupts import AT_ONCE, Interrupts
 from fedlane.trackers import Tracking, make_tracker
 from fedlane.validate import InputError, printable
 
 if TYPE_CHECKING:  # imported only for annotations, to keep `fedlane --help` fast
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from fedlane.report.live_view import Finished
     from fedlane.simulation import Run
@@ -75,14 +77,22 @@ class Session:
         tracked_as = tracked_as or folder.path.resolve().name
         tracking = Tracking([make_tracker(text, tracked_as, folder.path) for text in self.track], warn)
         try:
-            with Interrupts() as interrupts, display, tracking.closing():
+            with (
+                Interrupts() as interrupts,
+                display,
+                tracking.closing(),
+                watch_compilation(display.compiling) as compilation,
+            ):
                 with display.preparing(name):
                     simulation = make()
                     simulation.origin.command = recorded_command(sys.argv)
+                    compilation.expect(entry_points(simulation))
                     if simulation.ledger is not None and simulation.round:  # check an earlier ledger before playing
                         simulation.ledger.attach_file(folder.path)
                     seeds, played = simulation.info.seeds, simulation.round
                     tracking.start(simulation.scenario, simulation.label, seeds, round=played)
+                if simulation.caution is not None and not self.quiet:
+                    warn(simulation.caution)
                 display.begin(simulation)
                 interrupts.delay()
                 try:
@@ -157,6 +167,17 @@ def _save(simulation: "Simulation", folder: "RunFolder", *, interrupted: bool = 
     if simulation.ledger is not None:
         simulation.ledger.attach_file(folder.path)
     return result
+
+
+@contextmanager
+def damaged_if_wrong(path: Path) -> "Iterator[None]":
+    """Turn the failure to use a value of a stranger's file into an `InputError` that says that the file is damaged."""
+    try:
+        yield
+    except InputError:
+        raise
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError) as error:
+        raise InputError(f"{path} is damaged: {error}") from error
 
 
 def warn(line: str) -> None:

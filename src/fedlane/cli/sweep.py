@@ -11,6 +11,7 @@ import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
+from fedlane.cli.compiling import announce_compilation
 from fedlane.cli.display import LINE_S
 from fedlane.cli.options import (
     Device,
@@ -78,6 +79,7 @@ def sweep(
     from fedlane.experiments.sweep import make_runner, play_sweep
     from fedlane.experiments.sweep_grid import parse_grids
     from fedlane.experiments.sweep_plan import SweepPlan
+    from fedlane.learning.federation import torch_device
 
     plan = SweepPlan(
         resolved_scenario(scenario, set_, rounds),
@@ -88,6 +90,8 @@ def sweep(
         device.value,
     )
     runner = make_runner(workers, chosen_ray(ray, ray_address))
+    if plan.learning and not (ray or ray_address):
+        torch_device(device.value)  # a missing GPU would make every cell fail
     if dry_run:
         _show_plan(plan, out, workers or 1, as_json=as_json, quiet=quiet)
         return
@@ -153,7 +157,8 @@ def _progress(plan: "SweepPlan", folder: Path, *, quiet: bool) -> "Iterator[Call
     started = shown = time.monotonic()
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     hidden = quiet or not messages.is_terminal
-    with Progress(*columns, TimeRemainingColumn(), console=messages, transient=True, disable=hidden) as progress:
+    bars = Progress(*columns, TimeRemainingColumn(), console=messages, transient=True, disable=hidden)
+    with announce_compilation(messages, quiet=quiet), bars as progress:
         bar = progress.add_task("cells", total=total, completed=first)
 
         def on_finished(finished: "FinishedBatch") -> None:

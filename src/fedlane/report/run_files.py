@@ -10,7 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from fedlane.files import read_table
+from fedlane.parquet_tables import read_table
 from fedlane.report.comparison_files import compared_folders
 from fedlane.validate import InputError, printable
 

@@ -5,12 +5,13 @@ from typing import ClassVar
 
 import numpy as np
 
-from fedlane.records import Context, Feedback, IntArray, Problem, State
+from fedlane.records import Context, DelayDistributions, Feedback, IntArray, Problem, State
 from fedlane.rng import RoundRng
 from fedlane.scheduling.lane import Lane
 from fedlane.scheduling.lane_kernels import search_batch
 from fedlane.scheduling.policy import problem_of
 from fedlane.scheduling.queues import updated_queues
+from fedlane.scheduling.restoring import check_queue_and_previous, fitting_state
 
 
 @dataclass(frozen=True)
@@ -21,6 +22,15 @@ class Genie(Lane):
     summary: ClassVar[str] = "lane's rule with the true delay distributions (a reference)"
     requires: ClassVar[frozenset[str]] = frozenset({"distributions"})
     per_client: ClassVar[frozenset[str]] = frozenset({"queue", "previous"})
+
+    def caution(self, distributions: DelayDistributions) -> str | None:
+        """Warn that on a network that changes with time, genie knows averages only."""
+        if distributions.stationary:
+            return None
+        return (
+            f"{self.name} knows the delay distributions as averages over time, but this network changes with time: "
+            "they are not what a round will bring, and other policies may be faster"
+        )
 
     def init(self, problem: Problem) -> State:
         """Return empty queues and no previous matching."""
@@ -50,3 +60,9 @@ class Genie(Lane):
         """Update the queues."""
         queue = updated_queues(state["queue"], self.quotas(problem_of(feedback)), feedback.punctual)
         return {"queue": queue, "previous": feedback.assignment}
+
+    def check_state(self, state: State, problem: Problem) -> State:
+        """Check the queues and the previous matching."""
+        state = fitting_state(self.init(problem), state)
+        check_queue_and_previous(state, problem)
+        return state

@@ -20,6 +20,7 @@ import numpy as np
 from fedlane.records import Context, DelayDistributions, Delays, Feedback, FloatArray, IntArray, Problem, State
 from fedlane.rng import RoundRng
 from fedlane.scheduling.resizing import resized
+from fedlane.scheduling.restoring import fitting_state
 from fedlane.validate import InputError, at_least, nearest
 
 REQUIREMENTS = frozenset({"channel_state", "distributions"})
@@ -116,6 +117,33 @@ class Policy(ABC):
         """
         return resized(self.init, state, old, new, self.per_client, axis=1)
 
+    def check_state(self, state: State, problem: Problem) -> State:
+        """Check a state that was read from a file, before it is used.
+
+        By default, the state must have the arrays of ``init(problem)``, with the same shapes and with types that fit.
+        Override this method where the shape of an array changes while rounds are played, and wherever a wrong value
+        would do harm: an index, a count, a number that must be finite.
+
+        Args:
+            state: The arrays of a checkpoint by name.
+            problem: The problem that will be continued.
+
+        Returns:
+            The state to continue from, with the types of ``init(problem)``.
+
+        Raises:
+            InputError: `update` cannot have returned this state.
+        """
+        return fitting_state(self.init(problem), state)
+
+    def caution(self, distributions: DelayDistributions) -> str | None:
+        """Return one line that a user should know about this policy on this network, or None.
+
+        Args:
+            distributions: The true delay distributions, as a policy that requires them receives them.
+        """
+        return None
+
     def quotas(self, problem: Problem) -> FloatArray:
         """Return the quotas that this policy serves, (R, U): ``(1 - quota_slack) * problem.quotas``."""
         return (1.0 - self.quota_slack) * problem.quotas
@@ -197,6 +225,10 @@ class SinglePolicy(ABC):
         """Return the state for a problem with different quotas or clients, as `Policy.resize` does."""
         return resized(self.init, state, old, new, self.per_client, axis=0)
 
+    def check_state(self, state: State, problem: Problem) -> State:
+        """Check one replica's state that was read from a file, as `Policy.check_state` does."""
+        return fitting_state(self.init(problem), state)
+
 
 @dataclass(frozen=True)
 class Lifted(Policy):
@@ -230,6 +262,14 @@ class Lifted(Policy):
         replicas = range(new.replicas)
         return _stack([self.single.resize(_replica(state, r), _problem(old, r), _problem(new, r)) for r in replicas])
 
+    def check_state(self, state: State, problem: Problem) -> State:
+        """Check every replica's state."""
+        for name, array in state.items():
+            if array.ndim == 0 or len(array) != problem.replicas:
+                raise InputError(f"state.{name} must have {problem.replicas} replicas, got shape {array.shape}")
+        replicas = range(problem.replicas)
+        return _stack([self.single.check_state(_replica(state, r), _problem(problem, r)) for r in replicas])
+
 
 def lift(single: SinglePolicy) -> Policy:
     """Return a policy that runs ``single`` on many replicas."""
@@ -256,8 +296,7 @@ def _context(context: Context, r: int) -> Context:
         available=np.asarray(context.available[r]),
         losses=None if context.losses is None else context.losses[r],
         channel_state=None if context.channel_state is None else context.channel_state[r],
-        distributions=truth
-        and DelayDistributions(truth.cdf[r : r + 1], truth.success[r : r + 1], truth.standard_error),
+        distributions=truth and replace(truth, cdf=truth.cdf[r : r + 1], success=truth.success[r : r + 1]),
         problem=context.problem and _problem(context.problem, r),
     )
 

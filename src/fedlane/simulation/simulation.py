@@ -18,7 +18,7 @@ from fedlane.scheduling.lane import CELLS
 from fedlane.scheduling.policy import Policy, SinglePolicy, check_requirements, lift
 from fedlane.scheduling.queues import updated_queues
 from fedlane.scheduling.registry import make_policy, resolved_parameters
-from fedlane.simulation.checkpoint import Checkpoint
+from fedlane.simulation.checkpoint import Checkpoint, check_agreement
 from fedlane.simulation.footprint import check_memory
 from fedlane.simulation.provenance import RunOrigin
 from fedlane.simulation.results import Run
@@ -55,6 +55,7 @@ class Simulation:
         quota: (R, U): quotas as the policy serves them, slack included.
         feasible_scale: (R,): the largest multiple of ``quota`` that any policy can serve; None on large networks.
         distributions: The true delay distributions if the policy requires them, otherwise None.
+        caution: One line that a user should know about the policy on this network, or None.
         trace: Record of every round so far.
         spending: Accounting of the uploads; None without a mechanism.
         ledger: Record of every charged upload; None without a mechanism.
@@ -106,6 +107,7 @@ class Simulation:
         self.distributions: DelayDistributions | None = None
         if "distributions" in policy.requires:
             self.distributions = self.setup.network.distributions(CELLS)
+        self.caution = None if self.distributions is None else policy.caution(self.distributions)
         self.trace = Trace.empty(problem.replicas, problem.rounds, problem.clients, problem.channels)
         self._state = policy.init(problem)
         self._streams = RoundStreams(seeds, "policy")
@@ -237,6 +239,8 @@ class Simulation:
             self.feasible_scale,
             time.perf_counter() - self._started,
         )
+        if self.caution is not None:
+            summary["caution"] = self.caution
         summary["privacy"] = None if self.spending is None else self.spending.summary(self._uploads)
         return Run(
             scenario=self.scenario,
@@ -299,9 +303,10 @@ class Simulation:
     def _restore(self, saved: Checkpoint) -> None:
         self.trace.restore(saved.arrays, self.setup.problem.deadline_s)
         self._clock_s = self.trace.delay_s[:, : self.round].sum(axis=1)
-        self._state = {name: fitting_array(saved.arrays, f"state.{name}", first) for name, first in self._state.items()}
+        self._state = self.policy.check_state(saved.state, self.setup.problem)
         self._queue[:] = fitting_array(saved.arrays, "queue", self._queue)
         self._uploads[:] = fitting_array(saved.arrays, "uploads", self._uploads)
+        check_agreement(self.trace, self._queue, self._uploads, self.setup.problem, self.setup.mechanism)
         if self.ledger is not None:
             for t in range(self.round):
                 self.ledger.charge(t, self.trace.assigned_at(t))

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from fedlane.files import fitting_array
 from fedlane.records import BoolArray, Feedback, FloatArray, IntArray
 from fedlane.simulation.round import round_delay_s
+from fedlane.validate import InputError
 
 
 @dataclass
@@ -86,13 +87,19 @@ class Trace:
         return {f"trace.{name}": array for name, array in self.played().arrays().items()}
 
     def restore(self, saved: Mapping[str, NDArray[Any]], deadline_s: float) -> None:
-        """Restore the rounds of a checkpoint, which may be older than the storage of `punctual`."""
-        self.rounds = saved["trace.delay_s"].shape[1]
+        """Restore the rounds of a checkpoint, which may be older than the storage of `punctual`.
+
+        Raises:
+            InputError: The arrays are not those of a run of this size.
+        """
+        rounds = np.shape(saved["trace.delay_s"])[1:2]
+        if not rounds or rounds[0] > self.delay_s.shape[1]:
+            raise InputError(f"trace.delay_s must have at most {self.delay_s.shape[1]} rounds")
+        self.rounds = rounds[0]
         for name, array in self.played().arrays().items():
             if name != "punctual" or "trace.punctual" in saved:
                 array[:] = fitting_array(saved, f"trace.{name}", array)
-        if self.client.min(initial=-1) < -1 or self.client.max(initial=-1) >= self.queue.shape[2]:
-            raise ValueError("trace.client names a client that does not exist")
+        _check(self.played())
         if "trace.punctual" not in saved:
             self.punctual[:] = self.total_s <= deadline_s
 
@@ -125,3 +132,23 @@ class Trace:
         replica, round, channel = np.nonzero(counted)
         index = replica * clients + self.client[replica, round, channel]
         return np.bincount(index, minlength=replicas * clients).reshape(replicas, clients)
+
+
+def _check(trace: Trace) -> None:
+    """Raise `InputError` unless the values of a trace from a file can be those of a run."""
+    if trace.client.min(initial=-1) < -1 or trace.client.max(initial=-1) >= trace.queue.shape[2]:
+        raise InputError("trace.client names a client that does not exist")
+    sorted_clients = np.sort(trace.client, axis=2)
+    if np.any((np.diff(sorted_clients, axis=2) == 0) & (sorted_clients[:, :, 1:] >= 0)):
+        raise InputError("trace.client gives two channels to one client in the same round")
+    if np.any(trace.punctual & (trace.client < 0)):
+        raise InputError("trace.punctual is true on a channel without a client")
+    for name in ("delay_s", "queue"):
+        values = getattr(trace, name)
+        if not np.all(np.isfinite(values) & (values >= 0)):
+            raise InputError(f"trace.{name} must be finite and at least 0")
+    for name in ("download_s", "compute_s", "upload_s"):
+        if np.any(getattr(trace, name) < 0):
+            raise InputError(f"trace.{name} must be at least 0")
+    if np.isinf(trace.accuracy).any():
+        raise InputError("trace.accuracy must be finite")

@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedlane.files import READ_ERRORS, load_arrays, sync_folder, write_atomically
+from fedlane.files import READ_ERRORS, load_arrays, open_to_append, sync_folder, write_atomically
 from fedlane.validate import InputError
 
 CHECKPOINT, JOURNAL, LOCK = "federation.npz", "orders.jsonl", ".lock"
@@ -59,11 +59,13 @@ class StateStore:
 
         Wait for a server that is still shutting down after its SuperLink was restarted.
         """
-        with (self.folder / LOCK).open("w") as file:
+        with _written(self.folder / LOCK):
+            lock = open_to_append(self.folder / LOCK)
+        with lock:
             end = time.monotonic() + LOCK_WAIT_S
             while True:
                 try:
-                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
                     break
                 except OSError:
                     if time.monotonic() > end:
@@ -77,7 +79,7 @@ class StateStore:
         path = self.folder / JOURNAL
         with _written(path):
             new = not path.exists()
-            with path.open("ab") as file:
+            with open_to_append(path) as file:
                 file.write(line.encode())
                 file.flush()
                 os.fsync(file.fileno())
@@ -94,6 +96,8 @@ class StateStore:
         A last line cut off by a crash was never sent, and is removed before the next one is appended.
         """
         path = self.folder / JOURNAL
+        if path.is_symlink():
+            raise InputError(f"{path} is a link, which FedLane does not follow")
         if not path.is_file():
             return []
         entries, lines = [], path.read_bytes().split(b"\n")
