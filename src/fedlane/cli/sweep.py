@@ -29,7 +29,7 @@ from fedlane.cli.options import (
     parsed_seeds,
     resolved_scenario,
 )
-from fedlane.cli.run import duration
+from fedlane.cli.run_plan import duration
 from fedlane.cli.session import InterruptedRunError, messages, new_folder, print_notes, screen
 from fedlane.files import file_name
 from fedlane.validate import printable

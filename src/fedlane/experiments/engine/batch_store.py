@@ -1,12 +1,13 @@
 """The store of batches: one Parquet file per batch, named by its key and written atomically."""
 
-from collections.abc import Iterable
+from collections.abc import Collection
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from fedlane.files import read_table, write_atomically
+from fedlane.files import write_atomically
+from fedlane.parquet_tables import read_table
 from fedlane.validate import InputError
 
 
@@ -42,7 +43,7 @@ class BatchStore:
         except OSError as error:
             raise InputError(f"{self._path(self.folder, key)} cannot be written: {error.strerror}") from error
 
-    def read(self, key: str, columns: Iterable[str] = ()) -> pa.Table:
+    def read(self, key: str, columns: Collection[str] = ()) -> pa.Table:
         """Read a result.
 
         Args:
