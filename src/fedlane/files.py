@@ -141,7 +141,7 @@ def load_arrays(path: Path) -> dict[str, NDArray[Any]]:
         if any(member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED) for member in members):
             raise ValueError("it is compressed in a way that FedLane does not use")
         if needed > largest:
-            raise OSError(errno.EFBIG, f"its arrays need {needed:,} bytes, at most {largest:,} are read")
+            raise ValueError(f"its arrays need {needed:,} bytes, at most {largest:,} are read")
         return {member.filename.removesuffix(".npy"): _array(archive, member) for member in members}
 
 

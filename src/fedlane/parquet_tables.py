@@ -4,6 +4,7 @@ import contextlib
 from collections.abc import Collection, Iterator
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -82,10 +83,10 @@ def read_table(path: Path, columns: Collection[str], *, texts: bool = False) -> 
             )
     except (OSError, pa.ArrowException) as error:
         raise _damaged(path, error) from error
-    for name in long:
-        longest = max((_longest(chunk) for chunk in table[name].chunks), default=0)
+    for column in table.schema:
+        longest = _longest(table[column.name])
         if longest * table.num_rows > MAX_BYTES:
-            raise InputError(f"{path} is too large: column {name} has texts of {longest:,} bytes")
+            raise InputError(f"{path} is too large: column {column.name} has texts of {longest:,} bytes")
     return table
 
 
@@ -130,7 +131,7 @@ def _opened(path: Path) -> "Iterator[pa.NativeFile]":
 
     Arrow's threads must not hold a Python file: if one lets go of it while Python exits, the process is aborted.
     """
-    with open_regular(path) as file, pa.OSFile(f"/dev/fd/{file.fileno()}") as native:
+    with open_regular(path) as file, pa.OSFile(f"/dev/fd/{file.fileno()}", "rb") as native:
         yield native
 
 
@@ -149,12 +150,12 @@ def _width(kind: "pa.DataType") -> int:
     return kind.bit_width // 8 or 1 if pa.types.is_primitive(kind) else 4
 
 
-def _longest(chunk: "pa.Array") -> int:
-    """Bytes of the longest text in a column's dictionary."""
-    import pyarrow.compute as pc
-
-    longest = pc.max(pc.binary_length(chunk.dictionary)).as_py() if pa.types.is_dictionary(chunk.type) else None
-    return longest or 0
+def _longest(column: Any) -> int:
+    """Bytes of the longest text in a column that is stored as a dictionary; 0 for any other column."""
+    if not (pa.types.is_dictionary(column.type) and _is_text(column.type.value_type)):
+        return 0
+    texts = (text for chunk in column.chunks for text in chunk.dictionary if text.is_valid)
+    return max((len(text.as_buffer()) for text in texts), default=0)
 
 
 def _damaged(path: Path, error: Exception) -> InputError:

@@ -96,7 +96,7 @@ def _extract(part: Path, targets: Mapping[str, tuple[Path, int]]) -> None:
             _copy(compressed, target, size)
 
 
-def _copy(source: IO[bytes], target: Path, size: int) -> None:
+def _copy(source: IO[bytes] | gzip.GzipFile, target: Path, size: int) -> None:
     """Copy at most one byte more than ``size``, so that a wrong file is noticed and fills no disk."""
     left = size + 1
     with target.open("wb") as file:

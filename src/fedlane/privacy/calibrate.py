@@ -45,8 +45,10 @@ def calibrate(epsilon: float, delta: float, *, sample_rate: float, steps: int, h
     if not (epsilon > 0 and math.isfinite(epsilon)):
         raise InputError(f"epsilon must be greater than 0, got {epsilon:g}")
     check_steps(sample_rate, steps, delta)
-    if not 0 <= histogram_noise <= MAX_NOISE or 0 < histogram_noise < TINY_NOISE:
-        raise InputError(f"histogram_noise must be a number from 0 to {MAX_NOISE:g}, got {histogram_noise:g}")
+    if not histogram_noise >= 0:
+        raise InputError(f"histogram_noise must be a number of at least 0, got {histogram_noise:g}")
+    if histogram_noise > MAX_NOISE or 0 < histogram_noise < TINY_NOISE:
+        raise InputError(f"histogram_noise must be 0 or from {TINY_NOISE:g} to {MAX_NOISE:g}, got {histogram_noise:g}")
     if histogram_noise and gaussian_epsilon(1 / histogram_noise, delta) >= epsilon:
         raise InputError(
             f"the label histogram alone spends epsilon {gaussian_epsilon(1 / histogram_noise, delta):.3f} of "

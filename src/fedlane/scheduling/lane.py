@@ -95,7 +95,7 @@ class Lane(Policy):
     def check_state(self, state: State, problem: Problem) -> State:
         """Check the statistics, the queues, the previous matching, and that every tried pair has its own history."""
         first = dict(self.init(problem))
-        if np.ndim(state.get("history")) == 3:  # the number of rows grows while rounds are played
+        if "history" in state and state["history"].ndim == 3:  # the number of rows grows while rounds are played
             first["history"] = np.zeros((problem.replicas, state["history"].shape[1], CELLS), np.float32)
         state = fitting_state(first, state)
         check_statistics(state, problem)
