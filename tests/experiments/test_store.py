@@ -207,20 +207,35 @@ class TestLearning:
             abs(np.diff([store.result(experiment, seed).learned.accuracy[0, 1] for experiment, seed in wanted])) > 0.002
         )
 
-    def test_a_plan_learns_only_what_is_missing(self, store, fashion_mnist, tmp_path):
+    def test_a_plan_learns_the_pieces_with_something_missing(self, store, fashion_mnist, tmp_path):
         plan = plan_of(LANE, RANDOM)
         finished = []
         reproduce.compute_schedules(plan, store, finished.append)
         assert finished == [LANE.name, RANDOM.name]
         assert plan.to_schedule(store) == []
         (piece,) = plan.to_learn(store)
-        assert piece == [(LANE, 0), (LANE, 1), (RANDOM, 0), (RANDOM, 1)]
+        assert piece == [(LANE, 0), (RANDOM, 0), (LANE, 1), (RANDOM, 1)]
         store.learn([(LANE, 1)])
-        (piece,) = plan.to_learn(store)
-        assert piece == [(LANE, 0), (RANDOM, 0), (RANDOM, 1)]
+        assert plan.to_learn(store) == [piece]  # whatever is stored, the piece is the same
         store.learn(piece)
         assert plan.to_learn(store) == []
         assert export_pieces(plan, store, tmp_path / "nothing") == 0
+
+
+class TestPieces:
+    def test_further_seeds_and_figures_leave_full_pieces_as_they_are(self, monkeypatch):
+        monkeypatch.setattr(reproduce, "PIECE_REPLICAS", {"fashion-mnist": 4, "cifar10": 4})
+        few, more = plan_of(LANE, RANDOM, seeds=3), plan_of(LANE, RANDOM, seeds=4)
+        assert [len(piece) for piece in few.pieces()] == [4, 2]
+        assert more.pieces()[0] == few.pieces()[0]
+        two = dataclasses.replace(few, figures={**few.figures, "next": PaperFigure((), (RANDOM, QUIET))})
+        assert two.pieces()[:2] == few.pieces()
+        assert two.pieces()[2:] == [[(QUIET, 0), (QUIET, 1), (QUIET, 2)]]
+
+    def test_every_experiment_of_the_paper_is_in_one_piece(self):
+        plan = ReproductionPlan(FIGURES, 1, 2)
+        rows = [row for piece in plan.pieces() for row in piece]
+        assert len({*rows}) == len(rows) == 2 * len(plan.learned())
 
 
 @full_data

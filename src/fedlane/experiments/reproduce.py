@@ -187,18 +187,29 @@ class ReproductionPlan:
             if store.missing("schedule", experiment, self.seeds(experiment))
         ]
 
-    def to_learn(self, store: ResultStore) -> list[list[SeededExperiment]]:
-        """Experiments and seeds with missing learning curves, grouped into pieces."""
-        pieces = []
+    def pieces(self) -> list[list[SeededExperiment]]:
+        """All experiments and seeds that learn, in pieces that are trained together.
+
+        Pieces follow from the plan alone, not from what is stored: a curve's last bits depend on the curves that are
+        trained with it. They are formed figure by figure and seed by seed, so that further figures and seeds leave the
+        full pieces before them as they are.
+        """
+        pieces, planned = [], set[Experiment]()
         for task in self.tasks:
-            wanted = [
-                (experiment, seed)
-                for experiment in self.learned()
-                if experiment.task == task
-                for seed in store.missing("learned", experiment, self.learned_seeds)
-            ]
-            pieces += batches(wanted, PIECE_REPLICAS[task])
+            for figure in self.figures.values():
+                fresh = [item for item in dict.fromkeys(figure.learned) if item.task == task and item not in planned]
+                planned.update(fresh)
+                wanted = [(experiment, seed) for seed in self.learned_seeds for experiment in fresh]
+                pieces += batches(wanted, PIECE_REPLICAS[task])
         return pieces
+
+    def to_learn(self, store: ResultStore) -> list[list[SeededExperiment]]:
+        """Pieces with missing learning curves; such a piece is trained as a whole."""
+        return [
+            piece
+            for piece in self.pieces()
+            if any(store.missing("learned", experiment, [seed]) for experiment, seed in piece)
+        ]
 
 
 def compute_schedules(

@@ -18,7 +18,8 @@ MEASURES = (
     *("quota_shortfall", "max_queue", "final_accuracy"),
 )
 """Columns of a result after ``seed``."""
-SCHEMA = pa.schema([pa.field("seed", pa.int64()), *(pa.field(name, pa.float64()) for name in MEASURES)])
+_TYPES: dict[str, pa.DataType] = {"seed": pa.int64(), **dict.fromkeys(MEASURES, pa.float64())}
+SCHEMA = pa.schema(_TYPES)
 
 
 def measure(values: Mapping[str, Any]) -> pa.Table:
