@@ -269,7 +269,7 @@ class Simulation:
         }
         if self.federation is not None:
             arrays["weights"] = self.federation.weights.cpu().numpy()
-        return Checkpoint(self.label, self.setup.seeds, self.federation is not None, arrays)
+        return Checkpoint(self.label, self.setup.seeds, self.federation is not None, arrays, self.policy.version)
 
     @classmethod
     def resume(cls, folder: str | Path, device: str | None = None) -> "Simulation":
@@ -285,6 +285,12 @@ class Simulation:
         saved, path = Checkpoint.load(Path(folder)), Path(folder) / "scenario.toml"
         scenario, settings = Scenario.load(path), RunSettings.load(path) or RunSettings()
         simulation = cls(scenario, saved.label, saved.seeds, learning=saved.learning, device=device or settings.device)
+        version = simulation.policy.version
+        if saved.version != version:
+            raise InputError(
+                f"{folder} cannot be resumed: it was played with version {saved.version} of policy "
+                f"{simulation.policy.name}, and this is version {version}"
+            )
         try:
             simulation._restore(saved)
         except READ_ERRORS as error:
