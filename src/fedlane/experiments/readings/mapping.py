@@ -1,24 +1,35 @@
-"""Verdicts on every claim under every reading of the map.
+"""Verdicts on every claim under every reading of the map, computed by the engine.
 
-The criteria are those of the results page. A reading is scheduled, learned and judged as a whole; its verdicts are
-stored in `readings/NAME.json`. Its schedules are then removed: they are the bulk of the results, and the same seeds
-give the same schedules again.
+The criteria are those of the results page. A reading is judged when its schedules are stored; claims about accuracy
+are `not computed` until its learning curves are stored, too. A reading's verdicts are one batch of the engine, kept in
+`readings/KEY.parquet`.
 """
 
-import json
-import shutil
-from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from fedlane.experiments.claims import CLAIMS, Verdict, verdict_on
+import pyarrow as pa
+
+from fedlane.experiments.claims import CLAIMS, Verdict
 from fedlane.experiments.claims.evidence import Evidence
-from fedlane.experiments.labels import BASELINES, FASHION_MNIST, LARGEST_V_POLICIES, OM_AND_RANDOM, OM_POLICIES, PAPER_POLICIES
+from fedlane.experiments.claims.verdicts import verdict_on
+from fedlane.experiments.engine.batch_store import BatchStore
+from fedlane.experiments.engine.computing import Runner, compute
+from fedlane.experiments.engine.work_batches import FinishedBatch, WorkBatch, digest
+from fedlane.experiments.labels import (
+    BASELINES,
+    FASHION_MNIST,
+    LARGEST_V_POLICIES,
+    OM_AND_RANDOM,
+    OM_POLICIES,
+    PAPER_POLICIES,
+)
 from fedlane.experiments.readings.axes import Reading
+from fedlane.experiments.readings.design import reading_named
 from fedlane.experiments.reproduce import PaperFigure, ReproductionPlan
 from fedlane.experiments.store import Experiment, ResultStore, under
-from fedlane.files import READ_ERRORS, write_atomically
 from fedlane.validate import InputError
 
 CRITERIA = 1
@@ -49,10 +60,10 @@ class MapPlan:
         """Store of a reading's results."""
         return ResultStore(folder, self.rounds or reading.rounds)
 
-    def plan(self, reading: Reading) -> ReproductionPlan:
-        """What is computed for a reading."""
+    def plan(self, *readings: Reading) -> ReproductionPlan:
+        """What is computed for some readings; each takes the place of a figure."""
         return ReproductionPlan(
-            {"readings": _experiments(reading)},
+            {reading.name: _experiments(reading) for reading in readings},
             self.schedule_seeds,
             self.learning_seeds,
             (FASHION_MNIST,),
@@ -60,10 +71,23 @@ class MapPlan:
             self.first_seed,
         )
 
-    def key(self, reading: Reading) -> dict[str, Any]:
-        """Everything that a reading's verdicts depend on, apart from the code of schedules and learning."""
-        seeds = [self.first_seed, self.schedule_seeds, self.learning_seeds]
-        return {"criteria": CRITERIA, "levels": list(reading.levels), "seeds": seeds, "rounds": self.rounds}
+    def groups(self, folder: Path) -> Iterator[tuple[ReproductionPlan, ResultStore]]:
+        """Plan and store of all readings that have the same number of rounds."""
+        by_rounds: dict[int, list[Reading]] = {}
+        for reading in self.readings:
+            by_rounds.setdefault(self.store(folder, reading).rounds, []).append(reading)
+        return ((self.plan(*group), ResultStore(folder, rounds)) for rounds, group in sorted(by_rounds.items()))
+
+    def batch(self, folder: Path, reading: Reading) -> WorkBatch:
+        """The batch of the engine that judges a reading."""
+        values = {
+            "reading": reading.name,
+            "folder": str(folder.resolve()),
+            "plan": {**asdict(self), "readings": []},
+        }
+        learned = not self.plan(reading).to_learn(self.store(folder, reading))
+        key = {"criteria": CRITERIA, "levels": reading.levels, "learned": learned, "plan": values["plan"]}
+        return WorkBatch(digest(key), f"{__name__}:judge_reading", values)
 
 
 def _experiments(reading: Reading) -> PaperFigure:
@@ -88,50 +112,44 @@ def _experiments(reading: Reading) -> PaperFigure:
     return PaperFigure(tuple(dict.fromkeys(scheduled)), tuple(dict.fromkeys(learned)))
 
 
-def verdict_file(folder: Path, reading: Reading) -> Path:
-    """File of a reading's verdicts."""
-    return folder / "readings" / f"{reading.name}.json"
-
-
-def judge_reading(plan: MapPlan, folder: Path, reading: Reading) -> list[Verdict]:
-    """Judge all claims under a reading whose results are stored, and store the verdicts."""
+def judge_reading(values: Mapping[str, Any]) -> pa.Table:
+    """Judge all claims under a reading; ``values`` are ``reading``, ``folder`` and ``plan``. One row per claim."""
+    reading, folder = reading_named(values["reading"]), Path(values["folder"])
+    plan = MapPlan(**{**values["plan"], "readings": (reading,)})
     evidence = Evidence(plan.plan(reading), plan.store(folder, reading), reading)
     verdicts = [verdict_on(number, claim, evidence) for number, claim in enumerate(CLAIMS, start=1)]
-    content = json.dumps({**plan.key(reading), "verdicts": [asdict(verdict) for verdict in verdicts]}, indent=1)
-    path = verdict_file(folder, reading)
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(path, content.encode())
-    except OSError as error:
-        raise InputError(f"{path} cannot be written: {error.strerror}") from error
-    return verdicts
+    return pa.Table.from_pylist([asdict(verdict) for verdict in verdicts])
 
 
-def stored_verdicts(plan: MapPlan, folder: Path, reading: Reading) -> list[Verdict] | None:
-    """Return the stored verdicts of a reading; None if there are none, or if they belong to other settings.
+def judge_readings(
+    plan: MapPlan, folder: Path, runner: Runner, progress: Callable[[], None]
+) -> dict[Reading, Sequence[Verdict]]:
+    """Judge all readings whose verdicts are not stored yet, and return the verdicts of all.
+
+    Args:
+        plan: The plan; all its schedules are stored.
+        folder: Folder of the results.
+        runner: What computes the verdicts.
+        progress: Called after each reading.
 
     Raises:
-        InputError: The file is damaged.
+        InputError: A reading could not be judged.
     """
-    path = verdict_file(folder, reading)
-    if not path.is_file():
-        return None
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-        if any(content[name] != value for name, value in plan.key(reading).items()):
-            return None
-        return [Verdict(**row) for row in content["verdicts"]]
-    except READ_ERRORS as error:
-        raise InputError(f"{path} is damaged ({error}): remove it to compute it again") from error
+    store = BatchStore(folder / "readings")
+    batches = {reading: plan.batch(folder, reading) for reading in plan.readings}
+
+    def on_finished(finished: FinishedBatch) -> None:
+        progress()
+
+    report = compute(list(batches.values()), store, runner, on_finished)
+    for reading, batch in batches.items():
+        if batch.key in report.failures:
+            raise InputError(f"{reading.name}: {report.failures[batch.key]}")
+    return {
+        reading: [Verdict(**row) for row in store.read(batch.key).to_pylist()] for reading, batch in batches.items()
+    }
 
 
-def remove_schedules(plan: MapPlan, folder: Path, reading: Reading) -> None:
-    """Remove the stored schedules of a reading that has been judged."""
-    store = plan.store(folder, reading)
-    for experiment in plan.plan(reading).scheduled():
-        shutil.rmtree(store.folder_of("schedule", experiment), ignore_errors=True)
-
-
-def unjudged(plan: MapPlan, folder: Path) -> Sequence[Reading]:
-    """Readings without stored verdicts."""
-    return [reading for reading in plan.readings if stored_verdicts(plan, folder, reading) is None]
+def rough(plan: MapPlan, readings: int, rounds: int) -> MapPlan:
+    """Return a plan with few readings and rounds and without learning, to try the map."""
+    return replace(plan, readings=plan.readings[:readings], rounds=rounds, schedule_seeds=3, learning_seeds=0)
