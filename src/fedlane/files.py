@@ -9,7 +9,7 @@ import struct
 import threading
 import zipfile
 import zlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
@@ -136,27 +136,77 @@ def read_table(path: Path, columns: Iterable[str]) -> "pa.Table":
     Raises:
         InputError: The file is damaged, lacks a column, or holds more than `MAX_ROWS` rows or `MAX_VALUES` values.
     """
-    import pyarrow as pa
     import pyarrow.parquet as pq
+
+    with _readable(path) as file:
+        metadata = pq.read_metadata(file)
+        _check_size(path, metadata, range(metadata.num_row_groups))
+        file.seek(0)
+        table = pq.read_table(file, page_checksum_verification=True, partitioning=None)
+    _check_columns(path, table.column_names, columns)
+    return table
+
+
+def table_rows(path: Path, columns: Iterable[str]) -> int:
+    """Return the number of rows of a Parquet file, from its metadata.
+
+    Raises:
+        InputError: The file is damaged or lacks a column.
+    """
+    import pyarrow.parquet as pq
+
+    with _readable(path) as file:
+        metadata = pq.read_metadata(file)
+        names = metadata.schema.to_arrow_schema().names
+    _check_columns(path, names, columns)
+    return int(metadata.num_rows)
+
+
+def read_table_parts(path: Path) -> Iterator["pa.Table"]:
+    """Yield the row groups of a Parquet file, one at a time.
+
+    Raises:
+        InputError: The file is damaged, or a row group holds more than `MAX_ROWS` rows or `MAX_VALUES` values.
+    """
+    import pyarrow.parquet as pq
+
+    with _readable(path) as file:
+        stored = pq.ParquetFile(file, page_checksum_verification=True)
+        for group in range(stored.num_row_groups):
+            _check_size(path, stored.metadata, range(group, group + 1))
+            yield stored.read_row_group(group)
+
+
+@contextlib.contextmanager
+def _readable(path: Path) -> Iterator[BinaryIO]:
+    """Open a Parquet file, and turn the errors of reading it into an `InputError`."""
+    import pyarrow as pa
 
     try:
         with open_regular(path) as file:  # by handle: a path with ':' would be taken for a URL
-            metadata = pq.read_metadata(file)
-            groups = [metadata.row_group(k) for k in range(metadata.num_row_groups)]
-            values = sum(group.column(k).num_values for group in groups for k in range(group.num_columns))
-            if metadata.num_rows > MAX_ROWS or values > MAX_VALUES:
-                raise InputError(
-                    f"{path} is too large: it has {metadata.num_rows:,} rows and {values:,} values, "
-                    f"at most {MAX_ROWS:,} and {MAX_VALUES:,} are read"
-                )
-            file.seek(0)
-            table = pq.read_table(file, page_checksum_verification=True, partitioning=None)
+            yield file
     except (OSError, pa.ArrowException) as error:
         raise InputError(f"{path} is damaged: {(str(error).splitlines() or [type(error).__name__])[0]}") from error
-    missing = [column for column in columns if column not in table.column_names]
+
+
+def _check_size(path: Path, metadata: Any, groups: Iterable[int]) -> None:
+    """Raise `InputError` if some row groups of a Parquet file are too large to read."""
+    described = [metadata.row_group(k) for k in groups]
+    rows = sum(group.num_rows for group in described)
+    values = sum(group.column(k).num_values for group in described for k in range(group.num_columns))
+    if rows > MAX_ROWS or values > MAX_VALUES:
+        raise InputError(
+            f"{path} is too large: it has {rows:,} rows and {values:,} values, "
+            f"at most {MAX_ROWS:,} and {MAX_VALUES:,} are read"
+        )
+
+
+def _check_columns(path: Path, names: Iterable[str], columns: Iterable[str]) -> None:
+    """Raise `InputError` if a table lacks a column."""
+    present = set(names)
+    missing = [column for column in columns if column not in present]
     if missing:
         raise InputError(f"{path} was not written by FedLane: column {missing[0]} is missing")
-    return table
 
 
 def file_name(text: str) -> str:

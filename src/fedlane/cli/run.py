@@ -85,7 +85,7 @@ class RunPlan:
         """Prepare the simulation of a policy."""
         from fedlane.simulation.run import Simulation
 
-        return Simulation(self.scenario, policy, self.seeds, learning=self.learning, device=self.device)
+        return Simulation(self.scenario, policy, self.seeds, learning=self.learning, device=self.device, bounded=True)
 
     def with_stored(self, stored: "RunSettings | None") -> "RunPlan":
         """Return the plan with a file's ``[run]`` for everything that the user gave no option for."""

@@ -2,7 +2,7 @@
 
 import sys
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,7 +23,9 @@ if TYPE_CHECKING:  # imported only for annotations, to keep `fedlane --help` fas
     from fedlane.simulation.run import Simulation
 
 CHECKPOINT_S = 5.0
-"""Longest time between two updates of a run's folder, in seconds, so that other programs can follow the run."""
+"""Time between two updates of a run's folder, in seconds, so that other programs can follow the run."""
+SAVING_SHARE = 0.1
+"""Large folders are updated less often, so that writing takes about this share of the time."""
 
 screen = Console()
 messages = Console(stderr=True)
@@ -79,6 +81,7 @@ class Session:
                 with display.preparing(name):
                     simulation = make()
                     simulation.origin.command = recorded_command(sys.argv)
+                    simulation.keep_segments_in(folder.path)
                     if simulation.ledger is not None and simulation.round:  # check an earlier ledger before playing
                         simulation.ledger.attach_file(folder.path)
                     seeds, played = simulation.info.seeds, simulation.round
@@ -108,16 +111,19 @@ class Session:
         interrupts: Interrupts,
     ) -> "Run":
         """Play the remaining rounds, save the results and end the trackers."""
-        first, saved = simulation.round, time.monotonic()
+        first, saved, saving_s = simulation.round, time.monotonic(), 0.0
 
         def on_round() -> None:
-            nonlocal saved
+            nonlocal saved, saving_s
             display.update(simulation)
             interrupts.check()
             due = (simulation.round - first) % self.checkpoint_every == 0 and simulation.federation is not None
-            if (due or time.monotonic() - saved > CHECKPOINT_S) and not simulation.finished:
+            pause_s = max(CHECKPOINT_S, saving_s / SAVING_SHARE)
+            if (due or time.monotonic() - saved > pause_s) and not simulation.finished:
+                started = time.monotonic()
                 _save(simulation, folder)
                 saved = time.monotonic()
+                saving_s = saved - started
 
         simulation.play(tracking, on_round)
         result = _save(simulation, folder)
@@ -152,10 +158,14 @@ def _saved_on_interrupt(
 
 def _save(simulation: "Simulation", folder: "RunFolder", *, interrupted: bool = False) -> "Run":
     """Write the folder; from the first call on, each charge is also appended to the ledger's file."""
+    from fedlane.simulation import Run
+
     result = simulation.result()
     folder.write(result, checkpoint=None if simulation.finished else simulation.checkpoint(), interrupted=interrupted)
     if simulation.ledger is not None:
         simulation.ledger.attach_file(folder.path)
+    if simulation.finished and simulation.trace.segments is not None:  # they are removed: the folder has the tables
+        return replace(result, tables=Run.load(folder.path).tables)
     return result
 
 

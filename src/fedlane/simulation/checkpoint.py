@@ -7,7 +7,7 @@ import io
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 
@@ -36,13 +36,17 @@ class Checkpoint:
     def to_bytes(self) -> bytes:
         """Encode the checkpoint as an npz file."""
         buffer = io.BytesIO()
+        self.write(buffer)
+        return buffer.getvalue()
+
+    def write(self, file: BinaryIO) -> None:
+        """Write the checkpoint as an npz file, without a copy in memory."""
         header = {
             "_label": np.array(self.label),
             "_seeds": np.array(self.seeds, np.int64),
             "_learning": np.array(self.learning),
         }
-        np.savez(buffer, allow_pickle=False, **header, **self.arrays)
-        return buffer.getvalue()
+        np.savez(file, allow_pickle=False, **header, **self.arrays)
 
     @classmethod
     def load(cls, folder: Path) -> "Checkpoint":

@@ -10,12 +10,11 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 from numpy.typing import NDArray
 from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 
-from fedlane.files import read_regular, read_table
+from fedlane.files import read_regular
 from fedlane.privacy.run_ledger import NAME as LEDGER
 from fedlane.records import FloatArray
 from fedlane.scenario import Scenario
@@ -26,6 +25,8 @@ from fedlane.simulation.checkpoint import Checkpoint
 from fedlane.simulation.provenance import NAME as PROVENANCE
 from fedlane.simulation.provenance import read_provenance
 from fedlane.simulation.run_display import data_frame, run_html, run_text
+from fedlane.simulation.segments import remove_segments
+from fedlane.simulation.table_parts import stored_tables, write_table
 from fedlane.validate import InputError, printable
 
 COLUMNS = {
@@ -97,7 +98,7 @@ class Run:
 
     @property
     def client_rounds(self) -> pa.Table:
-        """One row per replica, round and client."""
+        """One row per replica, round and client; of large fleets every k-th round, see docs/run-folder.md."""
         return self.tables["client_rounds"]
 
     def __repr__(self) -> str:
@@ -170,7 +171,7 @@ class Run:
         for name in ("scenario.toml", "summary.json", "status.json", *(f"{table}.parquet" for table in COLUMNS)):
             if not (path / name).is_file():
                 raise InputError(f"{path} is not a run folder: {name} is missing")
-        loaded = {name: read_table(path / f"{name}.parquet", columns) for name, columns in COLUMNS.items()}
+        loaded = stored_tables(path, COLUMNS)
         summary = _read_summary(path / "summary.json")
         model = {}
         if (path / MODEL).is_file():
@@ -258,7 +259,8 @@ class RunFolder:
             with tempfile.TemporaryDirectory(dir=self.path, prefix=".writing-") as temporary:
                 names = _write_files(run, Path(temporary), interrupted)
                 if checkpoint is not None:
-                    (Path(temporary) / CHECKPOINT).write_bytes(checkpoint.to_bytes())
+                    with (Path(temporary) / CHECKPOINT).open("wb") as file:
+                        checkpoint.write(file)
                     names.insert(0, CHECKPOINT)
                 for name in names:
                     (Path(temporary) / name).replace(self.path / name)
@@ -270,6 +272,7 @@ class RunFolder:
         self._written = True
         if checkpoint is None:
             (self.path / CHECKPOINT).unlink(missing_ok=True)
+            remove_segments(self.path)
 
     def rounds_saved(self) -> int:
         """Return the number of rounds that the folder's files hold."""
@@ -281,6 +284,7 @@ class RunFolder:
     def abandon(self) -> None:
         """Remove the folders created for this run, unless results have been written to them."""
         if self._new and not self._written:
+            remove_segments(self.path)
             with contextlib.suppress(OSError):  # another run may use a parent folder by now
                 for folder in self._created:
                     folder.rmdir()
@@ -288,9 +292,8 @@ class RunFolder:
 
 def _write_files(run: Run, folder: Path, interrupted: bool) -> list[str]:
     """Write all files of a run into ``folder`` and return their names, the status last."""
-    for name, table in run.tables.items():
-        with (folder / f"{name}.parquet").open("wb") as file:  # pyarrow would take a path with a ':' for a URI
-            pq.write_table(table, file, compression="zstd", write_page_checksum=True)
+    for name in run.tables:
+        write_table(run.tables, name, folder)
     if run.model:
         save_file(dict(run.model), folder / MODEL)
     values = run.scenario.model_dump() | ({} if run.settings is None else {"run": run.settings.model_dump()})

@@ -68,7 +68,7 @@ def simulate(
         scenario = Scenario.load(scenario)
     if rounds is not None:
         scenario = scenario.with_values({"rounds": rounds})
-    simulation = Simulation(scenario, policy, seed_list(seeds), learning=learning, device=device)
+    simulation = Simulation(scenario, policy, seed_list(seeds), learning=learning, device=device, bounded=True)
     tracking = Tracking(trackers)
     with tracking.closing():
         tracking.start(simulation.scenario, simulation.label, simulation.info.seeds, round=simulation.round)
