@@ -59,11 +59,13 @@ class DelayDistributions:
         cdf: Mean of P(delay <= x) over the x of each cell (R, U, N, G).
         success: P(delay <= deadline) of each pair (R, U, N).
         standard_error: Upper bound on the standard error of every entry.
+        stationary: Whether every round has these distributions; if not, they are averages over time.
     """
 
     cdf: FloatArray
     success: FloatArray
     standard_error: float
+    stationary: bool = True
 
 
 @dataclass(frozen=True)

@@ -48,6 +48,16 @@ def unknown(kind: str, word: str, known: Iterable[str]) -> InputError:
     return InputError(f"unknown {kind} '{word}'{nearest(word, names) or ': choose from ' + ', '.join(names)}")
 
 
+def missing_extra(user: str, extra: str) -> InputError:
+    """Return the error for an optional package that is not installed.
+
+    Args:
+        user: What needs the package, as the user named it.
+        extra: The extra of FedLane that installs the package.
+    """
+    return InputError(f"{user} needs the extra {extra}: pip install 'fedlane[{extra}]'")
+
+
 def at_least(field: str, value: float, bound: float) -> None:
     """Raise InputError unless ``value`` is at least ``bound``."""
     if not value >= bound:

@@ -79,6 +79,19 @@ def check_equations_lead_to_their_lines(site):
         assert name.split(".")[-1] in text or f"def {name.split('.')[-1]}" in around, (path, line, name)
 
 
+def check_generated_parts(site):
+    """Formulas are MathML, the reference lists keys and options, every page shows logo and version."""
+    for name in ("equations", "policies", "privacy", "reading-the-paper"):
+        page = (site / f"{name}.html").read_text()
+        assert page.count("<math ") > 15
+        assert "arithmatex" not in page
+    assert 'id="network.deadline_s"' in (site / "reference" / "scenario.html").read_text()
+    assert "--checkpoint-every K" in (site / "reference" / "command-line.html").read_text()
+    front = (site / "index.html").read_text()
+    assert front.count("FedLane 0.") >= 2
+    assert "assets/logo-header.svg" in front
+
+
 @pytest.mark.slow
 def test_site(hooks, tmp_path):
     """One test: a site takes several seconds to build, and workers share no fixtures."""
@@ -89,6 +102,7 @@ def test_site(hooks, tmp_path):
     check_nothing_is_loaded_from_elsewhere(tmp_path)
     check_every_link_leads_somewhere(tmp_path)
     check_equations_lead_to_their_lines(tmp_path)
+    check_generated_parts(tmp_path)
 
 
 def test_the_paper_is_covered():

@@ -2,8 +2,10 @@
 
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
 from fedlane import simulate
+from fedlane.cli import app
 from fedlane.network import Compute, FixedLinks
 from fedlane.scenario import Scenario
 from fedlane.simulation.setup import prepare
@@ -72,3 +74,52 @@ def test_a_scenario_with_rates_is_simulated_on_them():
 def test_invalid_rates_are_refused(changes, message):
     with pytest.raises(InputError, match=message):
         Scenario.from_values({"network": {**NETWORK, **changes}})
+
+
+TURNS = {
+    "rounds": 30,
+    "network": {**NETWORK, "rates_mbps": [NETWORK["rates_mbps"], [[8.0, 2.0], [4.0, 1.0]]]},
+    "compute": {"seconds": 0.5},
+    "data": {"dataset": "fashion-mnist-mini"},
+    "privacy": {"mechanism": "none"},
+}
+"""A scenario whose links change from round to round."""
+
+
+def test_rates_in_turn_are_not_stationary():
+    turns = Scenario.from_values(TURNS)
+    same = turns.with_values({"network.rates_mbps": [NETWORK["rates_mbps"]] * 2})
+    radio = Scenario.load("quickstart")
+    assert [prepare(scenario, [0]).network.stationary for scenario in (turns, same, radio)] == [False, True, True]
+    assert not prepare(turns, [0]).network.distributions(4).stationary
+
+
+def test_feasibility_is_unknown_where_the_network_changes_with_time():
+    """Averages would call quotas infeasible that a policy which follows the changes can serve."""
+    setup = prepare(Scenario.from_values(TURNS), [0])
+    assert setup.feasible_scale(setup.problem.quotas) is None
+    summary = simulate(Scenario.from_values(TURNS), "lane", rounds=3, learning=False).summary
+    assert summary["feasible_scale"] == {"mean": None, "low": None, "high": None}
+    assert summary["infeasible_seeds"] == {}
+
+
+def test_genie_warns_where_the_network_changes_with_time(tmp_path):
+    scenario = Scenario.from_values(TURNS)
+    with pytest.warns(UserWarning, match="averages over time") as raised:
+        run = simulate(scenario, "genie", learning=False)
+    assert len(raised) == 1
+    assert run.summary["caution"] == str(raised[0].message)
+    for policy, settings in (("lane", scenario), ("genie", Scenario.load("quickstart"))):
+        assert "caution" not in simulate(settings, policy, rounds=2, learning=False).summary
+
+
+def test_the_commands_print_genies_warning_in_one_line(tmp_path):
+    (tmp_path / "turns.toml").write_text(Scenario.from_values(TURNS).to_toml())
+    arguments = ("run", tmp_path / "turns.toml", "--policy", "genie", "--no-learning", "--out", tmp_path / "run")
+    started = CliRunner().invoke(app, [str(argument) for argument in arguments])
+    shown = CliRunner().invoke(app, ["show", str(tmp_path / "run")])
+    for result in (started, shown):
+        assert result.exit_code == 0, result.output
+        (line,) = [line for line in result.stderr.splitlines() if line.startswith("Warning: genie")]
+        assert "averages over time" in line
+        assert "not what a round will bring" in line

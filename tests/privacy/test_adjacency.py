@@ -35,7 +35,7 @@ def test_the_accounting_is_right_for_zero_out_adjacency(histogram_noise):
 def test_replace_one_costs_what_the_docs_state():
     text = (ROOT / "docs" / "privacy.md").read_text()
     (stated, needed), *others = re.findall(
-        r"gives only \((\d\.\d+), 1e-5\) .* epsilon 8 would need z = (\d\.\d+)\.", text
+        r"gives only \((\d\.\d+), 1e-5\) .* epsilon 8 would need \$z = (\d\.\d+)\$\.", text
     )
     assert not others
     noise = calibrate(8.0, DELTA, sample_rate=RATE, steps=STEPS)

@@ -231,7 +231,7 @@ def test_the_papers_mechanism_is_called_a_lower_bound(browser, folders, tmp_path
         assert tab.errors == []
 
 
-def test_a_federation_without_positions_is_drawn_as_a_ring(browser, folders, tmp_path):
+def test_a_run_without_positions_shows_its_links_and_no_map(browser, folders, tmp_path):
     folder = tmp_path / "real"
     shutil.copytree(folders / "paper", folder)
 
@@ -249,7 +249,11 @@ def test_a_federation_without_positions_is_drawn_as_a_ring(browser, folders, tmp
     change("client_rounds", {"queue": None, "epsilon": None})
     change("clients", {"epsilon": None, "epsilon_paper": None})
     with Tab(browser, written(tmp_path, [folder])) as tab:
-        assert "Positions are not known" in tab.page.locator("#rounds").inner_text()
+        assert tab.page.locator("#map-title").inner_text() == "Links"
+        assert "This run has no positions" in tab.page.locator("#rounds").inner_text()
+        assert tab.page.locator(".scale-bar").count() == 0
+        heights = tab.page.locator("#map .node.client").evaluate_all("nodes => nodes.map(n => n.getCTM().f)")
+        assert len(set(heights)) == 1  # a row, in the order of the indices
         tab.look_at_round(7)
         assert tab.links() == assigned(folder, 0, 6)
         assert tab.page.locator("#map .node.client").count() == 10
@@ -294,7 +298,7 @@ def test_runs_of_different_sizes_are_compared(browser, folders, tmp_path):
     save_run(tmp_path / "small", policy="random", rounds=3, seeds=[4], learning=False, settings=["network.clients=5"])
     with Tab(browser, written(tmp_path, [folders / "paper", tmp_path / "small"])) as tab:
         tab.look_at_round(30)
-        tab.page.select_option("#choose-run", label="random, quickstart")
+        tab.page.select_option("#choose-run", label="random, quickstart, seed 4")
         assert tab.page.locator("#slider").get_attribute("max") == "3"
         assert tab.links() == assigned(tmp_path / "small", 0, 2)
         assert tab.page.locator("#map .node.client").count() == 5

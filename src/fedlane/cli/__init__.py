@@ -75,7 +75,7 @@ app.command(
     )
 )(compare)
 app.command(epilog=examples("fedlane show quickstart", "fedlane show runs/mine", "fedlane show runs/compared"))(show)
-app.command("list", epilog=examples("fedlane list policies", "fedlane list scenarios --json"))(list_)
+app.command("list", epilog=examples("fedlane list policies", "fedlane list keys --json"))(list_)
 app.command(epilog=examples("fedlane reproduce --quick", "fedlane reproduce fig-v fig-delay --seeds 5"))(reproduce)
 app.command(epilog=examples("fedlane report runs/mine", "fedlane report runs/a runs/b --out page.html"))(report)
 app.command(

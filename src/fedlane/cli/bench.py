@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
+from fedlane.cli.compiling import announce_compilation
 from fedlane.cli.options import JsonOption
 from fedlane.cli.session import messages, screen
 
@@ -27,7 +28,7 @@ def bench(
     """Measure speed on this machine and compare it with a reference."""
     from fedlane.experiments import benchmarks
 
-    with messages.status(f"Measuring {what.value}"):
+    with messages.status(f"Measuring {what.value}"), announce_compilation(messages, quiet=as_json):
         rows = getattr(benchmarks, what.value)()
     if as_json:
         print(json.dumps([row.__dict__ for row in rows]))

@@ -1,14 +1,17 @@
 """The display of a run in progress: the live panel on a terminal, or occasional lines elsewhere."""
 
 import time
-from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from rich.console import Console
 from rich.live import Live
+from rich.status import Status
+from rich.text import Text
 
+from fedlane.cli.compiling import progress_line
 from fedlane.records import RoundRecord, RunInfo
 from fedlane.report.live import live_line, live_panel
 from fedlane.report.live_view import Assigned, Finished, LiveView, PrivacySpent
@@ -42,6 +45,7 @@ class Display:
         self._panel = console.is_terminal and not console.is_dumb_terminal and not quiet
         self._lines = not self._panel and not quiet
         self._live: Live | None = None
+        self._status: Status | None = None
         self._started = self._shown = self._next_check = self._worked = self._rest_s = 0.0
         self._first = self._tenth = 0
         self.drawing_s = 0.0
@@ -54,9 +58,25 @@ class Display:
         if self._live is not None:
             self._live.stop()
 
-    def preparing(self, name: str) -> AbstractContextManager[Any]:
-        """Return a context manager that shows a message while a run is being prepared."""
-        return self.console.status(f"{name}: preparing") if self._panel else nullcontext()
+    @contextmanager
+    def preparing(self, name: str) -> Iterator[None]:
+        """Show a message while a run is being prepared."""
+        if not self._panel:
+            yield
+            return
+        with self.console.status(f"{name}: preparing") as self._status:
+            yield
+        self._status = None
+
+    def compiling(self, number: int, total: int) -> None:
+        """Show that a kernel is being compiled: in place on a terminal, elsewhere in one line for all kernels."""
+        line = Text(progress_line(number, total))
+        if self._live is not None:
+            self._live.update(line, refresh=True)  # the next drawing of the panel replaces it
+        elif self._status is not None:
+            self._status.update(line)
+        elif self._lines and number == 1:
+            self.console.print(f"Compiling {total} kernels (first run only)", highlight=False, soft_wrap=True)
 
     def begin(self, simulation: "Simulation") -> None:
         """Start showing a run, before its first round."""

@@ -5,6 +5,7 @@ from enum import StrEnum
 from typing import Annotated, Any
 
 import typer
+from rich.markup import escape
 from rich.table import Table
 
 from fedlane.cli.options import JsonOption
@@ -20,22 +21,30 @@ class Kind(StrEnum):
     policies = "policies"
     scenarios = "scenarios"
     datasets = "datasets"
+    keys = "keys"
 
 
 def list_(
-    kind: Annotated[Kind, typer.Argument(metavar="KIND", help="policies, scenarios or datasets.")],
+    kind: Annotated[Kind, typer.Argument(metavar="KIND", help="policies, scenarios, datasets or keys.")],
     as_json: JsonOption = False,
 ) -> None:
-    """List the available policies, scenarios or datasets."""
-    rows, headings = {Kind.policies: _policies, Kind.scenarios: _scenarios, Kind.datasets: _datasets}[kind]()
+    """List the available policies, scenarios or datasets, or the keys of a scenario."""
+    rows, headings = {
+        Kind.policies: _policies,
+        Kind.scenarios: _scenarios,
+        Kind.datasets: _datasets,
+        Kind.keys: _keys,
+    }[kind]()
     if as_json:
         print(json.dumps([dict(zip(headings, row, strict=True)) for row in rows]))
         return
-    table = Table()
+    table = Table(show_lines=kind is Kind.keys)
+    if kind is Kind.keys:
+        rows, headings = _narrow(rows), ("key", "meaning")
     for heading in headings:
         table.add_column(heading, no_wrap=heading == headings[0])
     for row in rows:
-        table.add_row(*row)
+        table.add_row(*map(escape, row))
     screen.print(table)
 
 
@@ -66,6 +75,21 @@ def _datasets() -> Rows:
         counts = f"{d.classes * d.train_per_class:,} + {d.classes * d.test_per_class:,}"
         rows.append((d.name, d.title, counts, str(d.classes), d.licence))
     return [tuple(row) for row in rows], ("dataset", "what it is", "train + test", "classes", "licence")
+
+
+def _keys() -> Rows:
+    from fedlane.scenario.reference import scenario_keys
+
+    rows = [(key.key, key.type, key.bounds, key.unit, key.default, key.meaning) for key in scenario_keys()]
+    return [tuple(row) for row in rows], ("key", "type", "bounds", "unit", "default", "meaning")
+
+
+def _narrow(rows: list[tuple[str, ...]]) -> list[tuple[str, ...]]:
+    """Return the rows of scenario keys with type, bounds and default below the meaning, so that they fit a terminal."""
+    return [
+        (key, f"{meaning}\n{', '.join(filter(None, (kind, bounds)))}{f'; default: {default}' if default else ''}")
+        for key, kind, bounds, _, default, meaning in rows
+    ]
 
 
 def _parameters(values: dict[str, Any]) -> str:

@@ -35,7 +35,8 @@ DeviceOption = Annotated[Device, typer.Option("--device", help="Device that trai
 NoLearningOption = Annotated[bool, typer.Option("--no-learning/--learning", help="Compute the schedule only.")]
 OutOption = Annotated[Path | None, typer.Option("--out", metavar="DIR", help="Output folder, new or empty.")]
 TargetOption = Annotated[
-    float | None, typer.Option("--target", metavar="A", help="Also report the time to reach this accuracy.")
+    float | None,
+    typer.Option("--target", metavar="A", help="Report the time to reach this accuracy (saved with the run)."),
 ]
 CheckpointOption = Annotated[int, typer.Option("--checkpoint-every", metavar="K", help="Rounds between checkpoints.")]
 TrackOption = Annotated[
@@ -91,3 +92,18 @@ def parsed_seeds(option: str, text: str) -> range:
     if end > 2**63:
         raise InputError(f"{option} must name seeds less than 2^63, got {text}")
     return range(first, end)
+
+
+def with_target_accuracy(
+    scenario: "Scenario", target: float | None, settings: list[str] | None, *, no_learning: bool
+) -> "Scenario":
+    """Return the scenario with ``--target`` as its ``learning.target_accuracy``."""
+    named = any(setting.partition("=")[0].strip() == "learning.target_accuracy" for setting in settings or [])
+    if no_learning and (target is not None or named):
+        option = "--target" if target is not None else "learning.target_accuracy"
+        raise InputError(f"{option} cannot be combined with --no-learning: no accuracy is measured")
+    if target is None:
+        return scenario
+    if not 0 < target <= 1:
+        raise InputError(f"--target must be greater than 0 and at most 1, got {target:g}")
+    return scenario.with_values({"learning.target_accuracy": target})

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from rich.progress import Progress
 from rich.table import Table
 
+from fedlane.cli.compiling import announce_compilation
 from fedlane.cli.privacy_accounts import json_safe
 from fedlane.cli.session import check_writable, messages, screen
 
@@ -45,7 +46,8 @@ def run_audit(plan: "AuditPlan", *, show_progress: bool) -> "tuple[AuditResult, 
     from fedlane.privacy import mechanism_of
     from fedlane.simulation.audit import audit, audit_samples
 
-    with Progress(console=messages, transient=True, disable=not show_progress) as progress:
+    bars = Progress(console=messages, transient=True, disable=not show_progress)
+    with announce_compilation(messages, quiet=not show_progress), bars as progress:
         bar = progress.add_task("trials", total=plan.trials)
         result = audit(plan, progress=lambda done: progress.update(bar, completed=done))
     return result, audit_samples(plan) if mechanism_of(plan.mechanism).sampling == "poisson" else None
@@ -87,7 +89,8 @@ def run_folder_audit(run: Path, options: Mapping[str, Any], *, full: bool, out: 
     fields = {**options, "trials": trials, **({"pixels": FULL_PIXELS} if full else {})}
     scenario, targets = run_targets(run, **fields)
     show_progress = not as_json and messages.is_terminal
-    with Progress(console=messages, transient=True, disable=not show_progress) as progress:
+    bars = Progress(console=messages, transient=True, disable=not show_progress)
+    with announce_compilation(messages, quiet=not show_progress), bars as progress:
         bar = progress.add_task("trials", total=2 * trials * len(targets))
         audits = [
             audit_target(target, lambda done, before=2 * trials * k: progress.update(bar, completed=before + done))  # type: ignore[misc]

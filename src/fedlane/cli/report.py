@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from fedlane.cli.session import messages, screen
-from fedlane.validate import InputError
+from fedlane.validate import InputError, missing_extra
 
 DEFAULT_NAME = "report.html"
 
@@ -58,7 +58,7 @@ def watch(
     try:
         from fedlane.report.watch import Watch, listen, serve
     except ModuleNotFoundError as error:
-        raise InputError(f"fedlane watch needs {error.name}: pip install 'fedlane[watch]'") from error
+        raise missing_extra("fedlane watch", "watch") from error
     with contextlib.suppress(KeyboardInterrupt), listen(host, port) as socket:
         watched = Watch.on(folder, host, socket)
         screen.print(watched.url, highlight=False, markup=False, soft_wrap=True)

@@ -17,6 +17,7 @@ from rich.progress import (
 )
 from rich.text import Text
 
+from fedlane.cli.compiling import announce_compilation
 from fedlane.cli.options import parsed_seeds
 from fedlane.cli.session import messages, screen
 from fedlane.validate import InputError, unknown
@@ -134,7 +135,8 @@ def _compute(plan: "ReproductionPlan", store: "ResultStore", device: str, quiet:
 
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), _Rate(), TimeElapsedColumn())
     hidden = quiet or not messages.is_terminal
-    with Progress(*columns, TimeRemainingColumn(), console=messages, transient=True, disable=hidden) as progress:
+    bars = Progress(*columns, TimeRemainingColumn(), console=messages, transient=True, disable=hidden)
+    with announce_compilation(messages, quiet=quiet), bars as progress:
         bar = progress.add_task("schedules", total=len(plan.to_schedule(store)))
         compute_schedules(plan, store, lambda name: progress.advance(bar))
         pieces = plan.to_learn(store) if learn else []

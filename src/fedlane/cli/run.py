@@ -2,12 +2,10 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import numpy as np
 import typer
 from rich.console import RenderableType
 
@@ -30,73 +28,15 @@ from fedlane.cli.options import (
     chosen_seeds,
     resolved_scenario,
 )
-from fedlane.cli.session import Session, check_writable, messages, new_folder, print_notes, screen
+from fedlane.cli.run_plan import RunPlan
+from fedlane.cli.session import Session, check_writable, new_folder, print_notes, screen
 from fedlane.files import file_name
 from fedlane.trackers import check_tracker
 from fedlane.validate import InputError, at_least
 
 if TYPE_CHECKING:  # imported inside functions, to keep `fedlane --help` fast
-    from fedlane.scenario import Scenario
     from fedlane.scenario.run_settings import RunSettings
     from fedlane.simulation import Run
-    from fedlane.simulation.run import Simulation
-
-
-@dataclass(frozen=True)
-class RunPlan:
-    """Settings of a simulation, apart from the policy."""
-
-    scenario: "Scenario"
-    seeds: Sequence[int]
-    learning: bool
-    device: str
-
-    def check_policies(self, policies: Sequence[str]) -> None:
-        """Raise `InputError` for a mistyped policy before anything is computed or written."""
-        from fedlane.scheduling import make_policy
-
-        for policy in policies:
-            make_policy(policy, self.scenario.policies)
-
-    def check_size(self, policies: Sequence[str], *, quiet: bool) -> None:
-        """Refuse runs that do not fit into memory, and say beforehand how long large runs take."""
-        from fedlane.scheduling import make_policy
-        from fedlane.simulation.footprint import available_bytes, check_memory, gigabytes
-        from fedlane.simulation.trial import estimated_seconds, is_large
-
-        for policy in policies:
-            made = make_policy(policy, self.scenario.policies)
-            learning, device = self.learning, self.device
-            footprint = check_memory(self.scenario, made, len(self.seeds), learning=learning, device=device)
-            if quiet or not is_large(self.scenario, len(self.seeds), learning=learning):
-                continue
-            with messages.status(f"{policy}: estimating the time"):
-                seconds = estimated_seconds(self.scenario, policy, self.seeds, learning=learning, device=device)
-            available = available_bytes()
-            room = "" if available is None else f" of {gigabytes(available)} available"
-            print_notes(
-                [
-                    f"{policy}: {len(self.seeds):,} seeds x {self.scenario.rounds:,} rounds take about "
-                    f"{duration(seconds)} and {gigabytes(footprint.total)}{room}, estimated from a short trial"
-                ]
-            )
-
-    def simulation(self, policy: str) -> "Simulation":
-        """Prepare the simulation of a policy."""
-        from fedlane.simulation.run import Simulation
-
-        return Simulation(self.scenario, policy, self.seeds, learning=self.learning, device=self.device, bounded=True)
-
-    def with_stored(self, stored: "RunSettings | None") -> "RunPlan":
-        """Return the plan with a file's ``[run]`` for everything that the user gave no option for."""
-        if stored is None:
-            return self
-        return RunPlan(
-            self.scenario,
-            self.seeds if was_given("seed", "seeds") else stored.seeds,
-            self.learning if was_given("no_learning") else stored.learning,
-            self.device if was_given("device") else stored.device,
-        )
 
 
 def run(
@@ -132,13 +72,14 @@ def run(
 
     session = _session(quiet or as_json, checkpoint_every, track)
     if resume is not None:
-        changes = (scenario, out, set_, rounds, seeds, policy, save_schedule, seed or None, no_learning or None)
+        changes = (scenario, out, set_, rounds, seeds, policy, save_schedule, target, seed or None, no_learning or None)
         if any(change is not None for change in changes):
             raise InputError("--resume cannot be combined with a scenario or with options that change the run")
         folder, result = resume, _resumed(session, resume, device if was_given("device") else None)
     else:
         loaded, stored = resolved_scenario(scenario or "quickstart", set_, rounds), _stored_settings(scenario)
         plan = RunPlan(loaded, chosen_seeds(seed, seeds), not no_learning, device).with_stored(stored)
+        plan = plan.with_target(target, set_)
         policy = policy or (stored.policy if stored else "lane")
         plan.check_policies([policy])
         plan.check_size([policy], quiet=session.quiet)
@@ -147,7 +88,7 @@ def run(
         folder = out or new_folder(f"{file_name(loaded.name)}-{file_name(policy)}")
         make = partial(plan.simulation, policy)
         result = session.play(policy, make, RunFolder.create(folder), schedule=save_schedule)
-    summary = with_target(result, target)
+    summary = dict(result.summary)
     if as_json:
         print(json.dumps({**summary, "folder": str(folder)}))
     elif not quiet:
@@ -185,7 +126,7 @@ def compare(
     session = _session(quiet or as_json, checkpoint_every, track)
     loaded = resolved_scenario(scenario, set_, rounds)
     plan = RunPlan(loaded, chosen_seeds(seed, seeds), not no_learning, device)
-    plan = plan.with_stored(_stored_settings(scenario))
+    plan = plan.with_stored(_stored_settings(scenario)).with_target(target, set_)
     extra = {path: Run.load(path) for path in extra_runs or []}
     if len({file_name(text) for text in policy}) < len(policy):
         raise InputError(f"--policy names the same policy twice: {', '.join(policy)}")
@@ -193,7 +134,7 @@ def compare(
     plan.check_size(policy, quiet=session.quiet)
     folder = out or new_folder(f"{file_name(loaded.name)}-compare")
     runs = _played(session, plan, policy, folder)
-    content = _save_comparison([*zip(policy, runs, strict=True)], extra, folder, target)
+    content = _save_comparison([*zip(policy, runs, strict=True)], extra, folder, plan.target)
     if plan.learning:
         from fedlane.report.figures import accuracy_figure
 
@@ -276,19 +217,15 @@ def _save_comparison(
 
 
 def with_target(result: "Run", target: float | None) -> dict[str, Any]:
-    """Return a run's summary, with the time to reach the accuracy ``target`` if one is given."""
-    from fedlane.intervals import interval, measure_bounds
-    from fedlane.report.comparison import TIME
+    """Return the summary of a run with the time to reach ``target``, whatever target it was saved with."""
+    from fedlane.targets import target_measure
 
-    summary = dict(result.summary)
+    summary = {key: value for key, value in result.summary.items() if key != "time_to_accuracy"}
+    saved = result.scenario.learning.target_accuracy
+    if saved not in (None, target) and summary["final_accuracy"]["mean"] is not None:
+        summary["saved_target"] = saved
     if target is not None:
-        seconds = result.time_to_accuracy(target)
-        reached = seconds[~np.isnan(seconds)]
-        summary["time_to_accuracy"] = {
-            "target": target,
-            "reached": len(reached),
-            **interval(reached, measure_bounds(TIME)),
-        }
+        summary["time_to_accuracy"] = target_measure(result.time_to_accuracy(target), target)
     return summary
 
 
@@ -299,11 +236,3 @@ def _print_results(table: RenderableType, summaries: Sequence[dict[str, Any]], f
     screen.print(table)
     print_notes([note for summary in summaries for note in notes(summary)])
     screen.print(f"Saved to {folder}", highlight=False, markup=False, soft_wrap=True)
-
-
-def duration(seconds: float) -> str:
-    """Return a time in the unit that suits it, rounded to two digits."""
-    for unit, length in (("days", 86_400.0), ("hours", 3600.0), ("minutes", 60.0)):
-        if seconds >= 2 * length:
-            return f"{seconds / length:.2g} {unit}"
-    return f"{max(seconds, 1.0):.2g} seconds"

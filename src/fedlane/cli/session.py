@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 
 from fedlane.cli.command_line import recorded_command
+from fedlane.cli.compiling import entry_points, watch_compilation
 from fedlane.cli.display import Display
 from fedlane.cli.interrupts import AT_ONCE, Interrupts
 from fedlane.trackers import Tracking, make_tracker
@@ -77,15 +78,23 @@ class Session:
         tracked_as = tracked_as or folder.path.resolve().name
         tracking = Tracking([make_tracker(text, tracked_as, folder.path) for text in self.track], warn)
         try:
-            with Interrupts() as interrupts, display, tracking.closing():
+            with (
+                Interrupts() as interrupts,
+                display,
+                tracking.closing(),
+                watch_compilation(display.compiling) as compilation,
+            ):
                 with display.preparing(name):
                     simulation = make()
                     simulation.origin.command = recorded_command(sys.argv)
                     simulation.keep_segments_in(folder.path)
+                    compilation.expect(entry_points(simulation))
                     if simulation.ledger is not None and simulation.round:  # check an earlier ledger before playing
                         simulation.ledger.attach_file(folder.path)
                     seeds, played = simulation.info.seeds, simulation.round
                     tracking.start(simulation.scenario, simulation.label, seeds, round=played)
+                if simulation.caution is not None and not self.quiet:
+                    warn(simulation.caution)
                 display.begin(simulation)
                 interrupts.delay()
                 try:

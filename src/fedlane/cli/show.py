@@ -8,7 +8,7 @@ import typer
 from rich.syntax import Syntax
 
 from fedlane.cli.options import JsonOption, SeedOption, SetOption, resolved_scenario
-from fedlane.cli.session import messages, print_notes, screen
+from fedlane.cli.session import messages, print_notes, screen, warn
 from fedlane.validate import InputError
 
 
@@ -60,8 +60,12 @@ def _show_folder(folder: Path, as_json: bool) -> None:
         return
     try:
         table = comparison_tables(content) if is_comparison else summary_table(content)
-        remarks = [note for summary in (content["runs"] if is_comparison else [content]) for note in notes(summary)]
+        summaries = content["runs"] if is_comparison else [content]
+        remarks = [note for summary in summaries for note in notes(summary)]
     except (KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError) as error:
         raise InputError(f"{folder / (NAME if is_comparison else 'summary.json')} is damaged: {error}") from error
     screen.print(table)
+    for summary in summaries:
+        if "caution" in summary:
+            warn(str(summary["caution"]))
     print_notes(remarks)

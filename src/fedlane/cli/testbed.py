@@ -12,7 +12,7 @@ from rich.table import Table
 
 from fedlane.cli.session import InterruptedRunError, messages, new_folder, screen
 from fedlane.files import file_name
-from fedlane.validate import InputError
+from fedlane.validate import InputError, missing_extra
 
 if TYPE_CHECKING:  # imported inside functions, to keep `fedlane --help` fast
     from fedlane.flower.testbed.spec import TestbedSpec
@@ -145,8 +145,8 @@ def _run(
     try:
         from fedlane.flower.testbed.calibration import Calibration
         from fedlane.flower.testbed.testbed import Testbed
-    except ImportError as error:
-        raise InputError(f"the testbed needs Flower: install fedlane[flower] ({error.name} is missing)") from None
+    except ModuleNotFoundError as error:
+        raise missing_extra("fedlane testbed", "flower") from error
     from fedlane.flower.testbed.links import unsupported_reason
     from fedlane.simulation.results import RunFolder
 

@@ -51,7 +51,15 @@ def __getattr__(name: str) -> Any:
     """Import a name when it is first used: every message starts a process, so unneeded imports cost time."""
     if name not in _HOME:
         raise AttributeError(f"module 'fedlane.flower' has no attribute '{name}'")
-    return getattr(importlib.import_module(f"fedlane.flower.{_HOME[name]}"), name)
+    try:
+        module = importlib.import_module(f"fedlane.flower.{_HOME[name]}")
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] != "flwr":
+            raise
+        from fedlane.validate import missing_extra
+
+        raise missing_extra(f"fedlane.flower.{name}", "flower") from error
+    return getattr(module, name)
 
 
 def __dir__() -> list[str]:

@@ -6,12 +6,12 @@ Examples:
     >>> vector = gymnasium.make_vec("FedLane/Scheduling-v0", num_envs=64, vectorization_mode="vector_entry_point")
 """
 
-from fedlane.validate import InputError
+from fedlane.validate import missing_extra
 
 try:
     import gymnasium
 except ModuleNotFoundError as error:
-    raise InputError("fedlane.gym needs the extra gym: pip install 'fedlane[gym]'") from error
+    raise missing_extra("fedlane.gym", "gym") from error
 
 from fedlane.gym.environment import SchedulingEnv
 from fedlane.gym.episode import Episode, matched

@@ -70,7 +70,8 @@ def path_gain_db(distance_km: FloatArray, radio: Radio) -> FloatArray:
 
 def from_db(decibel: FloatArray) -> FloatArray:
     """Return the ratio 10^(x / 10) of x decibels."""
-    return np.exp(decibel * (np.log(10.0) / 10.0))
+    ratio = decibel * (np.log(10.0) / 10.0)
+    return np.exp(ratio, out=ratio) if isinstance(ratio, np.ndarray) else np.exp(ratio)
 
 
 def rate_bps(bandwidth_hz: float, snr: FloatArray, interference: FloatArray) -> FloatArray:

@@ -47,6 +47,11 @@ class FixedLinks(Network):
         self.floor_s = floor_s
         self.one_way_s: FloatArray = payload_bits / rates_bps
 
+    @property
+    def stationary(self) -> bool:
+        """Whether all rounds have the same rates."""
+        return bool((self.one_way_s == self.one_way_s[:1]).all())
+
     def delays(self, round: int, assignment: IntArray) -> Delays:
         """Return the delays of a round.
 

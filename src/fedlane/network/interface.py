@@ -35,6 +35,11 @@ class Network(ABC):
         self.clients, self.channels = clients, channels
         self.deadline_s = deadline_s
 
+    @property
+    def stationary(self) -> bool:
+        """Whether the delays of every round have the same distribution; if not, `distributions` are time averages."""
+        return True
+
     @abstractmethod
     def delays(self, round: int, assignment: IntArray) -> Delays:
         """Return the delays of a round.
@@ -65,6 +70,8 @@ class Network(ABC):
     def distributions(self, cells: int) -> DelayDistributions:
         """Estimate the distribution of every pair's delay, from 10,000 draws per pair or fewer on very large networks.
 
+        On a network that is not `stationary` these are averages over time, not what a given round will bring.
+
         Args:
             cells: Number of cells G into which the time up to the deadline is divided.
 
@@ -87,7 +94,7 @@ class Network(ABC):
             earlier = np.cumsum(counts, axis=1) - counts
             cdf[r] = ((earlier + within.reshape(counts.shape))[:, :cells] / samples).reshape(*shape[1:], cells)
             success[r] = (1.0 - counts[:, cells] / samples).reshape(shape[1:])
-        return DelayDistributions(cdf=cdf, success=success, standard_error=0.5 / samples**0.5)
+        return DelayDistributions(cdf, success, standard_error=0.5 / samples**0.5, stationary=self.stationary)
 
     def success_probability(self, samples: int) -> FloatArray:
         """Estimate the probability that a pair meets the deadline.

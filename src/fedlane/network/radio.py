@@ -4,7 +4,7 @@ Rounds are drawn in blocks. A block's numbers depend only on the seed, the purpo
 the numbers of clients and channels. So a replica's random draws depend on its own seed only.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,6 +18,8 @@ from fedlane.rng import generator
 
 _BLOCK_ENTRIES = 2**16
 _BLOCK_ROUNDS = 64
+_PIECE_ENTRIES = 2**18
+"""Pairs of a large network whose random numbers are drawn together."""
 
 
 @dataclass(frozen=True)
@@ -82,21 +84,47 @@ class RadioNetwork(Network):
 
     def delays(self, round: int, assignment: IntArray) -> Delays:
         """Return the delays of a round, see `Network.delays`."""
-        draws, k = self._block_of(round)
         assigned = assignment >= 0
-        channel = np.maximum(assignment, 0)[..., None]
-
-        def chosen(pairs: FloatArray) -> FloatArray:
-            picked: FloatArray = np.take_along_axis(pairs, channel, axis=2)[..., 0]
-            return picked
-
+        channel = np.maximum(assignment, 0)
+        if self.block_rounds == 1 and self._block != round:
+            draws = self._draw_chosen(round, channel)
+        else:
+            block, k = self._block_of(round)
+            pairs = (block.down[:, k], block.up[:, k], None if block.fading is None else block.fading[:, k])
+            draws = _Draws(*(part if part is None else _chosen(part, channel) for part in pairs), block.frequency[:, k])
         download_s, upload_s = self._transmission_s(
-            chosen(self.snr_up) * (1.0 if draws.fading is None else chosen(draws.fading[:, k])),
-            chosen(self.scale_down) * chosen(draws.down[:, k]),
-            chosen(self.scale_up) * chosen(draws.up[:, k]),
+            _chosen(self.snr_up, channel) * (1.0 if draws.fading is None else draws.fading),
+            _chosen(self.scale_down, channel) * draws.down,
+            _chosen(self.scale_up, channel) * draws.up,
         )
-        compute_s = self.compute.time_s(draws.frequency[:, k])
+        compute_s = self.compute.time_s(draws.frequency)
         return Delays(*(np.where(assigned, part, np.nan) for part in (download_s, compute_s, upload_s)))
+
+    def _draw_chosen(self, round: int, channel: IntArray) -> _Draws:
+        """Return the random numbers of each client on its channel, each (R, U), as `_draw` would draw them.
+
+        All pairs are drawn, piece by piece, because random streams cannot skip normal numbers.
+        """
+        shape = channel.shape
+        down, up, frequency = np.empty(shape), np.empty(shape), np.empty(shape)
+        fading = np.empty(shape) if self.radio.rayleigh else None
+        step = max(1, _PIECE_ENTRIES // self.channels)
+        piece = np.empty((step, self.channels))
+
+        def draw(fill: Callable[..., object], chosen: FloatArray, channels: IntArray) -> None:
+            for start in range(0, self.clients, step):
+                stop = min(start + step, self.clients)
+                fill(out=piece[: stop - start])
+                chosen[start:stop] = piece[np.arange(stop - start), channels[start:stop]]
+
+        for r, seed in enumerate(self.seeds):
+            rng = generator(seed, "network", round)
+            draw(rng.standard_normal, down[r], channel[r])
+            draw(rng.standard_normal, up[r], channel[r])
+            rng.random(out=frequency[r])
+            if fading is not None:
+                draw(rng.standard_exponential, fading[r], channel[r])
+        return _Draws(np.abs(down, out=down), np.abs(up, out=up), fading, frequency)
 
     def channel_state(self, round: int) -> FloatArray:
         """Return the total delay of every pair in a round, see `Network.channel_state`."""
@@ -151,3 +179,9 @@ class RadioNetwork(Network):
             if fading is not None:
                 rng.standard_exponential(out=fading[r])
         return _Draws(np.abs(down, out=down), np.abs(up, out=up), fading, frequency)
+
+
+def _chosen(pairs: FloatArray, channel: IntArray) -> FloatArray:
+    """Return the values (R, U) of each client on its channel (R, U), from the values of all pairs (R, U, N)."""
+    chosen: FloatArray = np.take_along_axis(pairs, channel[..., None], axis=2)[..., 0]
+    return chosen

@@ -1,6 +1,8 @@
 """Packing of arrays for a page: base64 of little-endian typed arrays, which a browser reads without parsing."""
 
 import base64
+import json
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -12,8 +14,6 @@ Packed = dict[str, Any]
 
 NOTHING = 65535
 """Code for NaN, and for "none" in two-byte indices (255 in one-byte indices)."""
-INFINITE = 65534
-"""Code for infinity."""
 STEPS = 65532
 """Number of steps between the smallest and the largest packed value."""
 
@@ -21,6 +21,11 @@ STEPS = 65532
 def packed_floats(values: ArrayLike) -> Packed:
     """Pack numbers as float32; NaN is kept."""
     return _packed("f4", np.asarray(values, "<f4"))
+
+
+def packed_doubles(values: ArrayLike) -> Packed:
+    """Pack numbers as float64, for values that are also shown elsewhere and must be rounded to the same text."""
+    return _packed("f8", np.asarray(values, "<f8"))
 
 
 def packed_indices(values: IntArray) -> Packed:
@@ -35,18 +40,6 @@ def packed_bits(values: BoolArray) -> Packed:
     return {**_packed("bits", np.packbits(values)), "shape": list(values.shape)}
 
 
-def packed_seconds(values: FloatArray) -> Packed:
-    """Pack times in two bytes each, evenly spaced in the logarithm; the relative error is below 1e-3."""
-    regular = np.isfinite(values) & (values > 0)
-    low, high = (np.log(values[regular].min()), np.log(values[regular].max())) if regular.any() else (0.0, 0.0)
-    step = max((high - low) / STEPS, 1e-12)
-    codes = np.zeros(values.shape, "<u2")
-    codes[regular] = 1 + np.rint((np.log(values[regular]) - low) / step)
-    codes[np.isnan(values)] = NOTHING
-    codes[np.isposinf(values)] = INFINITE
-    return {**_packed("log", codes), "low": float(low), "step": float(step)}
-
-
 def packed_levels(values: FloatArray) -> Packed:
     """Pack numbers that are not negative in two bytes each, evenly spaced."""
     regular = np.isfinite(values)
@@ -54,6 +47,14 @@ def packed_levels(values: FloatArray) -> Packed:
     codes = np.full(values.shape, NOTHING, "<u2")
     codes[regular] = np.rint(np.maximum(values[regular], 0.0) / step)
     return {**_packed("level", codes), "step": step}
+
+
+def embedded(data: Mapping[str, Any]) -> str:
+    """Return JSON that is safe inside a script element: nothing in it can end the element."""
+    text = json.dumps(data, allow_nan=False, separators=(",", ":"))
+    for character in "<>&":
+        text = text.replace(character, f"\\u{ord(character):04x}")
+    return text
 
 
 def _packed(kind: str, array: "np.ndarray[Any, Any]") -> Packed:

@@ -3,7 +3,6 @@
 import base64
 import hashlib
 import html
-import json
 from collections.abc import Mapping
 from functools import cache
 from importlib.resources import files
@@ -13,15 +12,19 @@ from typing import Any
 from fedlane import __version__
 from fedlane.files import write_atomically
 from fedlane.report.figures import COLOURS
+from fedlane.report.packing import embedded
 from fedlane.validate import InputError
 
 SCRIPTS = (
-    *("dom", "format", "data", "scales", "chart", "lines", "dots", "bars", "heatmap"),
+    *("dom", "format", "data", "scales", "pen", "saving", "chart", "lines", "dots", "bars", "heatmap"),
     *("map", "round", "timeline", "player", "summary", "figures", "privacy", "scenario", "live", "app"),
 )
 """Script files, in the order in which they are joined."""
 STYLES = ("theme", "page", "tables", "controls", "charts", "rounds", "narrow")
 """Style sheets, in the order in which they are joined."""
+
+MAX_TITLE = 200
+"""Maximum number of characters of the scenarios' names in the title."""
 
 
 def build_page(data: Mapping[str, Any], *, live: bool = False) -> str:
@@ -38,7 +41,7 @@ def build_page(data: Mapping[str, Any], *, live: bool = False) -> str:
     title = " and ".join(dict.fromkeys(str(run["scenario"]) for run in data["runs"])) or "waiting for a run"
     fields = {
         "policy": content_policy(live=live),
-        "title": html.escape(f"{title} · FedLane"),
+        "title": html.escape(f"{title[:MAX_TITLE]} · FedLane"),
         "style": style,
         "data": embedded({**data, "live": live, "version": __version__}),
         "script": script,
@@ -62,14 +65,6 @@ def write_page(page: str, path: Path) -> None:
         write_atomically(path, page.encode("utf-8", "replace"))
     except OSError as error:
         raise InputError(f"page {path} cannot be written: {error.strerror}") from error
-
-
-def embedded(data: Mapping[str, Any]) -> str:
-    """Return JSON that is safe inside a script element: nothing in it can end the element."""
-    text = json.dumps(data, allow_nan=False, separators=(",", ":"))
-    for character in "<>&":
-        text = text.replace(character, f"\\u{ord(character):04x}")
-    return text
 
 
 def content_policy(*, live: bool) -> str:

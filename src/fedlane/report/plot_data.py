@@ -14,9 +14,9 @@ import pyarrow as pa
 
 from fedlane.files import read_table
 from fedlane.records import FloatArray
-from fedlane.report.page_data import run_names
 from fedlane.report.run_arrays import column_floats, column_indices
 from fedlane.report.run_files import RunFiles, read_run, run_folders
+from fedlane.report.run_labels import run_names
 from fedlane.report.seed_measures import seed_measures
 from fedlane.validate import InputError, printable
 

@@ -56,10 +56,10 @@ CLIENT_COLUMNS = ("quota", "participation", "selection", "uploads", "epsilon", "
 def run_arrays(files: RunFiles) -> RunArrays:
     """Build the arrays of a run folder, for the rounds that every table contains."""
     tables = files.tables
-    rounds = min(_size(tables["rounds"], "round"), _size(tables["client_rounds"], "round"))
-    replicas = max(_size(tables["rounds"], "replica"), 1)
-    clients = max(_size(tables["clients"], "client"), _size(tables["client_rounds"], "client"))
-    channels = max(_size(tables["channels"], "channel"), _size(tables["assignments"], "channel"))
+    rounds = min(index_size(tables["rounds"], "round"), index_size(tables["client_rounds"], "round"))
+    replicas = max(index_size(tables["rounds"], "replica"), 1)
+    clients = max(index_size(tables["clients"], "client"), index_size(tables["client_rounds"], "client"))
+    channels = max(index_size(tables["channels"], "channel"), index_size(tables["assignments"], "channel"))
     if replicas * max(rounds, 1) * max(clients, channels, 1) > MAX_CELLS:
         raise InputError(
             f"a report can show at most {MAX_CELLS:,} seeds x rounds x clients, "
@@ -116,7 +116,7 @@ class _Slots(_Scatter):
         table = table.take(
             np.lexsort([column_indices(table, key) for key in ("client", "channel", "round", "replica")])
         )
-        group = column_indices(table, "replica") * (1 + _size(table, "round")) + column_indices(table, "round")
+        group = column_indices(table, "replica") * (1 + index_size(table, "round")) + column_indices(table, "round")
         start = np.flatnonzero(np.diff(group, prepend=-1))
         slot = np.arange(len(group)) - np.repeat(start, np.diff(start, append=len(group)))
         table = table.append_column("slot", pa.array(slot, pa.int64()))
@@ -143,6 +143,6 @@ def column_floats(table: pa.Table, column: str) -> FloatArray:
         raise InputError(f"column {column} of a run's table must hold numbers, got {table[column].type}") from error
 
 
-def _size(table: pa.Table, column: str) -> int:
+def index_size(table: pa.Table, column: str) -> int:
     """One more than the largest index in a column."""
     return int(column_indices(table, column).max(initial=-1)) + 1

@@ -124,7 +124,16 @@ def comparison_table(summaries: Sequence[Summary]) -> Table:
 
 def notes(summary: Summary) -> list[str]:
     """Return the remarks that a reader of the numbers needs."""
-    return [*_feasibility(summary), *_privacy(summary)]
+    return [*_target(summary), *_feasibility(summary), *_privacy(summary)]
+
+
+def _target(summary: Summary) -> list[str]:
+    """A remark for a run whose own target accuracy is not that of the table."""
+    if "saved_target" not in summary:
+        return []
+    shown = summary.get("time_to_accuracy")
+    here = f"the table shows its time to {shown['target']:g}" if shown else "the table has no target"
+    return [f"{summary['policy']}: this run was saved with the target accuracy {summary['saved_target']:g}; {here}"]
 
 
 def _privacy(summary: Summary) -> list[str]:
@@ -158,7 +167,10 @@ def _feasibility(summary: Summary) -> list[str]:
             f"{infeasible[worst]:.3f} of them (seed {worst})"
         ]
     if summary["feasible_scale"]["mean"] is None and "flower" not in summary:  # unknown for a real network
-        return [f"{summary['policy']}: feasibility of the quotas was not checked (too many pairs, or no quotas)"]
+        return [
+            f"{summary['policy']}: feasibility of the quotas was not checked "
+            "(too many pairs, no quotas, or a network that changes with time)"
+        ]
     return []
 
 

@@ -19,7 +19,8 @@ from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.routing import Route
 
 from fedlane import __version__
-from fedlane.report.page import build_page, content_policy, embedded
+from fedlane.report.packing import embedded
+from fedlane.report.page import build_page, content_policy
 from fedlane.report.page_data import page_data
 from fedlane.report.run_files import run_folders, signature
 from fedlane.validate import InputError

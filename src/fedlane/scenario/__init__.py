@@ -53,7 +53,7 @@ class Scenario(Section):
     privacy: PrivacySettings = PrivacySettings(mechanism="none")
     """The privacy mechanism and the agreed budgets; without this table the mechanism is "none"."""
     policies: dict[str, dict[str, str | bool | int | Finite]] = Field(default_factory=dict)
-    """Parameters of policies, by the policy's name."""
+    """Parameter KEY of the policy NAME, for example `policies.lane.V`; `fedlane list policies` lists them."""
 
     @model_validator(mode="before")
     @classmethod

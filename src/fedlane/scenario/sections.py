@@ -46,7 +46,7 @@ class NetworkSettings(Section):
     power_down_dbm: Decibel = 23.0
     """Transmit power of an access point, in dBm."""
     noise_dbm: Decibel = -107.0
-    """Noise power, in dBm."""
+    """Noise power in a channel, in dBm."""
     path_loss_db: Decibel = 128.1
     """Path loss at 1 km, in dB."""
     path_loss_slope_db: Annotated[float, Field(ge=0, le=1000, allow_inf_nan=False)] = 37.6
@@ -54,9 +54,9 @@ class NetworkSettings(Section):
     min_distance_m: Positive = 10.0
     """Smallest distance used for the path loss, in metres."""
     fading: Literal["none", "rayleigh"] = "none"
-    """Fast fading."""
+    """Fast fading: "none", or "rayleigh" for exponentially distributed power, drawn anew in each round."""
     interference_db: tuple[Decibel, Decibel] = (-5.0, 10.0)
-    """Smallest and largest interference power relative to the noise, in dB."""
+    """Range of the scale of the interference power, relative to the noise, in dB: [low, high] (reading 2)."""
     payload_bits: Positive | Literal["model"] = 5000.0
     """Size of the transmitted model, in bits; "model" for 32 bits per weight."""
     deadline_s: Positive = 5.0
@@ -95,9 +95,9 @@ class ComputeSettings(Section):
     """
 
     frequency_low_hz: Line = (10e3, 10e3)
-    """Offset and slope of the smallest frequency, in Hz."""
+    """Smallest frequency of client i (from 1): offset + slope * i, as [offset, slope] in Hz."""
     frequency_high_hz: Line = (30e3, 100e3)
-    """Offset and slope of the largest frequency, in Hz."""
+    """Largest frequency of client i (from 1): offset + slope * i, as [offset, slope] in Hz."""
     cycles_per_sample: OneOrPerClient = 3.0
     """Processor cycles per record and step; one value, or one per client."""
     seconds: OneOrPerClient | None = None
@@ -108,11 +108,11 @@ class DataSettings(Section):
     """The data set and its partition over the clients (reading 17)."""
 
     dataset: Literal["fashion-mnist", "cifar10", "fashion-mnist-mini"] = "fashion-mnist"
-    """Name of the data set."""
+    """Name of the data set, see `fedlane list datasets`."""
     partition: Literal["dominant", "dirichlet", "shards", "iid"] = "dominant"
-    """How records are distributed over the clients."""
+    """How records are divided: by a dominant class, a Dirichlet distribution, shards, or uniformly (iid)."""
     noniid_degree: Share = 0.8
-    """Label skew, from 0 (none) to 1."""
+    """Label skew, from 0 (every client's labels are distributed like the whole data set) to 1."""
     imbalance: Annotated[float, Field(ge=0, lt=1, allow_inf_nan=False)] = 0.0
     """Spread of the clients' sizes, which are uniform in [1 - imbalance, 1 + imbalance] times their mean."""
 
@@ -121,7 +121,7 @@ class LearningSettings(Section):
     """Local training (reading 16)."""
 
     model: str = "mlp"
-    """Name of a built-in model, or module:function."""
+    """A built-in model ("mlp", "cnn", "softmax"), or module:name of a PyTorch module's class or function."""
     learning_rate: Positive = 0.1
     """Step size of local training, eta."""
     clip_norm: Positive = 1.0
@@ -132,17 +132,20 @@ class LearningSettings(Section):
     """Training steps per upload, tau."""
     evaluate_every: Count = 10
     """Rounds between two evaluations of the model."""
+    target_accuracy: Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)] | None = None
+    """Test accuracy whose time is reported: when the mean of three successive evaluations first reaches it."""
 
 
 class PrivacySettings(Section):
     """The privacy that each client agreed to. A scenario without this table has the mechanism "none"."""
 
     mechanism: Literal["none", "paper", "rigorous"] = "rigorous"
-    """Privacy mechanism; "none" without a [privacy] table."""
+    """Privacy mechanism: "rigorous" guarantees the agreed epsilon for the whole run, "paper" reproduces the paper and
+    guarantees nothing, "none" adds no noise. Without a [privacy] table it is "none"."""
     epsilon: Epsilon | Annotated[tuple[Epsilon, ...], Field(min_length=1)] | Literal["nonuniform"] = 25.0
     """Agreed epsilon, per round (paper) or per run (rigorous); "nonuniform" for the paper's list; or one per client."""
     delta: OneOrPerClient = 1e-3
-    """Agreed delta; one value, or one per client."""
+    """Agreed delta, less than 1; one value, or one per client."""
     max_uploads: Count | Annotated[tuple[Count, ...], Field(min_length=1)] | Literal["rounds"] = "rounds"
     """Largest number of uploads of a client; "rounds" for one per round; or one value per client."""
     theta_noise: Literal["paper", "sqrt_d"] = "paper"

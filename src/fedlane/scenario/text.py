@@ -14,7 +14,7 @@ from fedlane.validate import InputError, nearest
 def to_toml(values: Mapping[str, Any], prefix: str = "") -> str:
     """Return nested plain values as TOML: a table's values first, then its sub-tables. None values are omitted."""
     values = {key: value for key, value in values.items() if value is not None}
-    lines = [f"{key} = {_toml_value(value)}" for key, value in values.items() if not isinstance(value, Mapping)]
+    lines = [f"{key} = {toml_value(value)}" for key, value in values.items() if not isinstance(value, Mapping)]
     for key, value in values.items():
         if isinstance(value, Mapping) and value:
             table = to_toml(value, f"{prefix}{key}.")
@@ -23,9 +23,10 @@ def to_toml(values: Mapping[str, Any], prefix: str = "") -> str:
     return "\n".join(lines).strip("\n") + ("\n" if not prefix else "")
 
 
-def _toml_value(value: Any) -> str:
+def toml_value(value: Any) -> str:
+    """Return a plain value as TOML."""
     if isinstance(value, list | tuple):
-        return "[" + ", ".join(_toml_value(item) for item in value) + "]"
+        return "[" + ", ".join(toml_value(item) for item in value) + "]"
     if isinstance(value, str):
         text = json.dumps(value, ensure_ascii=False)
         return "".join(c if c.isprintable() else f"\\U{ord(c):08x}" for c in text)

@@ -5,7 +5,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from fedlane.records import Context, Feedback, IntArray, Problem, State
+from fedlane.records import Context, DelayDistributions, Feedback, IntArray, Problem, State
 from fedlane.rng import RoundRng
 from fedlane.scheduling.lane import Lane
 from fedlane.scheduling.lane_kernels import search_batch
@@ -21,6 +21,15 @@ class Genie(Lane):
     summary: ClassVar[str] = "lane's rule with the true delay distributions (a reference)"
     requires: ClassVar[frozenset[str]] = frozenset({"distributions"})
     per_client: ClassVar[frozenset[str]] = frozenset({"queue", "previous"})
+
+    def caution(self, distributions: DelayDistributions) -> str | None:
+        """Warn that on a network that changes with time, genie knows averages only."""
+        if distributions.stationary:
+            return None
+        return (
+            f"{self.name} knows the delay distributions as averages over time, but this network changes with time: "
+            "they are not what a round will bring, and other policies may be faster"
+        )
 
     def init(self, problem: Problem) -> State:
         """Return empty queues and no previous matching."""

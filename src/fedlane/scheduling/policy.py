@@ -113,6 +113,14 @@ class Policy(ABC):
         """
         return resized(self.init, state, old, new, self.per_client, axis=1)
 
+    def caution(self, distributions: DelayDistributions) -> str | None:
+        """Return one line that a user should know about this policy on this network, or None.
+
+        Args:
+            distributions: The true delay distributions, as a policy that requires them receives them.
+        """
+        return None
+
     def quotas(self, problem: Problem) -> FloatArray:
         """Return the quotas that this policy serves, (R, U): ``(1 - quota_slack) * problem.quotas``."""
         return (1.0 - self.quota_slack) * problem.quotas
@@ -252,8 +260,7 @@ def _context(context: Context, r: int) -> Context:
         available=np.asarray(context.available[r]),
         losses=None if context.losses is None else context.losses[r],
         channel_state=None if context.channel_state is None else context.channel_state[r],
-        distributions=truth
-        and DelayDistributions(truth.cdf[r : r + 1], truth.success[r : r + 1], truth.standard_error),
+        distributions=truth and replace(truth, cdf=truth.cdf[r : r + 1], success=truth.success[r : r + 1]),
         problem=context.problem and _problem(context.problem, r),
     )
 

@@ -14,7 +14,7 @@ from fedlane.records import Problem
 from fedlane.scenario import Scenario
 from fedlane.scheduling.policy import Policy
 from fedlane.simulation.tables import PART_ROWS
-from fedlane.simulation.trace import TraceShape
+from fedlane.simulation.trace_shape import TraceShape
 from fedlane.validate import InputError
 
 TRACE_BYTES_PER_CHANNEL, TRACE_BYTES_PER_CLIENT, TRACE_BYTES_PER_ROUND = 29, 5, 24

@@ -27,6 +27,7 @@ from fedlane.simulation.provenance import read_provenance
 from fedlane.simulation.run_display import data_frame, run_html, run_text
 from fedlane.simulation.segments import remove_segments
 from fedlane.simulation.table_parts import stored_tables, write_table
+from fedlane.targets import time_to_accuracy
 from fedlane.validate import InputError, printable
 
 COLUMNS = {
@@ -129,17 +130,13 @@ class Run:
         Returns:
             (R,): seconds; NaN where the accuracy is never reached.
         """
-        replica = self.rounds["replica"].to_numpy()
-        accuracy, clock_s = self.rounds["accuracy"].to_numpy(), self.rounds["clock_s"].to_numpy()
-        result = np.full(int(replica.max(initial=-1)) + 1, np.nan)
-        for r in range(len(result)):
-            evaluated = (replica == r) & ~np.isnan(accuracy)
-            curve = accuracy[evaluated]
-            smooth = np.convolve(curve, np.ones(3) / 3, mode="valid") if len(curve) >= 3 else curve[:0]
-            reached = np.flatnonzero(smooth >= target)
-            if len(reached):
-                result[r] = clock_s[evaluated][reached[0] + 1]
-        return result
+        replica, round = self.rounds["replica"].to_numpy(), self.rounds["round"].to_numpy()
+        accuracy, clock_s = curves = np.full(
+            (2, int(replica.max(initial=-1)) + 1, int(round.max(initial=-1)) + 1), np.nan
+        )
+        for curve, name in zip(curves, ("accuracy", "clock_s"), strict=True):
+            curve[replica, round] = self.rounds[name].to_numpy()
+        return time_to_accuracy(accuracy, clock_s, target)
 
     def save(self, folder: str | Path) -> None:
         """Write the run folder.

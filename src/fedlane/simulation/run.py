@@ -1,5 +1,6 @@
 """Whole runs in one call."""
 
+import warnings
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -69,6 +70,8 @@ def simulate(
     if rounds is not None:
         scenario = scenario.with_values({"rounds": rounds})
     simulation = Simulation(scenario, policy, seed_list(seeds), learning=learning, device=device, bounded=True)
+    if simulation.caution is not None:
+        warnings.warn(simulation.caution, stacklevel=2)
     tracking = Tracking(trackers)
     with tracking.closing():
         tracking.start(simulation.scenario, simulation.label, simulation.info.seeds, round=simulation.round)

@@ -62,9 +62,10 @@ class Setup:
             quotas: (R, U): share of rounds in which each client should participate.
 
         Returns:
-            (R,); None on networks with more than `FEASIBILITY_PAIRS` client-channel pairs.
+            (R,); None on networks with more than `FEASIBILITY_PAIRS` client-channel pairs, and on networks that are
+            not stationary: a policy that follows their changes may serve more than their averages suggest.
         """
-        if self.problem.clients * self.problem.channels > FEASIBILITY_PAIRS:
+        if self.problem.clients * self.problem.channels > FEASIBILITY_PAIRS or not self.network.stationary:
             return None
         success = self.network.success_probability(FEASIBILITY_SAMPLES)
         return np.array([feasible_scale(p, beta) for p, beta in zip(success, quotas, strict=True)])

@@ -57,6 +57,7 @@ class Simulation:
         quota: (R, U): quotas as the policy serves them, slack included.
         feasible_scale: (R,): the largest multiple of ``quota`` that any policy can serve; None on large networks.
         distributions: The true delay distributions if the policy requires them, otherwise None.
+        caution: One line that a user should know about the policy on this network, or None.
         trace: Record of every round so far.
         spending: Accounting of the uploads; None without a mechanism.
         ledger: Record of every charged upload; None without a mechanism.
@@ -109,6 +110,7 @@ class Simulation:
         self.distributions: DelayDistributions | None = None
         if "distributions" in policy.requires:
             self.distributions = self.setup.network.distributions(CELLS)
+        self.caution = None if self.distributions is None else policy.caution(self.distributions)
         new_trace = Trace.fitting if bounded else Trace.empty
         self.trace = new_trace(problem.replicas, problem.rounds, problem.clients, problem.channels)
         self._state = policy.init(problem)
@@ -243,6 +245,8 @@ class Simulation:
             self.feasible_scale,
             time.perf_counter() - self._started,
         )
+        if self.caution is not None:
+            summary["caution"] = self.caution
         summary["privacy"] = None if self.spending is None else self.spending.summary(self._uploads)
         return Run(
             scenario=self.scenario,

@@ -9,6 +9,7 @@ from fedlane.intervals import interval, measure_bounds
 from fedlane.records import FloatArray
 from fedlane.simulation.tables import World
 from fedlane.simulation.trace import Trace
+from fedlane.targets import target_measure, time_to_accuracy
 
 
 def summarise(
@@ -59,9 +60,18 @@ def summarise(
         **{name: interval(values, measure_bounds(name)) for name, values in measures.items()},
         "quota": {"smallest": float(quota.min()), "largest": float(quota.max())},
         "infeasible_seeds": _infeasible(world.seeds, feasible_scale),
+        **_time_to_target(trace, world.scenario.learning.target_accuracy),
         "elapsed_s": elapsed_s,
         "version": __version__,
     }
+
+
+def _time_to_target(trace: Trace, target: float | None) -> dict[str, Any]:
+    """The time to the scenario's target accuracy; nothing without a target or without learning."""
+    if target is None or np.isnan(trace.accuracy).all():
+        return {}
+    time_s = time_to_accuracy(trace.accuracy, np.cumsum(trace.delay_s, axis=1), target)
+    return {"time_to_accuracy": target_measure(time_s, target)}
 
 
 def _last_accuracy(trace: Trace) -> FloatArray | None:

@@ -15,36 +15,10 @@ from fedlane.files import fitting_array
 from fedlane.records import BoolArray, Feedback, FloatArray, IntArray
 from fedlane.simulation.round import round_delay_s
 from fedlane.simulation.segments import CHANNEL_ARRAYS, Segments
+from fedlane.simulation.trace_shape import Totals, TraceShape, channel_arrays
 
-CLIENT_ROWS = 10_000_000
-"""Largest number of seeds x rounds x clients of which every round is kept; beyond, every k-th round is."""
-CHANNEL_ROWS = 2_000_000
-"""Largest number of seeds x rounds x channels that is held in memory; beyond, rounds are moved to files."""
-SEGMENT_ROWS = 500_000
-"""Number of seeds x rounds x channels in a file."""
 KEPT = ("queue", "available", "uploads")
 """The arrays of a trace that have a client axis, and of which a bounded trace keeps every k-th round."""
-
-
-@dataclass
-class Totals:
-    """Sums over all rounds so far, which a bounded trace cannot compute from its arrays.
-
-    Attributes:
-        assigned: (R, U): number of rounds in which each client was assigned.
-        punctual: (R, U): number of rounds in which it was assigned and punctual.
-        queue: (R, U): queues after the last round.
-    """
-
-    assigned: IntArray
-    punctual: IntArray
-    queue: FloatArray
-
-    @classmethod
-    def zero(cls, replicas: int, clients: int) -> "Totals":
-        """Return the totals before the first round."""
-        shape = replicas, clients
-        return cls(np.zeros(shape, np.int64), np.zeros(shape, np.int64), np.zeros(shape, np.float32))
 
 
 @dataclass
@@ -99,7 +73,7 @@ class Trace:
         """Allocate a whole trace for ``rounds`` rounds, none of them played; queues of every k-th round."""
         kept = -(-rounds // every)
         return cls(
-            **_channel_arrays(replicas, rounds, channels),
+            **channel_arrays(replicas, rounds, channels),
             delay_s=np.zeros((replicas, rounds)),
             queue=np.zeros((replicas, kept, clients), np.float32),
             available=np.ones((replicas, kept, clients), np.bool_),
@@ -115,7 +89,7 @@ class Trace:
         if not shape.bounded:
             return cls.empty(replicas, rounds, clients, channels)
         trace = cls.empty(replicas, rounds, clients, 0, shape.every)
-        trace._new_window(_channel_arrays(replicas, shape.window, channels))
+        trace._new_window(channel_arrays(replicas, shape.window, channels))
         trace.max_queue = np.zeros((replicas, rounds), np.float32)
         trace.served = np.zeros((replicas, rounds), np.int32)
         trace.uploads = np.zeros(trace.queue.shape, np.int32)
@@ -135,7 +109,7 @@ class Trace:
         if self.segments is not None and self.rounds - self.first == self.client.shape[1]:
             window = {name: getattr(self, name) for name in CHANNEL_ARRAYS}
             self.segments.write(self.first, window)
-            self._new_window(_channel_arrays(*self.client.shape))
+            self._new_window(channel_arrays(*self.client.shape))
             self.first = self.rounds
         return self.rounds - self.first
 
@@ -287,37 +261,3 @@ class Trace:
         replica, round, channel = np.nonzero(counted)
         index = replica * clients + self.client[replica, round, channel]
         return np.bincount(index, minlength=replicas * clients).reshape(replicas, clients)
-
-
-@dataclass(frozen=True)
-class TraceShape:
-    """Number of rounds that a trace holds.
-
-    Attributes:
-        window: S, rounds of the channels' arrays.
-        every: k, rounds from one row of the clients' arrays to the next.
-        bounded: Whether the trace is bounded.
-    """
-
-    window: int
-    every: int
-    bounded: bool
-
-    @classmethod
-    def of(cls, replicas: int, rounds: int, clients: int, channels: int) -> "TraceShape":
-        """Return the shape that `Trace.fitting` chooses."""
-        client_rows, channel_rows = replicas * rounds * clients, replicas * rounds * channels
-        if client_rows <= CLIENT_ROWS and channel_rows <= CHANNEL_ROWS:
-            return cls(rounds, 1, bounded=False)
-        window = max(1, min(rounds, SEGMENT_ROWS // (replicas * channels)))
-        return cls(window, max(1, -(-client_rows // CLIENT_ROWS)), bounded=True)
-
-
-def _channel_arrays(replicas: int, rounds: int, channels: int) -> dict[str, NDArray[Any]]:
-    """Return the arrays with a channel axis, unset."""
-    shape = replicas, rounds, channels
-    return {
-        "client": np.full(shape, -1, np.int32),
-        **{name: np.full(shape, np.nan) for name in ("download_s", "compute_s", "upload_s")},
-        "punctual": np.zeros(shape, np.bool_),
-    }

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from fedlane.records import MEASURES, RoundRecord
-from fedlane.validate import InputError, unknown
+from fedlane.validate import InputError, missing_extra, unknown
 
 if TYPE_CHECKING:  # imported only for annotations, to keep `fedlane --help` fast
     from collections.abc import Callable, Iterator
@@ -141,5 +141,5 @@ def check_tracker(text: str) -> tuple[str, str]:
     if colon and not location:
         raise InputError(f"missing location after ':' in --track {text}")
     if importlib.util.find_spec(MODULES[kind]) is None:
-        raise InputError(f"--track {kind} needs the extra trackers: pip install 'fedlane[trackers]'")
+        raise missing_extra(f"--track {kind}", "trackers")
     return kind, location

@@ -23,11 +23,13 @@ _MIN_S, _MAX_S = 0.01, 60.0
 
 def main() -> None:
     """Start a node; exit as flower-supernode does."""
-    parser = _parser()
+    parser = make_parser()
     try:
         from flwr.supernode.cli.flower_supernode import flower_supernode
-    except ImportError as error:
-        parser.exit(2, f"fedlane-supernode needs Flower: install fedlane[flower] ({error.name} is missing)\n")
+    except ModuleNotFoundError:
+        from fedlane.validate import missing_extra
+
+        parser.exit(2, f"{missing_extra('fedlane-supernode', 'flower')}\n")
     from fedlane.flower._adapted import look_every
     from fedlane.flower.node.prefork import prefork_server
 
@@ -51,7 +53,8 @@ def main() -> None:
         flower_supernode()
 
 
-def _parser() -> argparse.ArgumentParser:
+def make_parser() -> argparse.ArgumentParser:
+    """Make the parser of the options that FedLane adds to those of flower-supernode."""
     parser = argparse.ArgumentParser(
         prog="fedlane-supernode",
         description="Flower's SuperNode with shorter polling intervals. Accepts every option of flower-supernode.",

@@ -16,6 +16,8 @@ function barFigure(options) {
     summary: () => options.summary(options.rows()),
     legend: () => PHASES.map((phase) => ({ ...phase, shape: "square" })),
     table: () => barTable(options),
+    csv: () => barCsv(options.rows()),
+    name: () => shownRun().name,
     draw: (width, hidden, note) => drawBars(options, width, hidden, note),
   });
 }
@@ -107,4 +109,12 @@ function barTable(options) {
     .rows()
     .map((row) => [row.name, ...row.parts.map(seconds), seconds(row.parts.reduce((a, b) => a + b, 0)), row.note ?? ""]);
   return [["", ...PHASES.map((phase) => phase.name), "total", ""], rows];
+}
+
+function barCsv(rows) {
+  const total = (parts) => parts.reduce((sum, part) => sum + part, 0);
+  return [
+    ["name", "download_s", "compute_s", "upload_s", "delay_s", "note"],
+    rows.map((row) => [row.name, ...row.parts, total(row.parts), row.note ?? ""]),
+  ];
 }

@@ -4,7 +4,8 @@ let figureCount = 0;
 
 /*
  * options: title, summary() -> text, legend() -> [{name, colour, dash, shape}], table() -> [head, rows],
- * draw(width, hidden, note id) -> node to show, when: events that redraw it.
+ * draw(width, hidden, note id) -> node to show, vector(width) -> the same as SVG if draw makes a canvas,
+ * csv(hidden) -> [head, rows], name() -> more of the saved files' names, when: events that redraw it.
  */
 function figureCard(options) {
   const id = `figure-${++figureCount}`;
@@ -13,6 +14,14 @@ function figureCard(options) {
   const legend = el("div", { class: "legend", role: "group", "aria-label": `Legend of: ${options.title}` });
   const plot = el("div", { class: "plot" });
   const numbers = options.table && tableDetails(options.title, () => scrollTable(options.title, ...options.table()));
+  const save = saveButtons({
+    title: options.title,
+    name: options.name,
+    summary: options.summary,
+    legend: () => (options.legend?.() ?? []).filter((entry) => !hidden.has(entry.name)),
+    draw: (wide) => (options.vector ? options.vector(wide) : options.draw(wide, hidden, note.id)),
+    csv: () => options.csv(hidden),
+  });
   const figure = el(
     "figure",
     { class: `card ${options.wide ? "wide" : ""}`, id },
@@ -20,6 +29,7 @@ function figureCard(options) {
     options.controls,
     legend,
     plot,
+    save,
     numbers,
   );
   let width = 0;
@@ -30,6 +40,7 @@ function figureCard(options) {
     const focused = plot.contains(document.activeElement);
     if (width) plot.replaceChildren(options.draw(width, hidden, note.id));
     if (focused) plot.firstChild?.focus();
+    save.hidden = !plot.querySelector("svg, canvas");
     numbers?.refresh();
   }
 
@@ -64,8 +75,10 @@ function legendEntry(entry, hidden, redraw) {
   return button;
 }
 
-function legendMark({ colour, dash, shape }) {
+function legendMark({ colour, dash, shape, hollow }) {
   if (shape === "square") return svg("rect", { x: 4, y: 0, width: 12, height: 12, rx: 2, fill: colour });
+  if (shape === "dot" && hollow)
+    return svg("circle", { cx: 10, cy: 6, r: 3.7, fill: "none", stroke: colour, "stroke-width": 1.8 });
   if (shape === "dot") return svg("circle", { cx: 10, cy: 6, r: 4.5, fill: colour });
   if (shape === "tick") return svg("path", { d: "M4 6H16", stroke: colour, "stroke-width": 2.5 });
   return svg("path", { d: "M1 6H19", stroke: colour, "stroke-width": 2.5, "stroke-dasharray": dash || null });

@@ -1,16 +1,16 @@
 /* The embedded data, unpacked once, and access to it. */
 
-const model = { runs: [], live: false, version: "", problem: "" };
+const model = { runs: [], differences: [], targets: [], live: false, version: "", problem: "" };
 
 /* The selected run, seed and round. */
 const view = { run: 0, seed: 0, at: 0, playing: false, follow: false };
 
 const BYTES = {
   f4: Float32Array,
+  f8: Float64Array,
   u1: Uint8Array,
   u2: Uint16Array,
   bits: Uint8Array,
-  log: Uint16Array,
   level: Uint16Array,
 };
 
@@ -24,18 +24,10 @@ function unpack(packed) {
   if (packed.kind === "bits") {
     const size = packed.shape.reduce((a, b) => a * b, 1);
     array.values = Uint8Array.from({ length: size }, (_, k) => (raw[k >> 3] >> (7 - (k & 7))) & 1);
-  } else if (packed.kind === "log" || packed.kind === "level") {
-    array.values = new Float32Array(raw.length);
-    for (let k = 0; k < raw.length; k++) array.values[k] = decoded(raw[k], packed);
+  } else if (packed.kind === "level") {
+    array.values = Float64Array.from(raw, (code) => (code === 65535 ? NaN : code * packed.step));
   }
   return array;
-}
-
-function decoded(code, packed) {
-  if (code === 65535) return NaN;
-  if (packed.kind === "level") return code * packed.step;
-  if (code === 65534) return Infinity;
-  return code === 0 ? 0 : Math.exp(packed.low + (code - 1) * packed.step);
 }
 
 /* Replace every packed array in a tree of plain objects by its values. */
@@ -43,13 +35,21 @@ function unpackAll(tree) {
   if (tree === null || typeof tree !== "object") return tree;
   if (Array.isArray(tree)) return tree;
   if ("kind" in tree && "data" in tree) return unpack(tree);
-  return Object.fromEntries(Object.entries(tree).map(([key, value]) => [key, unpackAll(value)]));
+  const unpacked = Object.fromEntries(Object.entries(tree).map(([key, value]) => [key, unpackAll(value)]));
+  if (unpacked.mean && unpacked.low === null) unpacked.low = unpacked.high = unpacked.mean; // no interval
+  return unpacked;
 }
 
 function loadData(data) {
   model.live = data.live;
   model.version = data.version;
   model.problem = data.problem ?? "";
+  model.policy = data.policy ?? "";
+  model.differences = data.differences ?? [];
+  model.targets = data.targets ?? [];
+  model.targetsOmitted = data.targets_omitted ?? 0;
+  model.clientEvery = data.client_every ?? 1;
+  model.channelEvery = data.channel_every ?? 1;
   model.runs = data.runs.map((run) => ({
     ...run,
     curves: unpackAll(run.curves),
@@ -61,6 +61,11 @@ function loadData(data) {
 
 function shownRun() {
   return model.runs[view.run];
+}
+
+/* The selected run and seed, in names of saved files. */
+function shownName() {
+  return `${shownRun().name} seed ${shownRun().seeds[view.seed]}`;
 }
 
 /* Number of embedded rounds, which are the positions of the slider. */
@@ -95,24 +100,17 @@ function slotsAt(run, seed, at) {
   return assigned;
 }
 
-function delayAt(run, seed, round) {
-  return run.detail.delay_s.values[seed * run.rounds + round];
+/* Duration of an embedded round, simulated time after it, and the latest accuracy (NaN before the first test). */
+function delayAt(run, seed, at) {
+  return run.detail.delay_s.values[seed * keptRounds(run) + at];
 }
 
-function clockAt(run, seed, round) {
-  let sum = 0;
-  for (let t = 0; t <= round; t++) sum += delayAt(run, seed, t) || 0;
-  return sum;
+function clockAt(run, seed, at) {
+  return run.detail.clock_s.values[seed * keptRounds(run) + at];
 }
 
-/* Accuracy at the last test up to a round; NaN before the first test. */
-function accuracyAt(run, seed, round) {
-  if (!run.detail.accuracy) return NaN;
-  for (let t = round; t >= 0; t--) {
-    const value = run.detail.accuracy.values[seed * run.rounds + t];
-    if (!Number.isNaN(value)) return value;
-  }
-  return NaN;
+function accuracyAt(run, seed, at) {
+  return run.detail.accuracy ? run.detail.accuracy.values[seed * keptRounds(run) + at] : NaN;
 }
 
 function queueAt(run, seed, round, client) {

@@ -10,13 +10,14 @@ function dotFigure(options) {
     summary: () => options.summary(options.series()),
     legend: () => dotLegend(options),
     table: () => dotTable(options),
+    csv: (hidden) => dotCsv(options, hidden),
     draw: (width, hidden, note) => drawDots(options, width, hidden, note),
   });
 }
 
 function dotLegend(options) {
   const series = options.series();
-  const entries = series.length > 1 ? series.map(({ name, colour }) => ({ name, colour, shape: "dot" })) : [];
+  const entries = series.length > 1 ? series.map(({ name, colour, hollow }) => ({ name, colour, hollow, shape: "dot" })) : [];
   if (options.target && series.some((line) => line.target)) {
     entries.push({ name: options.target, colour: "var(--ink)", shape: "tick", fixed: true });
   }
@@ -32,7 +33,8 @@ function drawDots(options, width, hidden, note) {
   const values = series.flatMap((line) => [...line.mean, ...line.low, ...line.high, ...(line.target ?? [])]);
   const y =
     options.domain?.() ?? bounds(level ? [...values, level.value] : values, { zero: true, floor: 0, ...options });
-  const every = Math.max(1, Math.ceil(clients / Math.floor((width - 60) / (13 + 9 * String(clients).length))));
+  const digits = String(clients * model.clientEvery).length;
+  const every = Math.max(1, Math.ceil(clients / Math.floor((width - 60) / (13 + 9 * digits))));
   const xTicks = Array.from({ length: clients }, (_, k) => k).filter((k) => k % every === 0);
   const { layer, sx, sy, box } = axes({
     width,
@@ -40,7 +42,7 @@ function drawDots(options, width, hidden, note) {
     x: [-0.6, clients - 0.4],
     y,
     xTicks,
-    xText: String,
+    xText: (k) => String(k * model.clientEvery),
     xLabel: "client",
     yLabel: options.yLabel,
   });
@@ -68,7 +70,7 @@ function drawDots(options, width, hidden, note) {
     const client = Math.round(sx.invert(event.clientX - picture.getBoundingClientRect().left));
     if (client < 0 || client >= clients) return hideTip();
     return showTip(event, [
-      el("div", { class: "tip-head" }, `client ${client}`),
+      el("div", { class: "tip-head" }, `client ${client * model.clientEvery}`),
       ...series.map((line) => dotReading(line, client, options)),
     ]);
   });
@@ -94,7 +96,11 @@ function dotLayer(line, { sx, sy, shift, radius, half }) {
         }),
       );
     }
-    layer.append(svg("circle", { cx: at, cy: sy(mean), r: radius, fill: line.colour, class: "dot" }));
+    layer.append(
+      line.hollow
+        ? svg("circle", { cx: at, cy: sy(mean), r: radius, stroke: line.colour, class: "dot hollow" })
+        : svg("circle", { cx: at, cy: sy(mean), r: radius, fill: line.colour, class: "dot" }),
+    );
     if (Number.isFinite(target))
       layer.append(svg("path", { class: "target", d: `M${at - half} ${sy(target)}H${at + half}` }));
   });
@@ -119,7 +125,7 @@ function dotTable(options) {
   ];
   const clients = Math.max(0, ...series.map((line) => line.mean.length));
   const rows = Array.from({ length: clients }, (_, client) => [
-    String(client),
+    String(client * model.clientEvery),
     ...series.flatMap((line) => [
       options.form(line.mean[client]),
       interval(line.low[client], line.high[client], options.form) || "–",
@@ -127,4 +133,20 @@ function dotTable(options) {
     ]),
   ]);
   return [head, rows];
+}
+
+/* Every dot that is drawn, with all digits. */
+function dotCsv(options, hidden) {
+  const shown = options.series().filter((line) => !hidden.has(line.name));
+  const rows = shown.flatMap((line) =>
+    [...line.mean].map((mean, k) => [
+      line.name,
+      k * model.clientEvery,
+      mean,
+      line.low[k],
+      line.high[k],
+      ...(options.target ? [line.target?.[k]] : []),
+    ]),
+  );
+  return [["run", "client", options.yLabel, "low", "high", ...(options.target ? [options.target] : [])], rows];
 }

@@ -5,7 +5,7 @@ function runCurves(key, x = "round") {
     const curve = run.curves[key];
     if (!curve) return [];
     const [mean, low, high] = [curve.mean.values, curve.low.values, curve.high.values];
-    return [{ name: run.name, colour: runColour(k), dash: runDash(k), x: [...curve[x].values], mean, low, high }];
+    return [{ run, name: run.name, colour: runColour(k), dash: runDash(k), x: [...curve[x].values], mean, low, high }];
   });
 }
 
@@ -15,8 +15,10 @@ function runDots(key, target) {
     if (!column) return [];
     return [
       {
+        run,
         name: run.name,
         colour: runColour(k),
+        hollow: runHollow(k),
         mean: column.mean.values,
         low: column.low.values,
         high: column.high.values,
@@ -31,11 +33,20 @@ function last(line) {
   return { mean: line.mean[k], low: line.low[k], high: line.high[k] };
 }
 
-function endings(form) {
-  return (series) =>
-    series.length
-      ? `At the end: ${listed(series.map((line) => `${line.name} ${withInterval(last(line), form)}`))}.`
-      : "";
+/* The values at the end: those of the overview if it has them, so that a quantity is shown with one number only. */
+function endings(form, key, opening = "At the end") {
+  const ending = (line) => (key && line.run.measures[key].mean !== null ? line.run.measures[key] : last(line));
+  return (series) => {
+    const texts = series.map((line) => `${line.name} ${withInterval(ending(line), form)}`);
+    return series.length ? `${opening}: ${listedRuns(texts, series.map((line) => ending(line).mean))}.` : "";
+  };
+}
+
+/* The texts of all runs; of many runs only those with the smallest and the largest value. */
+function listedRuns(texts, values) {
+  if (texts.length <= MAX_COLUMNS) return listed(texts);
+  const order = [...texts.keys()].filter((k) => Number.isFinite(values[k])).sort((a, b) => values[a] - values[b]);
+  return order.length ? `from ${texts[order[0]]} to ${texts[order[order.length - 1]]}` : "unknown";
 }
 
 function roundForm(round) {
@@ -50,6 +61,7 @@ function learningFigures() {
     empty: "No accuracy was recorded.",
     floor: 0,
     ceiling: 1,
+    level: targetLevel,
   };
   return [
     lineFigure({
@@ -58,7 +70,7 @@ function learningFigures() {
       xLabel: "round",
       xForm: roundForm,
       series: () => runCurves("accuracy"),
-      summary: endings(percent),
+      summary: endings(percent, "final_accuracy"),
     }),
     lineFigure({
       ...shared,
@@ -72,14 +84,29 @@ function learningFigures() {
   ];
 }
 
-/* When each run first reaches an accuracy that all of them reach. */
+/* The target accuracy, if the page has exactly one. */
+function targetLevel() {
+  const [value] = model.targets;
+  return model.targets.length === 1 ? { value, name: `target: ${targetText(value)}` } : null;
+}
+
+/* The time to each target, with the numbers of the overview; without a target, the end of each curve. */
 function timeSummary(series) {
   if (!series.length) return "";
-  const goal = Math.floor(50 * Math.min(...series.map((line) => Math.max(...line.mean)))) / 50;
-  const reached = series.map(
-    (line) => `${line.name} after ${fixed(line.x[line.mean.findIndex((value) => value >= goal)], 0)} s`,
-  );
-  return `${percent(goal)} is first reached by ${listed(reached)} of simulated time (means over seeds).`;
+  if (!model.targets.length) {
+    const ends = series.map(({ run, name }) => {
+      const { final_accuracy, cumulative_delay_s } = run.measures;
+      return `${name} ${percent(final_accuracy.mean)} after ${clockText(cumulative_delay_s.mean)}`;
+    });
+    return `At the end: ${listedRuns(ends, series.map(({ run }) => run.measures.final_accuracy.mean))}.`;
+  }
+  return model.targets
+    .map((target, k) => {
+      const times = series.map(({ run, name }) => `${name} ${timeCell(run, k).sentence}`);
+      const means = series.map(({ run }) => run.times[k]?.mean ?? NaN);
+      return `Time to ${targetText(target)}: ${listedRuns(times, means)}.`;
+    })
+    .join(" ");
 }
 
 function timeFigures() {
@@ -88,12 +115,12 @@ function timeFigures() {
       title: "Simulated time",
       xLabel: "round",
       yLabel: "seconds",
-      form: (v) => `${fixed(v, 0)} s`,
+      form: clockText,
       xForm: roundForm,
       series: () => runCurves("clock"),
       zero: true,
       floor: 0,
-      summary: endings((v) => `${fixed(v, 0)} s`),
+      summary: endings(clockText, "cumulative_delay_s"),
     }),
   ];
 }
@@ -121,21 +148,20 @@ function participationFigures() {
 }
 
 function participationSummary(series) {
-  const parts = series.map((line) => {
-    const short = line.target ? [...line.mean].filter((mean, k) => mean < line.target[k]).length : null;
-    const minimum = Math.min(...[...line.mean].filter(Number.isFinite));
-    return short === null
-      ? `${line.name}: minimum ${share(minimum)}`
-      : `${line.name}: ${short || "no"} of ${plural(line.mean.length, "client")} below quota on average, ` +
-          `minimum ${share(minimum)}`;
+  const parts = series.map(({ run, name }) => {
+    const minimum = `min. participation ${share(run.measures.min_participation.mean)}`;
+    return run.below_quota === null
+      ? `${name}: ${minimum}`
+      : `${name}: ${run.below_quota || "no"} of ${plural(run.clients, "client")} below quota on average, ${minimum}`;
   });
-  return `${parts.join("; ")}.`;
+  const minima = series.map(({ run }) => run.measures.min_participation.mean);
+  return `${series.length > MAX_COLUMNS ? listedRuns(parts, minima) : parts.join("; ")}.`;
 }
 
 function queueFigures() {
   return [
     lineFigure({
-      title: "Longest queue",
+      title: "Longest queue after each round",
       xLabel: "round",
       yLabel: "rounds behind quota",
       form: (v) => fixed(v, 2),
@@ -143,7 +169,7 @@ function queueFigures() {
       series: () => runCurves("queue"),
       zero: true,
       floor: 0,
-      summary: endings((v) => fixed(v, 1)),
+      summary: endings((v) => fixed(v, 2), null, "After the last round, longest of all clients"),
       empty: "No queues were recorded in this run.",
     }),
     queueHeatmap(),
@@ -179,7 +205,7 @@ function delayFigure() {
       count
         ? [
             {
-              name: `${state.by} ${k}`,
+              name: `${state.by} ${k * (state.by === "client" ? model.clientEvery : model.channelEvery)}`,
               parts: [download_s.values[k], compute_s.values[k], upload_s.values[k]],
               note: `${percent(late.values[k])} of ${fixed(count, 0)} late`,
             },
@@ -203,7 +229,7 @@ function delaySummary(rows, by) {
   const total = (row) => row.parts.reduce((sum, part) => sum + (part || 0), 0);
   const slowest = rows.reduce((a, b) => (total(b) > total(a) ? b : a));
   return (
-    `${run.name}, mean over all assigned rounds and ${plural(run.seeds.length, "seed")}, ` +
+    `${run.name}, mean over all assigned rounds and ${plural(run.seed_count, "seed")}, ` +
     "including late ones, not capped at the deadline. " +
     `Slowest ${by}: ${slowest.name.replace(`${by} `, "")} with ${seconds(total(slowest))}.`
   );

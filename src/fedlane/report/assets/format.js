@@ -8,14 +8,20 @@ function runColour(k) {
   return RUN_COLOURS[k % RUN_COLOURS.length];
 }
 
+/* Runs that share a colour differ in their dashes, and their dots are hollow. */
+function runHollow(k) {
+  return Math.floor(k / RUN_COLOURS.length) % 2 === 1;
+}
+
 function runDash(k) {
   return RUN_DASHES[Math.floor(k / RUN_COLOURS.length) % RUN_DASHES.length];
 }
 
+/* Twelve digits are kept before rounding, so that sums in different orders are rounded to the same text. */
 function fixed(value, digits) {
   if (value === null || value === undefined || Number.isNaN(value)) return "–";
   if (!Number.isFinite(value)) return value > 0 ? "∞" : `${MINUS}∞`;
-  const text = value.toLocaleString("en-GB", { minimumFractionDigits: digits, maximumFractionDigits: digits });
+  const text = Number(value.toPrecision(12)).toLocaleString("en-GB", { minimumFractionDigits: digits, maximumFractionDigits: digits });
   return text.replace("-", MINUS);
 }
 
@@ -37,12 +43,14 @@ function share(value) {
   return fixed(value, 3);
 }
 
-/* Simulated time: seconds, or hours and minutes. */
-function duration(value) {
-  if (!Number.isFinite(value)) return "–";
-  if (value < 600) return seconds(value);
-  const minutes = Math.round(value / 60);
-  return minutes < 60 ? `${minutes} min` : `${Math.floor(minutes / 60)} h ${String(minutes % 60).padStart(2, "0")} min`;
+/* Simulated time, wherever it is shown. */
+function clockText(value) {
+  return Number.isFinite(value) ? `${fixed(value, value < 100 ? 1 : 0)} s` : "–";
+}
+
+/* A target accuracy as it was given: 70% or 72.5%. */
+function targetText(target) {
+  return `${Number((100 * target).toPrecision(12))}%`;
 }
 
 function interval(low, high, form) {
@@ -62,11 +70,4 @@ function plural(count, one, many = `${one}s`) {
 
 function listed(words) {
   return words.length < 2 ? words.join("") : `${words.slice(0, -1).join(", ")} and ${words[words.length - 1]}`;
-}
-
-function seedsText(seeds) {
-  if (seeds.length === 1) return `seed ${seeds[0]}`;
-  const numbers = seeds.map(Number);
-  const consecutive = numbers.every((seed, k) => seed === numbers[0] + k);
-  return consecutive ? `seeds ${seeds[0]} to ${seeds[seeds.length - 1]}` : `${seeds.length} seeds`;
 }

@@ -10,6 +10,9 @@ function queueHeatmap() {
     summary: () => heatSummary(shownRun()),
     table: () => heatTable(shownRun()),
     draw: (width, hidden, note) => drawHeat(shownRun(), width, note),
+    vector: (width) => vectorHeat(shownRun(), width),
+    csv: () => heatCsv(shownRun()),
+    name: shownName,
   });
   on("round", () => figure.querySelector(".now")?.dispatchEvent(new Event("move")));
   return figure;
@@ -21,10 +24,9 @@ function heatColumn(run, column) {
   return run.detail.queue.values.subarray(from, from + clients);
 }
 
+/* The longest queue of the selected seed in all rounds, also in those that are not embedded. */
 function heatLargest(run) {
-  const [, columns, clients] = run.detail.queue.shape;
-  const from = view.seed * columns * clients;
-  return run.detail.queue.values.subarray(from, from + columns * clients).reduce((a, b) => (b > a ? b : a), 0);
+  return run.detail.queue_largest[view.seed] ?? 0;
 }
 
 function heatSummary(run) {
@@ -36,17 +38,34 @@ function heatSummary(run) {
   );
 }
 
-function drawHeat(run, width, note) {
+function heatLayout(run, width) {
   const [, columns, clients] = run.detail.queue.shape;
-  if (!columns || !clients) return emptyPlot("No queues have been recorded yet.");
   const row = Math.max(3, Math.min(18, Math.floor(260 / clients)));
-  const height = HEAT.top + row * clients + HEAT.below;
-  const canvas = sharpCanvas(width, height);
+  return { width, height: HEAT.top + row * clients + HEAT.below, plot: width - HEAT.left - 8, row, columns, clients };
+}
+
+function drawHeat(run, width, note) {
+  const layout = heatLayout(run, width);
+  if (!layout.columns || !layout.clients) return emptyPlot("No queues have been recorded yet.");
+  const canvas = sharpCanvas(width, layout.height);
   canvas.setAttribute("role", "img");
   canvas.setAttribute("aria-label", "Queue of every client over rounds");
   canvas.setAttribute("aria-describedby", note);
-  const pen = canvas.getContext("2d");
-  const plot = width - HEAT.left - 8;
+  paintHeat(canvas.getContext("2d"), run, layout);
+  canvas.addEventListener("pointermove", (event) => heatTip(event, canvas, run, layout));
+  canvas.addEventListener("pointerleave", hideTip);
+  return el("div", { class: "over" }, canvas, heatMark(run, layout));
+}
+
+function vectorHeat(run, width) {
+  const layout = heatLayout(run, width);
+  const pen = new SvgPen(width, layout.height);
+  paintHeat(pen, run, layout);
+  return pen.finished();
+}
+
+function paintHeat(pen, run, layout) {
+  const { columns, plot, row } = layout;
   const largest = heatLargest(run) || 1;
   pen.fillStyle = colour("--c0");
   for (let column = 0; column < columns; column++) {
@@ -59,10 +78,7 @@ function drawHeat(run, width, note) {
     });
   }
   pen.globalAlpha = 1;
-  heatAxes(pen, run, { width, height, plot, row, clients });
-  canvas.addEventListener("pointermove", (event) => heatTip(event, canvas, run, { plot, row }));
-  canvas.addEventListener("pointerleave", hideTip);
-  return el("div", { class: "over" }, canvas, heatMark(run, { plot, row, clients }));
+  heatAxes(pen, run, layout);
 }
 
 /* A line at the selected round, which moves without redrawing the figure. */
@@ -115,6 +131,14 @@ function heatTable(run) {
     ...shown.map((column) => fixed(heatColumn(run, column)[client], 2)),
   ]);
   return [head, rows];
+}
+
+function heatCsv(run) {
+  const [, columns] = run.detail.queue.shape;
+  const rows = [];
+  for (let column = 0; column < columns; column++)
+    heatColumn(run, column).forEach((value, client) => rows.push([column * run.detail.queue_every + 1, client, value]));
+  return [["round", "client", "queue"], rows];
 }
 
 /* A canvas at the resolution of the screen. */

@@ -11,6 +11,7 @@ function lineFigure(options) {
     summary: () => options.summary(options.series()),
     legend: () => options.legend?.() ?? runLegend(),
     table: () => lineTable(options),
+    csv: (hidden) => lineCsv(options, hidden),
     draw: (width, hidden, note) => drawLines(options, width, hidden, note),
   });
 }
@@ -48,7 +49,7 @@ function drawLines(options, width, hidden, note) {
   );
   if (level) picture.append(...levelLine(level, box, sy));
   for (const line of series)
-    picture.append(svg("path", { d: bandPath(line, sx, sy), fill: line.colour, class: "band" }));
+    picture.append(svg("path", { d: bandPath(line, sx, sy), fill: line.colour, class: series.length > 3 ? "band faint" : "band" }));
   for (const line of series) {
     picture.append(
       svg("path", {
@@ -164,4 +165,11 @@ function lineTable(options) {
     });
   }
   return [["run", options.xLabel, options.yLabel, options.spread ?? "95% interval"], rows];
+}
+
+/* Every point that is drawn, with all digits. */
+function lineCsv(options, hidden) {
+  const shown = options.series().filter((line) => !hidden.has(line.name));
+  const rows = shown.flatMap((line) => [...line.x].map((x, k) => [line.name, x, line.mean[k], line.low[k], line.high[k]]));
+  return [["run", options.xLabel, options.yLabel, "low", "high"], rows];
 }

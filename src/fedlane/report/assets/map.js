@@ -1,12 +1,11 @@
-/* The map: clients, access points and the links of a round. Without positions, clients are drawn in a ring. */
+/* The map: clients, access points and the links of a round. A run without positions gets a diagram of its links. */
 
 /* Pixel positions: {clients: [[x, y]], channels: [[x, y]], known, metres: pixels per metre}. */
 function mapPlaces(run, seed, width, height) {
+  if (!run.detail.client_xy_m) return rowPlaces(run.clients, run.channels, width, height);
   const clients = pairs(run.detail.client_xy_m, seed);
   const channels = pairs(run.detail.channel_xy_m, seed);
   const all = [...clients, ...channels];
-  if (!all.length || !all.flat().every(Number.isFinite))
-    return ringPlaces(clients.length, channels.length, width, height);
   const pad = 26;
   const [left, right] = [Math.min(...all.map((p) => p[0])), Math.max(...all.map((p) => p[0]))];
   const [low, high] = [Math.min(...all.map((p) => p[1])), Math.max(...all.map((p) => p[1]))];
@@ -22,44 +21,48 @@ function pairs({ shape, values }, seed) {
   return Array.from({ length: count }, (_, k) => [values[2 * (seed * count + k)], values[2 * (seed * count + k) + 1]]);
 }
 
-/* Clients on an outer ring, channels on an inner one. */
-function ringPlaces(clients, channels, width, height) {
-  const reach = Math.min(width, height) / 2 - 24;
-  const ring = (count, radius, shift) =>
-    Array.from({ length: count }, (_, k) => {
-      const angle = (2 * Math.PI * (k + shift)) / count - Math.PI / 2;
-      return [width / 2 + radius * Math.cos(angle), height / 2 + radius * Math.sin(angle)];
-    });
-  return {
-    clients: ring(clients, reach, 0),
-    channels: ring(channels, channels > 1 ? reach * 0.42 : 0, 0.5),
-    known: false,
-    metres: 0,
-  };
+/* Clients in a row above, channels in a row below, by index: a diagram that does not look like a map. */
+function rowPlaces(clients, channels, width, height) {
+  const row = (count, y) => Array.from({ length: count }, (_, k) => [16 + ((width - 32) * (k + 0.5)) / count, y]);
+  return { clients: row(clients, 30), channels: row(channels, height - 30), known: false, metres: 0 };
+}
+
+function mapHeight(run, width) {
+  return run.detail.client_xy_m ? Math.round(Math.min(width, 430)) : 220;
 }
 
 function roundMap() {
   const holder = el("div", { class: "plot map" });
   const note = el("p", { class: "note" });
-  const card = el(
-    "section",
-    { class: "card", "aria-labelledby": "map-title" },
-    el("h3", { id: "map-title" }, "Map"),
-    note,
-    holder,
-    mapLegend(),
-  );
+  const heading = el("h3", { id: "map-title" });
+  const draw = (width) => {
+    const [run, height] = [shownRun(), mapHeight(shownRun(), width)];
+    return drawMap(run, mapPlaces(run, view.seed, width, height), width, height);
+  };
+  const save = saveButtons({
+    title: "Links of a round",
+    name: () => `${roundAt(shownRun(), view.at) + 1} ${shownName()}`,
+    summary: () => mapText(shownRun(), slotsAt(shownRun(), view.seed, view.at)),
+    legend: () => [
+      { name: "on time", colour: "var(--ok)" },
+      { name: "late", colour: "var(--late)", dash: "6 5" },
+    ],
+    draw,
+    csv: () => mapCsv(shownRun()),
+  });
+  const card = el("section", { class: "card", "aria-labelledby": "map-title" }, heading, note, holder, mapLegend(), save);
   let width = 0;
 
   function redraw() {
     const run = shownRun();
     if (!width || !run) return;
-    const height = Math.round(Math.min(width, 430));
-    const places = mapPlaces(run, view.seed, width, height);
-    note.textContent = places.known
+    const known = Boolean(run.detail.client_xy_m);
+    heading.textContent = known ? "Map" : "Links";
+    note.textContent = known
       ? "Positions of the clients (circles) and of the access points, one per channel (squares)."
-      : "Positions are not known for this run: clients are drawn in a ring around the channels.";
-    holder.replaceChildren(drawMap(run, places, width, height));
+      : "This run has no positions: clients (circles) above, channels (squares) below, by index.";
+    holder.replaceChildren(draw(width));
+    save.hidden = !keptRounds(run);
   }
 
   onWidth(holder, (now) => {
@@ -68,6 +71,24 @@ function roundMap() {
   });
   on("data view round", redraw);
   return card;
+}
+
+/* Clients and channels with their positions, if they have any, and what they did in the round. */
+function mapCsv(run) {
+  const slots = slotsAt(run, view.seed, view.at);
+  const place = (xy, k) => (xy ? pairs(xy, view.seed)[k] : [null, null]);
+  const rows = (what, count, xy) =>
+    Array.from({ length: count }, (_, k) => {
+      const slot = slots.find((assigned) => assigned[what] === k);
+      return [what, k, ...place(xy, k), slot?.client, slot?.channel, slot?.total, slot?.punctual];
+    });
+  return [
+    ["kind", "index", "x_m", "y_m", "client", "channel", "delay_s", "punctual"],
+    [
+      ...rows("client", run.clients, run.detail.client_xy_m),
+      ...rows("channel", run.channels, run.detail.channel_xy_m),
+    ],
+  ];
 }
 
 function mapLegend() {
@@ -89,7 +110,7 @@ function drawMap(run, places, width, height) {
   const slots = keptRounds(run) ? slotsAt(run, view.seed, view.at) : [];
   const busy = new Map(slots.map((slot) => [slot.client, slot]));
   const used = new Map(slots.map((slot) => [slot.channel, slot]));
-  const size = run.clients <= 30 ? 11 : run.clients <= 100 ? 7 : 4;
+  const size = nodeSize(run, places, width);
   const picture = svg("svg", {
     width,
     height,
@@ -113,7 +134,7 @@ function drawMap(run, places, width, height) {
   }
   places.channels.forEach((at, channel) =>
     picture.append(
-      mapNode("channel", channel, at, Math.max(size - 1, 5), {
+      mapNode("channel", channel, at, places.known ? Math.max(size - 1, 5) : size, {
         kind: used.has(channel) ? "busy" : "idle",
         tip: [
           used.has(channel) ? `channel ${channel}: client ${used.get(channel).client}` : `channel ${channel}: not used`,
@@ -136,6 +157,12 @@ function drawMap(run, places, width, height) {
     ),
   );
   return picture;
+}
+
+/* Radius of a client's circle: smaller on crowded maps, and in a row never wider than its place. */
+function nodeSize(run, places, width) {
+  const size = run.clients <= 30 ? 11 : run.clients <= 100 ? 7 : 4;
+  return places.known ? size : Math.max(1.5, Math.min(size, (0.45 * (width - 32)) / Math.max(run.clients, run.channels)));
 }
 
 function mapNode(what, index, [x, y], size, { kind, tip }) {

@@ -90,7 +90,7 @@ function roundPlayer() {
       model.runs.map(({ name }) => name),
       view.run,
     );
-    seeds.fill(run.seeds.slice(0, run.detail.seeds), view.seed);
+    seeds.fill(run.seeds, view.seed);
     slider.max = String(Math.max(1, count));
     slider.value = String(view.at + 1);
     slider.disabled = button.disabled = back.disabled = next.disabled = count < 2;
@@ -117,7 +117,7 @@ function roundText(run) {
   const round = roundAt(run, view.at);
   return (
     `round ${round + 1} of ${run.rounds}, ${plural(slots.length, "client")}, ${late || "none"} late, ` +
-    `${seconds(delayAt(run, view.seed, round))}`
+    `${seconds(delayAt(run, view.seed, view.at))}`
   );
 }
 

@@ -89,20 +89,21 @@ function tightSummary() {
   const accounted = model.runs.filter(largestEpsilon);
   const of = (run) =>
     run.privacy?.per === "run" && run.privacy.epsilon ? ` of a budget of ${plain(run.privacy.epsilon)}` : "";
-  const named = (bound) =>
-    accounted
-      .filter((run) => largestEpsilon(run).bound === bound)
-      .map((run) => {
-        const spent = bound === "at most" ? of(run) + atDelta(run) + unreported(run) : atDelta(run);
-        return `${run.name} ${plain(largestEpsilon(run).largest)}${spent}`;
-      });
+  const named = (bound) => {
+    const runs = accounted.filter((run) => largestEpsilon(run).bound === bound);
+    const texts = runs.map((run) => {
+      const spent = bound === "at most" ? of(run) + atDelta(run) + unreported(run) : atDelta(run);
+      return `${run.name} ${plain(largestEpsilon(run).largest)}${spent}`;
+    });
+    return texts.length ? listedRuns(texts, runs.map((run) => largestEpsilon(run).largest)) : "";
+  };
   const [upperBounds, lowerBounds] = [named("at most"), named("at least")];
-  const upper = upperBounds.length
-    ? `Largest epsilon spent, an upper bound for the whole run: ${listed(upperBounds)}.`
+  const upper = upperBounds
+    ? `Largest epsilon spent, an upper bound for the whole run: ${upperBounds}.`
     : "";
-  const lower = lowerBounds.length
+  const lower = lowerBounds
     ? "Largest epsilon leaked, a lower bound (the mechanism “paper” protects less than it claims): " +
-      `${listed(lowerBounds)}.`
+      `${lowerBounds}.`
     : "";
   return `${upper} ${lower}`.trim();
 }

@@ -21,6 +21,13 @@ function roundTable() {
     ),
   );
   const queues = el("div", { class: "queues-now" });
+  const save = saveButtons({
+    title: "Delays of a round",
+    name: () => `${roundAt(shownRun(), view.at) + 1} ${shownName()}`,
+    legend: () => PHASES.map((phase) => ({ ...phase, shape: "square" })),
+    draw: drawSlots,
+    csv: () => slotsCsv(shownRun(), view.at),
+  });
   const card = el(
     "section",
     { class: "card", "aria-labelledby": "round-title" },
@@ -28,6 +35,7 @@ function roundTable() {
     note,
     legend,
     holder,
+    save,
     queues,
   );
 
@@ -37,20 +45,21 @@ function roundTable() {
     const slots = keptRounds(run) ? slotsAt(run, view.seed, view.at) : [];
     const round = roundAt(run, view.at);
     heading.textContent = `Round ${keptRounds(run) ? round + 1 : 0}`;
-    note.textContent = keptRounds(run) ? roundFacts(run, round) : "No round has been completed yet.";
+    note.textContent = keptRounds(run) ? roundFacts(run) : "No round has been completed yet.";
     holder.replaceChildren(slots.length ? slotTable(run, slots) : emptyPlot("No client was assigned."));
-    queues.replaceChildren(...(keptRounds(run) && run.clients <= 30 ? queuesNow(run, round, slots) : []));
+    save.hidden = !slots.length;
+    queues.replaceChildren(...(keptRounds(run) && run.clients <= 30 ? queuesNow(run, round, card) : []));
   }
 
   on("data view round", redraw);
   return card;
 }
 
-function roundFacts(run, round) {
-  const accuracy = accuracyAt(run, view.seed, round);
+function roundFacts(run) {
+  const accuracy = accuracyAt(run, view.seed, view.at);
   const facts = [
-    `took ${seconds(delayAt(run, view.seed, round))}`,
-    `simulated time ${duration(clockAt(run, view.seed, round))}`,
+    `took ${seconds(delayAt(run, view.seed, view.at))}`,
+    `simulated time ${clockText(clockAt(run, view.seed, view.at))}`,
   ];
   if (Number.isFinite(accuracy)) facts.push(`accuracy ${percent(accuracy)}`);
   return `${facts.join(", ")}.`.replace(/^t/, "T");
@@ -85,25 +94,64 @@ function slotTable(run, slots) {
   return el("table", { class: "slots" }, el("thead", {}, head), el("tbody", {}, rows));
 }
 
+/* The round's delays as one chart, for saving: the page shows them in a table. */
+function drawSlots(width) {
+  const run = shownRun();
+  const rows = slotsAt(run, view.seed, view.at).map((slot) => ({
+    name: `client ${slot.client}, channel ${slot.channel}`,
+    parts: slot.parts,
+    note: slot.punctual ? "on time" : "late",
+  }));
+  const mark = run.deadline_s ? { value: run.deadline_s, name: "deadline" } : null;
+  return drawBars({ title: "Delays of a round", rows: () => rows, mark: () => mark }, width, new Set(), null);
+}
+
 /* The queue of each client after this round. */
-function queuesNow(run, round, slots) {
+function queuesNow(run, round, card) {
   const values = Array.from({ length: run.clients }, (_, client) => queueAt(run, view.seed, round, client));
   if (!values.some(Number.isFinite)) return [];
+  const words = values.map((value, client) => `client ${client} ${fixed(value, 2)}`).join(", ");
+  const save = saveButtons({
+    title: "Queues after a round",
+    name: () => `${round + 1} ${shownName()}`,
+    summary: () => words,
+    draw: (width) => drawQueues(run, values, width),
+    csv: () => [["round", "client", "queue"], values.map((value, client) => [round + 1, client, value])],
+  });
+  return [
+    el("h4", {}, `Queues after this round (longest of this seed in all rounds: ${fixed(heatLargest(run), 2)})`),
+    drawQueues(run, values, Math.max(200, card.clientWidth - 40), words),
+    save,
+  ];
+}
+
+function drawQueues(run, values, width, words) {
+  const [tall, step] = [56, width / run.clients];
   const high = Math.max(heatLargest(run), 1);
-  const served = new Set(slots.filter((slot) => slot.punctual).map((slot) => slot.client));
-  const columns = values.map((value, client) => {
-    const bar = el("i");
-    bar.style.height = `${Math.max(1, (56 * (value || 0)) / high)}px`;
-    const column = el("span", { class: served.has(client) ? "served" : null }, bar, el("b", {}, String(client)));
+  const served = new Set(slotsAt(run, view.seed, view.at).flatMap((slot) => (slot.punctual ? [slot.client] : [])));
+  const picture = svg("svg", {
+    class: "columns",
+    width,
+    height: tall + 22,
+    viewBox: `0 0 ${width} ${tall + 22}`,
+    role: "img",
+    "aria-label": `Queues: ${words}`,
+  });
+  values.forEach((value, client) => {
+    const [size, wide] = [Math.max(1, (tall * (value || 0)) / high), Math.min(34, step - 4)];
+    const middle = (client + 0.5) * step;
+    const column = svg(
+      "g",
+      { class: served.has(client) ? "served" : null },
+      svg("rect", { x: middle - wide / 2, y: tall - size, width: wide, height: size, rx: 2 }),
+      svg("text", { x: middle, y: tall + 16, "text-anchor": "middle" }, String(client)),
+    );
     column.addEventListener("pointermove", (event) => showTip(event, [`client ${client}: queue ${fixed(value, 2)}`]));
     column.addEventListener("pointerleave", hideTip);
-    return column;
+    picture.append(column);
   });
-  const words = values.map((value, client) => `client ${client} ${fixed(value, 1)}`).join(", ");
-  return [
-    el("h4", {}, `Queues after this round (largest of all rounds: ${fixed(heatLargest(run), 1)})`),
-    el("div", { class: "columns", role: "img", "aria-label": `Queues: ${words}` }, columns),
-  ];
+  picture.append(svg("path", { class: "grid", d: `M0 ${tall + 0.5}H${width}` }));
+  return picture;
 }
 
 /* The parts of a delay end to end, scaled to a span; a longer delay is cut off with an arrow. */

@@ -1,21 +1,21 @@
-/* The measures of the runs: tiles for one run, a table for several. */
+/* The measures of the runs: tiles for one run, a table for several, with one row per run if there are many. */
+
+const MAX_COLUMNS = 6; // more runs than this are the rows of the table
 
 const MEASURES = [
-  { key: "cumulative_delay_s", name: "Simulated time", form: (v) => `${fixed(v, v < 100 ? 1 : 0)} s`, better: -1 },
+  { key: "cumulative_delay_s", name: "Simulated time", form: clockText, better: -1 },
   { key: "mean_round_s", name: "Mean round", form: seconds, better: -1 },
   { key: "late_share", name: "Late uploads", form: percent, better: -1 },
   { key: "final_accuracy", name: "Final accuracy", form: percent, better: 1 },
   { key: "min_participation", name: "Min. participation", form: share, better: 1 },
   { key: "quota_shortfall", name: "Largest quota shortfall", form: share, better: -1 },
-  { key: "max_queue", name: "Longest queue", form: (v) => fixed(v, 1), better: -1 },
+  { key: "max_queue", name: "Longest queue of all rounds", form: (v) => fixed(v, 2), better: -1 },
 ];
 
 /* The largest epsilon of a run's clients, and whether it is an upper or a lower bound. */
 function largestEpsilon(run) {
-  const values = run.per_client.epsilon?.high.values;
-  if (!values) return null;
-  const largest = values.reduce((a, b) => (b > a ? b : a), -Infinity);
-  return { largest, bound: run.privacy?.mechanism === "paper" ? "at least" : "at most" };
+  const largest = run.epsilon_largest;
+  return largest === null ? null : { largest, bound: run.privacy?.mechanism === "paper" ? "at least" : "at most" };
 }
 
 /* How many clients of a federation have not reported what they spent, as a remark. */
@@ -25,104 +25,142 @@ function unreported(run) {
 
 function overview() {
   const holder = el("div");
-  on("data", () => holder.replaceChildren(model.runs.length === 1 ? tiles(model.runs[0]) : comparison(model.runs)));
+  on("data", () => {
+    const table = model.runs.length === 1 ? tiles(model.runs[0]) : comparison(model.runs);
+    holder.replaceChildren(table, ...overviewNotes());
+  });
   return holder;
 }
 
-function tiles(run) {
-  const shown = MEASURES.filter(({ key }) => run.measures[key].mean !== null).map(({ key, name, form }) => {
-    const measure = run.measures[key];
-    return tile(name, form(measure.mean), interval(measure.low, measure.high, form));
-  });
+/*
+ * The quantities of the overview: {name, better, cell(run)}. A cell is {value, text, details}; its value is null if it
+ * must not be compared with those of other runs.
+ */
+function quantities(runs) {
+  const measured = MEASURES.filter(({ key }) => runs.some((run) => run.measures[key].mean !== null)).map(
+    ({ key, name, form, better }) => ({ name, better, cell: (run) => measureCell(run, key, form) }),
+  );
+  const times = runs.some((run) => run.times.length)
+    ? model.targets.map((target, k) => ({
+        name: `Time to ${targetText(target)}`,
+        better: -1,
+        cell: (run) => timeCell(run, k),
+      }))
+    : [];
+  const spent = runs.some((run) => largestEpsilon(run) || unreported(run));
+  return [...measured, ...times, ...(spent ? [{ name: "Largest epsilon", better: 0, cell: epsilonCell }] : [])];
+}
+
+function measureCell(run, key, form) {
+  const measure = run.measures[key];
+  if (measure.mean === null) return { value: null, text: "–", details: [] };
+  const first = model.runs[0].measures[key].mean;
+  const ratio =
+    key === "cumulative_delay_s" && run !== model.runs[0] && first
+      ? `${fixed(measure.mean / first, 2)} × ${model.runs.length === 2 ? model.runs[0].name : "first run"}`
+      : "";
+  return { value: measure.mean, text: form(measure.mean), details: [interval(measure.low, measure.high, form), ratio] };
+}
+
+/* The time to the k-th target: a mean over the seeds that reach it, compared only if all of them do. */
+function timeCell(run, k) {
+  const time = run.times[k];
+  if (!time) return { value: null, text: "–", details: [], sentence: "no accuracy" };
+  if (!time.reached) return { value: null, text: "not reached", details: [], sentence: "not reached" };
+  const missing = time.reached < run.seed_count ? `${time.reached} of ${run.seed_count} seeds` : "";
+  return {
+    value: missing ? null : time.mean,
+    text: clockText(time.mean),
+    details: [interval(time.low, time.high, clockText), missing],
+    sentence: withInterval(time, clockText) + (missing ? ` (${missing})` : ""),
+  };
+}
+
+function epsilonCell(run) {
   const epsilon = largestEpsilon(run);
-  if (epsilon) {
-    shown.push(
-      tile(
-        "Largest epsilon",
-        plain(epsilon.largest),
-        `${epsilon.bound === "at least" ? "leaked, a lower bound" : "spent, an upper bound"}${atDelta(run)}${unreported(run)}`,
-      ),
+  if (!epsilon)
+    return unreported(run)
+      ? { value: null, text: "unreported", details: ["no client has answered its last order"] }
+      : { value: null, text: "–", details: [] };
+  const bound = epsilon.bound === "at least" ? "leaked, a lower bound" : "spent, an upper bound";
+  return { value: null, text: plain(epsilon.largest), details: [`${bound}${atDelta(run)}${unreported(run)}`] };
+}
+
+function tiles(run) {
+  const shown = quantities([run]).map(({ name, cell }) => {
+    const { text, details } = cell(run);
+    return el(
+      "div",
+      { class: "tile" },
+      el("dt", {}, name),
+      el("dd", {}, el("b", {}, text), el("span", {}, details.filter(Boolean).join(", "))),
     );
-  } else if (unreported(run)) {
-    shown.push(tile("Largest epsilon", "unreported", "no client has answered its last order"));
-  }
+  });
   return el("dl", { class: "tiles" }, shown);
 }
 
-function tile(name, value, detail) {
-  return el("div", { class: "tile" }, el("dt", {}, name), el("dd", {}, el("b", {}, value), el("span", {}, detail)));
-}
-
 function comparison(runs) {
-  const rows = MEASURES.filter(({ key }) => runs.some((run) => run.measures[key].mean !== null)).map((measure) =>
-    measureRow(measure, runs),
-  );
-  if (runs.some(largestEpsilon)) rows.push(epsilonRow(runs));
-  const head = el(
-    "tr",
-    {},
-    el("td", {}),
-    runs.map((run, k) => {
-      const swatch = el("i", { class: "swatch" });
-      swatch.style.background = runColour(k);
-      return el("th", { scope: "col" }, swatch, run.name);
-    }),
-  );
+  const columns = quantities(runs).map((quantity) => ({ ...quantity, cells: comparedCells(quantity, runs) }));
+  const many = runs.length > MAX_COLUMNS;
+  const head = many
+    ? [el("th", { scope: "col" }, "Run"), ...columns.map(({ name }) => el("th", { scope: "col" }, name))]
+    : [el("td", {}), ...runs.map((run, k) => runHeading(run, k, "col"))];
+  const rows = many
+    ? runs.map((run, k) => [runHeading(run, k, "row"), ...columns.map(({ cells }) => cells[k])])
+    : columns.map(({ name, cells }) => [el("th", { scope: "row" }, name), ...cells]);
   const table = el(
     "table",
-    { class: "compare" },
+    { class: many ? "compare many" : "compare" },
     el("caption", { class: "visually-hidden" }, "Runs side by side, mean and 95% interval over seeds"),
-    el("thead", {}, head),
-    el("tbody", {}, rows),
+    el("thead", {}, el("tr", {}, head)),
+    el(
+      "tbody",
+      {},
+      rows.map((row) => el("tr", {}, row)),
+    ),
   );
   return el("div", { class: "card scroll", tabindex: "0", role: "region", "aria-label": "Runs side by side" }, table);
 }
 
-function measureRow({ key, name, form, better }, runs) {
-  const means = runs.map((run) => run.measures[key].mean);
-  const values = means.filter((mean) => mean !== null);
-  const best = better < 0 ? Math.min(...values) : Math.max(...values);
-  const first = means[0];
-  return el(
-    "tr",
-    {},
-    el("th", { scope: "row" }, name),
-    runs.map((run, k) => {
-      const measure = run.measures[key];
-      const leads = measure.mean === best && values.some((mean) => mean !== best);
-      const ratio =
-        key === "cumulative_delay_s" && k > 0 && first && measure.mean !== null
-          ? `${fixed(measure.mean / first, 2)} × ${runs[0].name}`
-          : "";
-      return el(
-        "td",
-        {},
-        el("b", { class: leads ? "best" : null }, measure.mean === null ? "–" : form(measure.mean)),
-        leads ? el("span", { class: "visually-hidden" }, " (best)") : null,
-        el("span", { class: "detail" }, interval(measure.low, measure.high, form)),
-        el("span", { class: "detail" }, ratio),
-      );
-    }),
-  );
+function runHeading(run, k, scope) {
+  const swatch = el("i", { class: runHollow(k) ? "swatch hollow" : "swatch" });
+  swatch.style.color = runColour(k);
+  return el("th", { scope, title: run.name }, swatch, breakable(run.name));
 }
 
-function epsilonRow(runs) {
-  return el(
-    "tr",
-    {},
-    el("th", { scope: "row" }, "Largest epsilon"),
-    runs.map((run) => {
-      const epsilon = largestEpsilon(run);
-      return el(
-        "td",
-        {},
-        el("b", {}, epsilon ? plain(epsilon.largest) : "–"),
-        el(
-          "span",
-          { class: "detail" },
-          epsilon ? `${epsilon.bound === "at least" ? "leaked at least" : "spent at most"}${atDelta(run)}${unreported(run)}` : "",
-        ),
-      );
-    }),
-  );
+/* The table's cells of a quantity, one per run, with the best one marked. */
+function comparedCells({ cell, better }, runs) {
+  const cells = runs.map(cell);
+  const values = better ? cells.map(({ value }) => value).filter((value) => value !== null) : [];
+  const best = better < 0 ? Math.min(...values) : Math.max(...values);
+  return cells.map(({ value, text, details }) => {
+    const leads = value === best && values.some((other) => other !== best);
+    return el(
+      "td",
+      {},
+      el("b", { class: leads ? "best" : null }, text),
+      leads ? el("span", { class: "visually-hidden" }, " (best)") : null,
+      details.filter(Boolean).map((detail) => el("span", { class: /^[[\d]/.test(detail) ? "detail" : "detail words" }, detail)),
+    );
+  });
+}
+
+/* What a reader must know before comparing the numbers. */
+function overviewNotes() {
+  const lines = [...new Set(model.runs.map((run) => run.caution).filter(Boolean))].map((line) => `Caution: ${line}.`);
+  const learned = model.runs.filter((run) => run.times.length);
+  if (model.targets.length && learned.length) {
+    const names = listed(model.targets.map(targetText));
+    const without = learned.filter((run) => run.target === null).length;
+    if (model.targets.length > 1)
+      lines.push(`The runs were saved with different target accuracies: the time to each of ${names} is shown for all.`);
+    if (model.targetsOmitted) lines.push(`${plural(model.targetsOmitted, "lower target")} not shown.`);
+    if (without)
+      lines.push(`${plural(without, "run was", "runs were")} saved without a target; the time is shown for ${names}.`);
+    lines.push(
+      "Time to a target: simulated time until the mean of three successive evaluations reaches it, " +
+        "as a mean over the seeds that reach it.",
+    );
+  }
+  return lines.map((line) => el("p", { class: "note remark" }, line));
 }

@@ -14,6 +14,9 @@ function roundTimeline() {
     ],
     table: () => timelineTable(shownRun(), 30),
     draw: (width) => drawTimeline(shownRun(), width),
+    vector: (width) => vectorTimeline(shownRun(), width),
+    csv: () => slotsCsv(shownRun()),
+    name: shownName,
   });
 }
 
@@ -40,22 +43,21 @@ function timelineWindow(run, width) {
   };
 }
 
+function timelineLayout(run, width) {
+  const row = run.clients <= 24 ? 18 : Math.max(4, Math.floor(430 / run.clients));
+  return { row, height: LINE.top + row * run.clients + LINE.below, window: timelineWindow(run, width) };
+}
+
 function drawTimeline(run, width) {
   if (!keptRounds(run)) return emptyPlot("No round has been completed yet.");
-  const row = run.clients <= 24 ? 18 : Math.max(4, Math.floor(430 / run.clients));
-  const height = LINE.top + row * run.clients + LINE.below;
-  const window = timelineWindow(run, width);
+  const { row, height, window } = timelineLayout(run, width);
   const canvas = sharpCanvas(width, height);
   canvas.setAttribute("role", "img");
   canvas.setAttribute(
     "aria-label",
     `Assignments of rounds ${roundAt(run, window.first) + 1} to ${roundAt(run, window.first + window.size - 1) + 1}`,
   );
-  const pen = canvas.getContext("2d");
-  timelineGrid(pen, run, { row, window });
-  for (let k = 0; k < window.size; k++) {
-    for (const slot of slotsAt(run, view.seed, window.first + k)) timelineCell(pen, run, slot, k, row, window.cell);
-  }
+  paintTimeline(canvas.getContext("2d"), run, { row, window });
   canvas.addEventListener("pointermove", (event) => timelineTip(event, canvas, run, { row, window }));
   canvas.addEventListener("pointerleave", hideTip);
   canvas.addEventListener("click", (event) => {
@@ -63,6 +65,23 @@ function drawTimeline(run, width) {
     if (k >= 0 && k < window.size) chooseRound(window.first + k);
   });
   return el("div", {}, canvas, drawStrip(run, width, window));
+}
+
+/* The timeline and the strip below it as one SVG. */
+function vectorTimeline(run, width) {
+  const { row, height, window } = timelineLayout(run, width);
+  const pen = new SvgPen(width, height + LINE.strip);
+  paintTimeline(pen, run, { row, window });
+  pen.shift = height;
+  paintStrip(pen, run, width, window);
+  return pen.finished();
+}
+
+function paintTimeline(pen, run, { row, window }) {
+  timelineGrid(pen, run, { row, window });
+  for (let k = 0; k < window.size; k++) {
+    for (const slot of slotsAt(run, view.seed, window.first + k)) timelineCell(pen, run, slot, k, row, window.cell);
+  }
 }
 
 function timelineGrid(pen, run, { row, window }) {
@@ -138,18 +157,29 @@ function lateRounds(run) {
   return bySeed.get(view.seed);
 }
 
-/* The duration of every round as a bar; the window shown above is shaded. */
 function drawStrip(run, width, window) {
   const canvas = sharpCanvas(width, LINE.strip);
   canvas.setAttribute("role", "img");
   canvas.setAttribute("aria-label", "Duration of every round; use the slider to select one");
   canvas.classList.add("strip");
-  const pen = canvas.getContext("2d");
+  paintStrip(canvas.getContext("2d"), run, width, window);
+  const choose = (event) => {
+    const share = (event.clientX - canvas.getBoundingClientRect().left - LINE.left) / (width - LINE.left - 8);
+    const count = keptRounds(run);
+    chooseRound(Math.max(0, Math.min(count - 1, Math.floor(share * count))));
+  };
+  canvas.addEventListener("pointerdown", choose);
+  canvas.addEventListener("pointermove", (event) => event.buttons && choose(event));
+  return canvas;
+}
+
+/* The duration of every round as a bar; the window shown above is shaded. */
+function paintStrip(pen, run, width, window) {
   const count = keptRounds(run);
   const plot = width - LINE.left - 8;
   const tall = LINE.strip - 22;
-  const delays = Array.from({ length: count }, (_, at) => delayAt(run, view.seed, roundAt(run, at)) || 0);
-  const high = Math.max(run.deadline_s ?? 0, ...delays) || 1;
+  const delays = Array.from({ length: count }, (_, at) => delayAt(run, view.seed, at) || 0);
+  const high = delays.reduce((a, b) => Math.max(a, b), run.deadline_s ?? 0) || 1;
   const late = lateRounds(run);
   pen.fillStyle = colour("--shade");
   pen.fillRect(LINE.left + (window.first * plot) / count, 4, (window.size * plot) / count, tall + 4);
@@ -169,13 +199,6 @@ function drawStrip(run, width, window) {
   pen.font = "11.5px system-ui, sans-serif";
   pen.textAlign = "end";
   pen.fillText(seconds(high), LINE.left - 6, 16);
-  const choose = (event) => {
-    const share = (event.clientX - canvas.getBoundingClientRect().left - LINE.left) / plot;
-    chooseRound(Math.max(0, Math.min(count - 1, Math.floor(share * count))));
-  };
-  canvas.addEventListener("pointerdown", choose);
-  canvas.addEventListener("pointermove", (event) => event.buttons && choose(event));
-  return canvas;
 }
 
 /* The selected round and those around it. */
@@ -195,4 +218,15 @@ function timelineTable(run, size) {
     }
   }
   return [["round", "client", "channel", "download", "compute", "upload", "delay", "outcome"], rows];
+}
+
+/* The assignments of all embedded rounds of the selected run and seed, or of one of them. */
+function slotsCsv(run, only) {
+  const rows = [];
+  for (let at = 0; at < keptRounds(run); at++) {
+    if (only !== undefined && at !== only) continue;
+    for (const slot of slotsAt(run, view.seed, at))
+      rows.push([roundAt(run, at) + 1, slot.client, slot.channel, ...slot.parts, slot.total, slot.punctual]);
+  }
+  return [["round", "client", "channel", "download_s", "compute_s", "upload_s", "delay_s", "punctual"], rows];
 }

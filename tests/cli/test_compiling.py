@@ -1,0 +1,99 @@
+"""The notice that kernels are compiled: on the first run only, with the number of kernels."""
+
+import pytest
+from rich.console import Console
+
+from fedlane import Scenario, Simulation
+from fedlane.cli.compiling import Compilation, entry_points, is_cached, reachable_kernels
+from fedlane.cli.display import Display
+from fedlane.learning import cpu_kernels
+from fedlane.matching import bottleneck
+from fedlane.scheduling import registry
+from support.terminal import fedlane_process
+
+KERNELS = {
+    "genie": {"search_batch"},
+    "lane": {"search_batch"},
+    "mamab-gmba": {"greedy_batch"},
+    "mamab-om": {"solve_batch"},
+    "random": set(),
+    "round-robin": set(),
+    "single-ucb": set(),
+}
+
+
+def names(kernels):
+    return {kernel.py_func.__name__ for kernel in kernels}
+
+
+@pytest.mark.parametrize("policy", registry.policies())
+def test_the_kernels_of_a_policy_are_known_before_the_run(policy):
+    if policy not in KERNELS:
+        pytest.skip("a policy registered by another test")
+    simulation = Simulation(Scenario.load("quickstart"), policy, [0], learning=False)
+    assert names(entry_points(simulation)) == KERNELS[policy]
+
+
+@pytest.mark.parametrize(("mechanism", "rows"), [("rigorous", "poisson_rows"), ("none", "sample_rows")])
+def test_the_kernels_of_training_are_known_before_the_run(mechanism, rows):
+    scenario = Scenario.load("quickstart").with_values({"privacy.mechanism": mechanism})
+    simulation = Simulation(scenario, "random", [0], learning=True)
+    assert names(entry_points(simulation)) == {rows, "gather_images", "mlp_tail"}
+
+
+def test_kernels_that_kernels_call_are_counted():
+    assert names(reachable_kernels([cpu_kernels.sample_rows])) == {"sample_rows", "_high_bits", "_bits"}
+    inner = names(reachable_kernels([bottleneck.solve_batch]))
+    assert {"solve_batch", "solve", "assign", "_push", "sort_best", "_median"} <= inner
+
+
+def test_a_kernel_counts_once_and_an_unexpected_one_adds_to_the_total(monkeypatch):
+    monkeypatch.setattr("fedlane.cli.compiling.is_cached", lambda kernel: False)
+    shown = []
+    compilation = Compilation(lambda number, total: shown.append((number, total)))
+    compilation.expect([cpu_kernels.sample_rows])
+    for kernel in (cpu_kernels.sample_rows, cpu_kernels._high_bits, cpu_kernels._high_bits, cpu_kernels.gather_images):
+        compilation.begin(kernel)
+    assert shown == [(1, 3), (2, 3), (3, 4)]
+
+
+def test_cached_kernels_are_not_counted(monkeypatch):
+    monkeypatch.setattr("fedlane.cli.compiling.is_cached", lambda kernel: kernel is cpu_kernels._bits)
+    shown = []
+    compilation = Compilation(lambda number, total: shown.append((number, total)))
+    compilation.expect([cpu_kernels.sample_rows])
+    compilation.begin(cpu_kernels.sample_rows)
+    assert shown == [(1, 2)]
+
+
+def test_a_terminal_shows_the_count_in_place():
+    console = Console(force_terminal=True, width=80, height=24)
+    with console.capture() as capture, Display(console) as display, display.preparing("lane"):
+        display.compiling(3, 11)
+        display._status._live.refresh()
+    assert "Compiling kernels (first run only): 3 of 11" in capture.get()
+
+
+@pytest.mark.slow
+def test_the_first_run_says_that_it_compiles_and_the_second_does_not(tmp_path):
+    """With an empty cache folder; `random` and `softmax` need four small kernels."""
+    options = ("--policy", "random", "--rounds", "2", "--set", "learning.model=softmax")
+    command = ("run", *options, "--set", "privacy.mechanism=none")
+    notices = []
+    for folder in ("first", "second"):
+        environment = {"NUMBA_CACHE_DIR": str(tmp_path / "cache")}
+        result = fedlane_process(*command, "--out", folder, cwd=tmp_path, code=0, env=environment)
+        notices.append([line for line in result.stderr.splitlines() if "ompil" in line])
+    assert notices == [["Compiling 4 kernels (first run only)"], []]
+    environment = {"NUMBA_CACHE_DIR": str(tmp_path / "other")}
+    result = fedlane_process(*command, "--quiet", "--out", "third", cwd=tmp_path, code=0, env=environment)
+    assert (result.stdout, result.stderr) == ("", "")
+
+
+def test_the_cache_is_read(monkeypatch):
+    """`is_cached` uses a private part of Numba; this fails when Numba changes it."""
+    index = cpu_kernels._bits._cache._cache_file
+    monkeypatch.setattr(index, "_load_index", lambda: {"signature": "file"})
+    assert is_cached(cpu_kernels._bits)
+    monkeypatch.setattr(index, "_load_index", dict)
+    assert not is_cached(cpu_kernels._bits)

@@ -1,0 +1,91 @@
+"""Formulas of the documentation: MathML without a script, from LaTeX that reads well as plain text."""
+
+import importlib.util
+import re
+from pathlib import Path
+
+import pytest
+
+from support.parts import missing
+
+ROOT = Path(__file__).parent.parent.parent
+PAGES = sorted(ROOT.glob("docs/**/*.md"))
+FORMULA = re.compile(r"\$\$(.+?)\$\$|(?<![\w$])\$(\S|\S[^$\n]*\S)\$(?![\w$])", re.DOTALL)
+
+
+def load(name):
+    for package in ("mkdocs", "latex2mathml"):
+        if importlib.util.find_spec(package) is None:
+            missing(f"{package} is not installed (extra docs)")
+    spec = importlib.util.spec_from_file_location(name, ROOT / "docs" / f"{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def formulas(path):
+    """The formulas of a page, code aside."""
+    text = re.sub(r"^(```|~~~).*?^\1|^ {4}.*?$|`[^`\n]*`", "", path.read_text(), flags=re.MULTILINE | re.DOTALL)
+    return [(block or inline).strip() for block, inline in FORMULA.findall(text)]
+
+
+def test_every_formula_can_be_converted():
+    module = load("formulas")
+    count = 0
+    for path in PAGES:
+        for formula in formulas(path):
+            assert "<math" in module.mathml(formula), f"{path.name}: {formula}"
+            count += 1
+    assert count > 150
+
+
+@pytest.mark.parametrize("page", ["equations", "policies", "privacy", "reading-the-paper"])
+def test_pages_with_formulas_contain_no_plain_ones(page):
+    """Outside formulas and code, no page writes sqrt, d_max or beta_i."""
+    text = (ROOT / "docs" / f"{page}.md").read_text()
+    assert len(formulas(ROOT / "docs" / f"{page}.md")) > 15
+    plain = re.sub(r"^(```|~~~).*?^\1|`[^`\n]*`|\]\([^)]*\)", "", text, flags=re.MULTILINE | re.DOTALL)
+    plain = FORMULA.sub("", plain)
+    assert not re.findall(r"\bsqrt\b|\bd_max\b|\bbeta_i\b|\b[Qrep]_ij?\b", plain)
+
+
+def test_spaces_around_functions_signs_and_bars():
+    module = load("formulas")
+    thin = '<mspace width="0.167em"></mspace>'
+    assert f"<mi>E</mi>{thin}<mi>ln</mi>{thin}<mi>n</mi>" in module.mathml(r"E \ln n")
+    assert f"<mi>ln</mi>{thin}<mi>max</mi><mo" in module.mathml(r"\ln \max(n, 1)")
+    assert thin not in module.mathml(r"d_{\max}")
+    assert '<mo form="prefix">&#x02212;</mo><mi>t</mi>' in module.mathml(r"\exp(-t)")
+    assert '<mo form="prefix">&#x0002B;</mo><mi>&#x0221E;</mi>' in module.mathml(r"e = +\infty")
+    assert '<mo form="prefix">' not in module.mathml("a - b")
+    assert '<mo stretchy="false" lspace="0" rspace="0">&#x0007C;</mo>' in module.mathml(r"\lvert D \rvert")
+
+
+def test_unknown_commands_are_reported():
+    with pytest.raises(ValueError, match="unknown command"):
+        load("formulas").mathml(r"\nonsense{x}")
+
+
+def test_the_repository_is_shown_without_credentials():
+    address = load("site_info").web_address
+    assert address("https://user:secret@code.example.org/team/fedlane.git") == "https://code.example.org/team/fedlane"
+    assert address("git@code.example.org:team/fedlane.git") == "https://code.example.org/team/fedlane"
+    assert address("ssh://git@code.example.org:2222/team/fedlane") == "https://code.example.org/team/fedlane"
+    for local in ("/srv/git/fedlane.git", "../fedlane", "file:///srv/fedlane", ""):
+        assert address(local) is None
+
+
+def test_the_header_shows_version_and_repository(monkeypatch):
+    from mkdocs.config import load_config
+
+    from fedlane import __version__
+
+    monkeypatch.setenv("FEDLANE_REPOSITORY", "https://code.example.org/team/fedlane")
+    config = load_config(str(ROOT / "mkdocs.yml"))
+    load("site_info").on_config(config)
+    assert config.extra["release"] == __version__
+    assert f"FedLane {__version__}" in config.copyright
+    assert '<a href="https://code.example.org/team/fedlane">' in config.copyright
+    assert config.theme["logo"] == "assets/logo-header.svg"
+    for name in ("logo", "logo-dark", "logo-header", "favicon"):
+        assert (ROOT / "docs" / "assets" / f"{name}.svg").read_text().startswith("<svg ")

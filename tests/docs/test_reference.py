@@ -1,0 +1,133 @@
+"""The generated reference: every scenario key and every option, with its meaning."""
+
+import importlib.util
+import json
+import re
+from pathlib import Path
+
+import click
+import pytest
+import typer
+from pydantic import BaseModel
+
+from fedlane import Scenario
+from fedlane.cli import app
+from fedlane.scenario.reference import UNITS, scenario_keys
+from support.parts import missing
+from support.terminal import fedlane
+
+ROOT = Path(__file__).parent.parent.parent
+KEYS = {entry.key: entry for entry in scenario_keys()}
+
+
+@pytest.fixture(scope="module")
+def tables():
+    if importlib.util.find_spec("mkdocs") is None:
+        missing("mkdocs is not installed (extra docs)")
+    spec = importlib.util.spec_from_file_location("reference_tables", ROOT / "docs" / "reference_tables.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def model_keys(model=Scenario, prefix=""):
+    for name, field in model.model_fields.items():
+        if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
+            yield from model_keys(field.annotation, f"{prefix}{name}.")
+        else:
+            yield prefix + name
+
+
+def test_every_key_is_listed_with_its_meaning():
+    listed = {key.removesuffix(".NAME.KEY") for key in KEYS}
+    assert listed == set(model_keys())
+    for entry in KEYS.values():
+        assert re.fullmatch(r"[A-Z].{8,}\.", entry.meaning), entry
+        assert entry.type, entry
+
+
+def test_every_key_whose_name_has_a_unit_shows_it():
+    units = {key: entry.unit for key, entry in KEYS.items()}
+    for key, unit in units.items():
+        word = key.split("_")[-1] if "_" in key else ""
+        assert bool(unit) == (word in UNITS or key.endswith(".seconds")), key
+    expected = {"deadline_s": "s", "area_m": "m", "rates_mbps": "Mbit/s", "noise_dbm": "dBm", "path_loss_db": "dB"}
+    for name, unit in expected.items():
+        assert units[f"network.{name}"] == unit
+
+
+def test_types_bounds_and_defaults_are_those_of_the_model():
+    rows = {key: (entry.type, entry.bounds, entry.default) for key, entry in KEYS.items()}
+    assert rows["network.clients"] == ("integer", "1 to 2^31 - 1", "10")
+    assert rows["network.payload_bits"] == ('number or "model"', "greater than 0", "5000.0")
+    assert rows["network.fading"] == ('"none" or "rayleigh"', "", '"none"')
+    assert rows["network.interference_db"] == ("list of 2 numbers", "-1000 to 1000", "[-5.0, 10.0]")
+    assert rows["data.imbalance"] == ("number", "at least 0, less than 1", "0.0")
+    assert rows["learning.batch_size"] == ("integer or list of integers", "1 to 2^31 - 1", "64")
+
+
+def test_the_bounds_hold():
+    """A value just outside the bounds that the reference shows is refused, one at the bound is accepted."""
+    for entry in KEYS.values():
+        bound = re.match(r"(-?[\d.]+) to|at least (-?[\d.]+)", entry.bounds)
+        if bound and entry.type.split()[0] in ("number", "integer"):
+            low = float(bound[1] or bound[2])
+            value = int(low) - 1 if entry.type.startswith("integer") else low - 1e-9
+            with pytest.raises(ValueError, match=f"{entry.key} must be at least"):
+                Scenario.load("quickstart").with_values({entry.key: value})
+
+
+def test_list_keys(tmp_path):
+    rows = json.loads(fedlane("list", "keys", "--json", cwd=tmp_path, code=0).stdout)
+    assert [row["key"] for row in rows] == list(KEYS)
+    text = fedlane("list", "keys", cwd=tmp_path, code=0).stdout
+    assert "[low, high]" in text
+    assert max(map(len, text.splitlines())) <= 80
+
+
+def test_the_page_of_scenario_keys_shows_every_key(tables):
+    page = tables.scenario_tables()
+    for entry in KEYS.values():
+        (row,) = [line for line in page.splitlines() if f'id="{entry.key}"' in line]
+        cells = re.split(r"(?<!\\) \| ", row.strip("| "))
+        assert len(cells) == 5, row
+        assert cells[2].strip() == entry.unit
+        assert cells[4]
+
+
+def parameters(command, path=("fedlane",)):
+    """Yield every parameter of every command, with the words that call the command."""
+    for parameter in command.params:
+        yield path, parameter
+    if isinstance(command, click.Group):
+        for name, sub in command.commands.items():
+            yield from parameters(sub, (*path, name))
+
+
+def test_the_page_of_the_command_line_shows_every_option(tables):
+    sections = {
+        part.split("`", 2)[1]: part for part in re.split(r"^## ", tables.command_sections(), flags=re.MULTILINE)[1:]
+    }
+    for path, parameter in parameters(typer.main.get_command(app)):
+        section = sections[" ".join(path)]
+        name = parameter.opts[0] if isinstance(parameter, click.Option) else tables.argument_name(parameter)
+        (row,) = [line for line in section.splitlines() if re.match(rf"\| <code>{re.escape(name)}[ <,]", line)]
+        assert re.search(r" \| [A-Za-z].*\. \|$|\| [a-z, ]+ or \w+\. \|$", row), row
+    assert (
+        "| <code>--checkpoint-every K</code> | <code>50</code> | Rounds between checkpoints. |"
+        in sections["fedlane run"]
+    )
+    assert (
+        "| <code>--device cpu&#124;cuda</code> | <code>cpu</code> | Device that trains the models. |"
+        in sections["fedlane run"]
+    )
+    assert "| <code>[SCENARIO]</code> | <code>quickstart</code> | A preset or a TOML file. |" in sections["fedlane run"]
+    assert "fedlane run --resume runs/mine" in sections["fedlane run"]
+    assert "<code>--look-every S</code> | <code>0.25</code>" in sections["fedlane-supernode"]
+
+
+def test_the_pages_are_in_the_navigation():
+    text = (ROOT / "mkdocs.yml").read_text()
+    for page, mark in (("scenario", "scenario keys"), ("command-line", "command line")):
+        assert f": reference/{page}.md" in text
+        assert f"<!-- generated: {mark} -->" in (ROOT / "docs" / "reference" / f"{page}.md").read_text()
