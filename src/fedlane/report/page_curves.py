@@ -25,7 +25,9 @@ def run_curves(arrays: RunArrays, points: int) -> dict[str, Any]:
     shown = _thinned(np.arange(rounds), points)
     curves = {
         "clock": _curve(shown, clock_s, mean_of("cumulative_delay_s")),
-        "queue": _curve(shown, _largest(arrays.queue), mean_of("max_queue")),
+        "queue": _curve(
+            shown, _largest(arrays.queue) if arrays.max_queue is None else arrays.max_queue, mean_of("max_queue")
+        ),
     }
     if np.isfinite(arrays.epsilon).any():
         curves["epsilon"] = _curve(shown, _largest(arrays.epsilon), worst)

@@ -41,7 +41,9 @@ class World(Protocol):
         """Sizes, deadline and quotas."""
 
 
-def run_tables(trace: Trace, world: World, quota: FloatArray, spending: PrivacySpending | None) -> Mapping[str, pa.Table]:
+def run_tables(
+    trace: Trace, world: World, quota: FloatArray, spending: PrivacySpending | None
+) -> Mapping[str, pa.Table]:
     """Make the run folder's tables, by name, from the rounds played so far.
 
     The two tables that grow with the rounds are made in parts, when they are needed, if the trace is bounded.
