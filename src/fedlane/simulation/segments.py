@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from fedlane.files import open_regular, write_atomically
+from fedlane.files import open_regular, table_rows, write_atomically
 from fedlane.records import BoolArray, IntArray
 from fedlane.validate import InputError
 
@@ -108,6 +108,11 @@ class Segments:
                 return pq.ParquetFile(file, page_checksum_verification=True).read_row_group(replica)
         except (OSError, ValueError, IndexError, pa.ArrowException) as error:
             raise InputError(f"{path} is missing or damaged: {str(error).splitlines()[0]}") from error
+
+    def check(self, rounds: int) -> None:
+        """Raise `InputError` unless the segments of the first ``rounds`` rounds are there and have their columns."""
+        for first in range(0, rounds, self.rounds):
+            table_rows(self._path(first), ("replica", "round", "client", "channel", "punctual"))
 
     def clients(self, first: int, replicas: int, channels: int) -> tuple[IntArray, BoolArray]:
         """Return a segment's ``client`` and ``punctual``, each (R, rounds of a segment, N)."""

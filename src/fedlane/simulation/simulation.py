@@ -311,6 +311,8 @@ class Simulation:
 
     def _restore(self, saved: Checkpoint) -> None:
         self.trace.restore(saved.arrays, self.setup.problem.deadline_s)
+        if self.trace.segments is not None:
+            self.trace.segments.check(self.trace.first)
         self._clock_s = self.trace.delay_s[:, : self.round].sum(axis=1)
         self._state = {name: fitting_array(saved.arrays, f"state.{name}", first) for name, first in self._state.items()}
         self._queue[:] = fitting_array(saved.arrays, "queue", self._queue)
