@@ -7,6 +7,7 @@ segments after its checkpoint again, with the same content.
 import io
 import shutil
 import tempfile
+import weakref
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -61,7 +62,7 @@ class Segments:
 
     def __init__(self, rounds: int) -> None:
         self.rounds = rounds
-        self._temporary: tempfile.TemporaryDirectory[str] | None = None
+        self._temporary: Path | None = None
         self._folder: Path | None = None
 
     def move_to(self, folder: Path) -> None:
@@ -69,9 +70,8 @@ class Segments:
         target = folder / NAME
         if self._temporary is not None and target != self._folder:
             target.mkdir(parents=True, exist_ok=True)
-            for path in Path(self._temporary.name).iterdir():
+            for path in self._temporary.iterdir():
                 shutil.move(path, target / path.name)
-            self._temporary.cleanup()
             self._temporary = None
         self._folder = target
 
@@ -126,8 +126,8 @@ class Segments:
 
     def _path(self, first: int) -> Path:
         if self._folder is None:
-            self._temporary = tempfile.TemporaryDirectory(prefix="fedlane-")
-            self._folder = Path(self._temporary.name)
+            self._folder = self._temporary = Path(tempfile.mkdtemp(prefix="fedlane-"))
+            weakref.finalize(self, shutil.rmtree, self._temporary, ignore_errors=True)
         return self._folder / f"{first:09d}.parquet"
 
 
