@@ -84,14 +84,15 @@ def peak_mib() -> float:
 def main(arguments: list[str]) -> None:
     """Measure one size, or start a process for each size."""
     if arguments[:1] == ["--measure"]:
-        _, policy, *size = arguments
-        print(measure(*map(int, size), policy) if len(size) == 2 else measure_rounds(int(size[0]), policy), flush=True)
+        policy, sizes = arguments[1], [int(text) for text in arguments[2:]]
+        print(measure_rounds(sizes[0], policy) if len(sizes) == 1 else measure(*sizes, policy=policy), flush=True)
         return
     long = arguments[:1] == ["--rounds"]
-    sizes = [(rounds,) for rounds in ROUNDS] if long else SIZES
-    for policy in arguments[1:] or POLICIES[:1] if long else arguments or POLICIES:
-        for size in sizes:
-            subprocess.run([sys.executable, __file__, "--measure", policy, *map(str, size)], check=True)
+    policies = arguments[1:] or POLICIES[:1] if long else arguments or POLICIES
+    cases: list[tuple[int, ...]] = [(rounds,) for rounds in ROUNDS] if long else list(SIZES)
+    for policy in policies:
+        for case in cases:
+            subprocess.run([sys.executable, __file__, "--measure", policy, *map(str, case)], check=True)
 
 
 if __name__ == "__main__":

@@ -39,8 +39,9 @@ class RunPlan:
         for policy in policies:
             made = make_policy(policy, self.scenario.policies)
             learning, device = self.learning, self.device
-            size = {"learning": learning, "device": device, "bounded": True}
-            footprint = check_memory(self.scenario, made, len(self.seeds), **size)
+            footprint = check_memory(
+                self.scenario, made, len(self.seeds), learning=learning, device=device, bounded=True
+            )
             if quiet or not is_large(self.scenario, len(self.seeds), learning=learning):
                 continue
             with messages.status(f"{policy}: estimating the time"):

@@ -116,8 +116,8 @@ class Segments:
 
     def clients(self, first: int, replicas: int, channels: int) -> tuple[IntArray, BoolArray]:
         """Return a segment's ``client`` and ``punctual``, each (R, rounds of a segment, N)."""
-        client = np.full((replicas, self.rounds, channels), -1, np.int32)
-        punctual = np.zeros(client.shape, np.bool_)
+        client: IntArray = np.full((replicas, self.rounds, channels), -1, np.int32)
+        punctual: BoolArray = np.zeros(client.shape, np.bool_)
         for replica in range(replicas):
             table = self.read(first, replica)
             at = replica, table["round"].to_numpy() - first, table["channel"].to_numpy()

@@ -10,7 +10,7 @@ import numpy as np
 from fedlane.files import READ_ERRORS, fitting_array
 from fedlane.privacy import mechanism_of
 from fedlane.privacy.run_ledger import RunLedger
-from fedlane.records import DelayDistributions, IntArray, RoundDetail, RoundRecord, RunInfo
+from fedlane.records import DelayDistributions, FloatArray, IntArray, RoundDetail, RoundRecord, RunInfo
 from fedlane.rng import RoundStreams
 from fedlane.scenario import Scenario
 from fedlane.scenario.run_settings import RunSettings
@@ -210,7 +210,8 @@ class Simulation:
     def last_round(self) -> RoundRecord:
         """Make the record of the round just played, for trackers and displays."""
         trace, spending, t = self.trace, self.spending, self.round - 1  # before the first round, t = -1: an unset row
-        row, queue = t - trace.first, self._queue.astype(np.float32)
+        row = t - trace.first
+        queue: FloatArray = self._queue.astype(np.float32)
         evaluated = not np.isnan(trace.accuracy[:, t]).any()
         return RoundRecord(
             round=t,
@@ -297,8 +298,14 @@ class Simulation:
         """
         saved, path = Checkpoint.load(Path(folder)), Path(folder) / "scenario.toml"
         scenario, settings = Scenario.load(path), RunSettings.load(path) or RunSettings()
-        terms = {"learning": saved.learning, "device": device or settings.device, "bounded": True}
-        simulation = cls(scenario, saved.label, saved.seeds, **terms)
+        simulation = cls(
+            scenario,
+            saved.label,
+            saved.seeds,
+            learning=saved.learning,
+            device=device or settings.device,
+            bounded=True,
+        )
         simulation.keep_segments_in(Path(folder))
         try:
             simulation._restore(saved)

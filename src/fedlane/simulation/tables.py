@@ -55,23 +55,26 @@ def run_tables(
         spending: Accounting of the uploads; None without a mechanism.
     """
     trace = trace.played()
-    tables = {
-        "rounds": pa.table(_rounds(trace, world.seeds)),
-        "assignments": None,
-        "clients": pa.table(_clients(trace, world.topology, quota, spending)),
-        "channels": pa.table(_channels(world.topology)),
-        "client_rounds": None,
-    }
+    rounds = pa.table(_rounds(trace, world.seeds))
+    clients = pa.table(_clients(trace, world.topology, quota, spending))
+    channels = pa.table(_channels(world.topology))
     if trace.segments is not None:
-        large = {
-            "assignments": lambda: _assignment_parts(trace),
-            "client_rounds": lambda: _client_round_parts(trace, spending),
-        }
-        return TableParts({name: large[name] if table is None else table for name, table in tables.items()})
-    arrays = {name: getattr(trace, name) for name in CHANNEL_ARRAYS}
-    tables["assignments"] = assignment_rows(arrays)
-    tables["client_rounds"] = _client_rounds(trace, spending, slice(None), slice(None))
-    return tables
+        return TableParts(
+            {
+                "rounds": rounds,
+                "assignments": lambda: _assignment_parts(trace),
+                "clients": clients,
+                "channels": channels,
+                "client_rounds": lambda: _client_round_parts(trace, spending),
+            }
+        )
+    return {
+        "rounds": rounds,
+        "assignments": assignment_rows({name: getattr(trace, name) for name in CHANNEL_ARRAYS}),
+        "clients": clients,
+        "channels": channels,
+        "client_rounds": _client_rounds(trace, spending, slice(None), slice(None)),
+    }
 
 
 def _rounds(trace: Trace, seeds: tuple[int, ...]) -> Columns:

@@ -73,7 +73,7 @@ class Trace:
         """Allocate a whole trace for ``rounds`` rounds, none of them played; queues of every k-th round."""
         kept = -(-rounds // every)
         return cls(
-            **channel_arrays(replicas, rounds, channels),
+            **channel_arrays(replicas, rounds, channels),  # type: ignore[arg-type]
             delay_s=np.zeros((replicas, rounds)),
             queue=np.zeros((replicas, kept, clients), np.float32),
             available=np.ones((replicas, kept, clients), np.bool_),
