@@ -114,14 +114,21 @@ def load_arrays(path: Path) -> dict[str, NDArray[Any]]:
         return {name: stored[name] for name in stored.files}
 
 
-def fitting_array(arrays: Mapping[str, NDArray[Any]], name: str, like: NDArray[Any]) -> NDArray[Any]:
+def fitting_array(
+    arrays: Mapping[str, NDArray[Any]], name: str, like: NDArray[Any], *, growing: bool = False
+) -> NDArray[Any]:
     """Return an array of a checkpoint, which must have the shape of ``like`` and a type that fits it.
+
+    The second axis of a ``growing`` array may be longer.
 
     Raises:
         KeyError, ValueError: The array is missing, or has a different shape or type.
     """
     array = arrays[name]
-    if array.shape != like.shape or not np.can_cast(array.dtype, like.dtype, "same_kind"):
+    shape = array.shape
+    if growing and array.ndim == like.ndim > 1 and shape[1] > like.shape[1]:
+        shape = (shape[0], like.shape[1], *shape[2:])
+    if shape != like.shape or not np.can_cast(array.dtype, like.dtype, "same_kind"):
         raise ValueError(f"{name} must be {like.dtype} {like.shape}, got {array.dtype} {array.shape}")
     return array
 

@@ -253,3 +253,14 @@ def test_a_fleet_may_have_more_clients_than_the_data_set_has_samples():
         simulation.schedule()
     with pytest.raises(InputError, match="training samples"):
         Simulation(fleet, "random", [0], learning=True)
+
+
+def test_lane_resumes_after_its_histories_have_grown(tmp_path):
+    terms = scenario(network__clients=20, network__channels=8)
+    simulation = Simulation(terms, "lane", [0, 1])
+    simulation.play(until=40)
+    RunFolder.create(tmp_path / "run").write(simulation.result(), checkpoint=simulation.checkpoint())
+    resumed = Simulation.resume(tmp_path / "run")
+    resumed.play()
+    simulation.play()
+    assert resumed.result().assignments.equals(simulation.result().assignments)

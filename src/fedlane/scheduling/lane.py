@@ -32,6 +32,7 @@ class Lane(Policy):
     name: ClassVar[str] = "lane"
     summary: ClassVar[str] = "FedLane's policy: queues against the expected delay of the slowest client (default)"
     per_client: ClassVar[frozenset[str]] = STATISTICS | {"queue", "previous", "slot"}
+    growing: ClassVar[frozenset[str]] = frozenset({"history"})
 
     V: float = 5.0
     exploration: float = 0.03

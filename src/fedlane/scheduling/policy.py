@@ -36,6 +36,7 @@ class Policy(ABC):
             `"channel_state"` and `"distributions"`.
         quota_slack: The fraction by which this policy lowers every quota.
         per_client: Names of the state arrays whose second axis is the clients, or None. `resize` uses it.
+        growing: Names of the state arrays whose second axis grows during a run. Checkpoints allow for it.
 
     Examples:
         >>> import numpy as np
@@ -59,6 +60,7 @@ class Policy(ABC):
     summary: ClassVar[str] = ""
     requires: ClassVar[frozenset[str]] = frozenset()
     per_client: ClassVar[frozenset[str] | None] = None
+    growing: ClassVar[frozenset[str]] = frozenset()
     quota_slack: float = 0.0
 
     @abstractmethod

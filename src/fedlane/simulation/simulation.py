@@ -321,7 +321,10 @@ class Simulation:
         if self.trace.segments is not None:
             self.trace.segments.check(self.trace.first)
         self._clock_s = self.trace.delay_s[:, : self.round].sum(axis=1)
-        self._state = {name: fitting_array(saved.arrays, f"state.{name}", first) for name, first in self._state.items()}
+        self._state = {
+            name: fitting_array(saved.arrays, f"state.{name}", first, growing=name in self.policy.growing)
+            for name, first in self._state.items()
+        }
         self._queue[:] = fitting_array(saved.arrays, "queue", self._queue)
         self._uploads[:] = fitting_array(saved.arrays, "uploads", self._uploads)
         if self.ledger is not None:
