@@ -85,7 +85,7 @@ def main(arguments: list[str]) -> None:
     """Measure one size, or start a process for each size."""
     if arguments[:1] == ["--measure"]:
         policy, sizes = arguments[1], [int(text) for text in arguments[2:]]
-        print(measure_rounds(sizes[0], policy) if len(sizes) == 1 else measure(*sizes, policy=policy), flush=True)
+        print(measure_rounds(sizes[0], policy) if len(sizes) == 1 else measure(sizes[0], sizes[1], policy), flush=True)
         return
     long = arguments[:1] == ["--rounds"]
     policies = arguments[1:] or POLICIES[:1] if long else arguments or POLICIES

@@ -15,7 +15,7 @@ from fedlane.simulation.spending import PrivacySpending
 from fedlane.simulation.table_parts import TableParts
 from fedlane.simulation.trace import Trace
 
-PART_ROWS = 1_000_000
+PART_ROWS = 250_000
 """Number of rows of a part of ``client_rounds``, or those of one round if it has more."""
 
 Columns = dict[str, "NDArray[Any] | pa.Array[Any]"]
