@@ -2,6 +2,9 @@
 
 import contextlib
 import errno
+import hashlib
+import io
+import math
 import os
 import re
 import stat
@@ -9,25 +12,24 @@ import struct
 import threading
 import zipfile
 import zlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import Any, BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedlane.validate import InputError
 
-if TYPE_CHECKING:  # pyarrow is imported where it is used, so that a client does not need it
-    import pyarrow as pa
-
 READ_ERRORS = (
-    *(OSError, ValueError, KeyError, IndexError, EOFError, TypeError, AttributeError, NotImplementedError),
-    *(OverflowError, RecursionError, SyntaxError, struct.error, zipfile.BadZipFile, zlib.error),
+    *(OSError, ValueError, KeyError, IndexError, EOFError, TypeError, AttributeError, RuntimeError),
+    *(OverflowError, SyntaxError, struct.error, zipfile.BadZipFile, zlib.error),
 )
 """Exceptions that reading a missing, damaged or foreign file of arrays may raise."""
-MAX_ROWS, MAX_VALUES = 50_000_000, 500_000_000
-"""Largest Parquet table that is read."""
+MAX_EXPANSION, SPARE_BYTES = 20, 2**26
+"""A compressed file of arrays is read if they need at most `MAX_EXPANSION` times its size and `SPARE_BYTES` more."""
+LONGEST_NAME = 150
+"""Bytes of a file name that is made from text; file systems allow 255."""
 
 
 def write_atomically(path: Path, content: bytes, *, durable: bool = False) -> None:
@@ -37,7 +39,7 @@ def write_atomically(path: Path, content: bytes, *, durable: bool = False) -> No
         path: The file; its folder must exist.
         content: The new content.
         durable: Force content and name to disk before returning. Assumes a single writer: the temporary name is
-            fixed, so that a crash leaves at most one temporary file.
+            fixed, so that a crash leaves at most one temporary file, which the next write removes.
 
     Raises:
         OSError: The file could not be written; the old content is unchanged.
@@ -45,7 +47,7 @@ def write_atomically(path: Path, content: bytes, *, durable: bool = False) -> No
     unique = "" if durable else f".{os.getpid()}-{threading.get_ident()}"
     temporary = path.with_name(f".{path.name}{unique}")
     try:
-        with temporary.open("wb") as file:
+        with _created(temporary) as file:
             file.write(content)
             if durable:
                 file.flush()
@@ -57,6 +59,27 @@ def write_atomically(path: Path, content: bytes, *, durable: bool = False) -> No
         raise
     if durable:
         sync_folder(path.parent)
+
+
+def _created(path: Path) -> BinaryIO:
+    """Create a file that nobody else has: what a crash or a stranger left there is removed, and no link is followed."""
+    path.unlink(missing_ok=True)
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    return os.fdopen(os.open(path, flags, 0o666), "wb")
+
+
+def open_to_append(path: Path) -> BinaryIO:
+    """Open a regular file to append to it, or create it. A link, a pipe or a device is refused.
+
+    Raises:
+        OSError: The file cannot be opened, or is not a regular file.
+    """
+    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+    descriptor = os.open(path, flags, 0o666)
+    if stat.S_ISREG(os.fstat(descriptor).st_mode):
+        return os.fdopen(descriptor, "ab")
+    os.close(descriptor)
+    raise OSError(errno.EINVAL, "it is not a regular file")
 
 
 def sync_folder(folder: Path) -> None:
@@ -108,114 +131,59 @@ def load_arrays(path: Path) -> dict[str, NDArray[Any]]:
     """Return all arrays of an npz file by name; pickled content is refused.
 
     Raises:
-        One of `READ_ERRORS`: the file is missing, damaged, or holds anything but plain arrays.
+        One of `READ_ERRORS`: the file is missing, damaged, holds anything but plain arrays, or is much smaller than
+            its arrays.
     """
-    with path.open("rb") as file, np.load(file, allow_pickle=False) as stored:
-        return {name: stored[name] for name in stored.files}
+    with open_regular(path) as raw, io.BufferedReader(raw) as file, zipfile.ZipFile(file) as archive:  # type: ignore[type-var]
+        members = archive.infolist()
+        needed = sum(member.file_size for member in members)
+        largest = SPARE_BYTES + MAX_EXPANSION * os.fstat(file.fileno()).st_size
+        if any(member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED) for member in members):
+            raise ValueError("it is compressed in a way that FedLane does not use")
+        if needed > largest:
+            raise ValueError(f"its arrays need {needed:,} bytes, at most {largest:,} are read")
+        return {member.filename.removesuffix(".npy"): _array(archive, member) for member in members}
 
 
-def fitting_array(
-    arrays: Mapping[str, NDArray[Any]], name: str, like: NDArray[Any], *, growing: bool = False
-) -> NDArray[Any]:
+def _array(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> NDArray[Any]:
+    """Read an array of an archive, whose size must be the one in the archive's directory."""
+    read_header = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
+    with archive.open(member) as content:
+        version = np.lib.format.read_magic(content)
+        shape, _, dtype = read_header[version](content)
+        if content.tell() + dtype.itemsize * math.prod(shape) != member.file_size:
+            raise ValueError(f"{member.filename} does not have the size that its header states")
+    with archive.open(member) as content:
+        array: NDArray[Any] = np.lib.format.read_array(content, allow_pickle=False)
+        return array
+
+
+def fitting_array(arrays: Mapping[str, NDArray[Any]], name: str, like: NDArray[Any]) -> NDArray[Any]:
     """Return an array of a checkpoint, which must have the shape of ``like`` and a type that fits it.
 
-    The second axis of a ``growing`` array may be longer.
+    Returns:
+        The array, contiguous and of the type of ``like``.
 
     Raises:
-        KeyError, ValueError: The array is missing, or has a different shape or type.
+        KeyError: The array is missing.
+        InputError: The array has a different shape or type, or a number
+            that the type cannot hold.
     """
     array = arrays[name]
-    shape = array.shape
-    if growing and array.ndim == like.ndim > 1 and shape[1] > like.shape[1]:
-        shape = (shape[0], like.shape[1], *shape[2:])
-    if shape != like.shape or not np.can_cast(array.dtype, like.dtype, "same_kind"):
-        raise ValueError(f"{name} must be {like.dtype} {like.shape}, got {array.dtype} {array.shape}")
-    return array
-
-
-def read_table(path: Path, columns: Iterable[str]) -> "pa.Table":
-    """Return a Parquet file's table, after a look at its metadata: a small file can hold billions of equal values.
-
-    Args:
-        path: The file.
-        columns: Columns that it must have.
-
-    Raises:
-        InputError: The file is damaged, lacks a column, or holds more than `MAX_ROWS` rows or `MAX_VALUES` values.
-    """
-    import pyarrow.parquet as pq
-
-    with _readable(path) as file:
-        metadata = pq.read_metadata(file)
-        _check_size(path, metadata, range(metadata.num_row_groups))
-        file.seek(0)
-        table = pq.read_table(file, page_checksum_verification=True, partitioning=None)
-    _check_columns(path, table.column_names, columns)
-    return table
-
-
-def table_rows(path: Path, columns: Iterable[str]) -> int:
-    """Return the number of rows of a Parquet file, from its metadata.
-
-    Raises:
-        InputError: The file is damaged or lacks a column.
-    """
-    import pyarrow.parquet as pq
-
-    with _readable(path) as file:
-        metadata = pq.read_metadata(file)
-        names = metadata.schema.to_arrow_schema().names
-    _check_columns(path, names, columns)
-    return int(metadata.num_rows)
-
-
-def read_table_parts(path: Path) -> Iterator["pa.Table"]:
-    """Yield the row groups of a Parquet file, one at a time.
-
-    Raises:
-        InputError: The file is damaged, or a row group holds more than `MAX_ROWS` rows or `MAX_VALUES` values.
-    """
-    import pyarrow.parquet as pq
-
-    with _readable(path) as file:
-        stored = pq.ParquetFile(file, page_checksum_verification=True)
-        for group in range(stored.num_row_groups):
-            _check_size(path, stored.metadata, range(group, group + 1))
-            yield stored.read_row_group(group)
-
-
-@contextlib.contextmanager
-def _readable(path: Path) -> Iterator[BinaryIO]:
-    """Open a Parquet file, and turn the errors of reading it into an `InputError`."""
-    import pyarrow as pa
-
-    try:
-        with open_regular(path) as file:  # by handle: a path with ':' would be taken for a URL
-            yield file
-    except (OSError, pa.ArrowException) as error:
-        raise InputError(f"{path} is damaged: {(str(error).splitlines() or [type(error).__name__])[0]}") from error
-
-
-def _check_size(path: Path, metadata: Any, groups: Iterable[int]) -> None:
-    """Raise `InputError` if some row groups of a Parquet file are too large to read."""
-    described = [metadata.row_group(k) for k in groups]
-    rows = sum(group.num_rows for group in described)
-    values = sum(group.column(k).num_values for group in described for k in range(group.num_columns))
-    if rows > MAX_ROWS or values > MAX_VALUES:
-        raise InputError(
-            f"{path} is too large: it has {rows:,} rows and {values:,} values, "
-            f"at most {MAX_ROWS:,} and {MAX_VALUES:,} are read"
-        )
-
-
-def _check_columns(path: Path, names: Iterable[str], columns: Iterable[str]) -> None:
-    """Raise `InputError` if a table lacks a column."""
-    present = set(names)
-    missing = [column for column in columns if column not in present]
-    if missing:
-        raise InputError(f"{path} was not written by FedLane: column {missing[0]} is missing")
+    if array.shape != like.shape or not np.can_cast(array.dtype, like.dtype, "same_kind"):
+        raise InputError(f"{name} must be {like.dtype} {like.shape}, got {array.dtype} {array.shape}")
+    if array.size and array.dtype.kind in "iu" and like.dtype.kind in "iu":
+        bounds = np.iinfo(like.dtype)
+        if array.min() < bounds.min or array.max() > bounds.max:
+            raise InputError(f"{name} must be {like.dtype}, got a number that does not fit")
+    with np.errstate(over="ignore"):
+        return np.ascontiguousarray(array, like.dtype)
 
 
 def file_name(text: str) -> str:
     """Return a policy's or scenario's name in a form that is safe as part of a file name."""
-    return re.sub(r"[^\w.-]+", "-", text).strip(".-") or "unnamed"
+    name = re.sub(r"[^\w.-]+", "-", text).strip(".-") or "unnamed"
+    if len(name.encode()) > LONGEST_NAME:  # names that differ stay different
+        digest = hashlib.sha256(text.encode()).hexdigest()[:12]
+        name = f"{name.encode()[: LONGEST_NAME - 13].decode(errors='ignore')}-{digest}"
+    return name

@@ -12,47 +12,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from fedlane import Scenario, Simulation
-from fedlane.simulation.results import RunFolder
+from fedlane import Scenario
+from support.nested import places, replaced
 from support.terminal import fedlane
 
 NESTED = "[" * 100_000 + "]" * 100_000
 ESCAPES = "\x1b]0;owned\x07\x1b[2J\x9b31m\x08\r‮evil"
 CONTROL = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f‪-‮⁦-⁩]")
-
-
-@pytest.fixture(scope="module")
-def stored(tmp_path_factory):
-    """A run folder with a checkpoint, a ledger and a summary that has all of its optional parts."""
-    folder = tmp_path_factory.mktemp("stored") / "run"
-    scenario = Scenario.load("quickstart").with_values({"rounds": 6})
-    simulation = Simulation(scenario, "lane", [0, 1], learning=False)
-    for _ in range(4):
-        simulation.step()
-    RunFolder.create(folder).write(simulation.result(), checkpoint=simulation.checkpoint(), interrupted=True)
-    simulation.ledger.attach_file(folder)
-    return folder
-
-
-@pytest.fixture
-def folder(stored, tmp_path):
-    return shutil.copytree(stored, tmp_path / "run")
-
-
-def leaves(value, path=()):
-    """Yield the path of every value and of every table in nested JSON."""
-    yield path
-    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
-    for key, item in items:
-        yield from leaves(item, (*path, key))
-
-
-def with_value(value, path, new):
-    if not path:
-        return new
-    copied = dict(value) if isinstance(value, dict) else list(value)
-    copied[path[0]] = with_value(value[path[0]], path[1:], new)
-    return copied
 
 
 def check(result, what):
@@ -69,12 +35,12 @@ def test_every_wrong_type_in_a_summary_is_a_result_or_one_line(folder, record_pr
     path = folder / "summary.json"
     good = json.loads(path.read_text())
     tried = refused = 0
-    for place, wrong in itertools.product(leaves(good), ("text", None, [], {}, -1, 1e308, True)):
-        path.write_text(json.dumps(with_value(good, place, wrong)))
+    for place, wrong in itertools.product(places(good), ("text", None, [], {}, -1, 1e308, True)):
+        path.write_text(json.dumps(replaced(good, place, wrong)))
         refused += check(fedlane("show", folder, cwd=folder.parent), (place, wrong))
         tried += 1
-    for place in list(leaves(good))[::4]:
-        path.write_text(json.dumps(with_value(good, place, "text")))
+    for place in list(places(good))[::4]:
+        path.write_text(json.dumps(replaced(good, place, "text")))
         refused += check(fedlane("report", folder, "--out", folder / "page.html", cwd=folder.parent), place)
         tried += 1
     record_property("attacks", tried)

@@ -1,26 +1,15 @@
 """Formulas of the documentation: MathML without a script, from LaTeX that reads well as plain text."""
 
-import importlib.util
 import re
 from pathlib import Path
 
 import pytest
 
-from support.parts import missing
+from support.docs_modules import load_docs_module
 
 ROOT = Path(__file__).parent.parent.parent
 PAGES = sorted(ROOT.glob("docs/**/*.md"))
 FORMULA = re.compile(r"\$\$(.+?)\$\$|(?<![\w$])\$(\S|\S[^$\n]*\S)\$(?![\w$])", re.DOTALL)
-
-
-def load(name):
-    for package in ("mkdocs", "latex2mathml"):
-        if importlib.util.find_spec(package) is None:
-            missing(f"{package} is not installed (extra docs)")
-    spec = importlib.util.spec_from_file_location(name, ROOT / "docs" / f"{name}.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 def formulas(path):
@@ -30,7 +19,7 @@ def formulas(path):
 
 
 def test_every_formula_can_be_converted():
-    module = load("formulas")
+    module = load_docs_module("formulas")
     count = 0
     for path in PAGES:
         for formula in formulas(path):
@@ -50,7 +39,7 @@ def test_pages_with_formulas_contain_no_plain_ones(page):
 
 
 def test_spaces_around_functions_signs_and_bars():
-    module = load("formulas")
+    module = load_docs_module("formulas")
     thin = '<mspace width="0.167em"></mspace>'
     assert f"<mi>E</mi>{thin}<mi>ln</mi>{thin}<mi>n</mi>" in module.mathml(r"E \ln n")
     assert f"<mi>ln</mi>{thin}<mi>max</mi><mo" in module.mathml(r"\ln \max(n, 1)")
@@ -63,11 +52,11 @@ def test_spaces_around_functions_signs_and_bars():
 
 def test_unknown_commands_are_reported():
     with pytest.raises(ValueError, match="unknown command"):
-        load("formulas").mathml(r"\nonsense{x}")
+        load_docs_module("formulas").mathml(r"\nonsense{x}")
 
 
 def test_the_repository_is_shown_without_credentials():
-    address = load("site_info").web_address
+    address = load_docs_module("site_info").web_address
     assert address("https://user:secret@code.example.org/team/fedlane.git") == "https://code.example.org/team/fedlane"
     assert address("git@code.example.org:team/fedlane.git") == "https://code.example.org/team/fedlane"
     assert address("ssh://git@code.example.org:2222/team/fedlane") == "https://code.example.org/team/fedlane"
@@ -82,7 +71,7 @@ def test_the_header_shows_version_and_repository(monkeypatch):
 
     monkeypatch.setenv("FEDLANE_REPOSITORY", "https://code.example.org/team/fedlane")
     config = load_config(str(ROOT / "mkdocs.yml"))
-    load("site_info").on_config(config)
+    load_docs_module("site_info").on_config(config)
     assert config.extra["release"] == __version__
     assert f"FedLane {__version__}" in config.copyright
     assert '<a href="https://code.example.org/team/fedlane">' in config.copyright

@@ -1,6 +1,5 @@
 """The generated reference: every scenario key and every option, with its meaning."""
 
-import importlib.util
 import json
 import re
 from pathlib import Path
@@ -13,7 +12,7 @@ from pydantic import BaseModel
 from fedlane import Scenario
 from fedlane.cli import app
 from fedlane.scenario.reference import UNITS, scenario_keys
-from support.parts import missing
+from support.docs_modules import load_docs_module
 from support.terminal import fedlane
 
 ROOT = Path(__file__).parent.parent.parent
@@ -22,12 +21,7 @@ KEYS = {entry.key: entry for entry in scenario_keys()}
 
 @pytest.fixture(scope="module")
 def tables():
-    if importlib.util.find_spec("mkdocs") is None:
-        missing("mkdocs is not installed (extra docs)")
-    spec = importlib.util.spec_from_file_location("reference_tables", ROOT / "docs" / "reference_tables.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return load_docs_module("reference_tables")
 
 
 def model_keys(model=Scenario, prefix=""):

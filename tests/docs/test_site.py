@@ -1,6 +1,5 @@
 """The documentation site: built strictly, complete, and silent towards the outside."""
 
-import importlib.util
 import os
 import re
 import subprocess
@@ -11,19 +10,14 @@ from urllib.parse import unquote, urlsplit
 
 import pytest
 
-from support.parts import missing
+from support.docs_modules import load_docs_module
 
 ROOT = Path(__file__).parent.parent.parent
 
 
 @pytest.fixture(scope="module")
 def hooks():
-    if importlib.util.find_spec("mkdocs") is None:
-        missing("mkdocs is not installed (extra docs)")
-    spec = importlib.util.spec_from_file_location("site_hooks", ROOT / "docs" / "hooks.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return load_docs_module("hooks")
 
 
 class Page(HTMLParser):

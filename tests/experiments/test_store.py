@@ -1,5 +1,6 @@
 """The store of the paper's evaluation: stored results equal those of a fresh run, and nothing is computed twice."""
 
+import contextlib
 import dataclasses
 import json
 import shutil
@@ -287,9 +288,10 @@ class TestPieces:
     def test_curves_of_another_piece_or_length_are_refused(self, copied):
         store, folder = copied
         (folder / "curves-00.npz").replace(folder / "curves-01.npz")  # three replicas instead of one
-        with pytest.raises(InputError, match=r"curves-01\.npz does not match piece-01\.json"):
+        with pytest.raises(InputError, match=r"curves-01\.npz cannot be imported: clock_s must have the shape"):
             import_pieces(store, folder)
-        with pytest.raises(InputError, match=r"does not match"):
+        (folder / "curves-01.npz").replace(folder / "curves-00.npz")
+        with pytest.raises(InputError, match=r"curves-00\.npz (does not match|cannot be imported)"):
             import_pieces(ResultStore(store.folder, rounds=ROUNDS + 1), folder)
         assert len(plan_of(LANE, RANDOM).to_learn(store)) == 1
 
@@ -352,3 +354,79 @@ class TestFigures:
         assert len(plan.scheduled()) == len(set(plan.scheduled()))
         only = ReproductionPlan(FIGURES, 100, 10, ("cifar10",))
         assert {experiment.task for experiment in (*only.scheduled(), *only.learned())} == {"cifar10"}
+
+
+WRONG_ARRAYS = (
+    np.zeros(0),
+    np.array(1.5),
+    np.array(["a", "b"]),
+    np.array([[np.nan, np.nan]]),
+    np.array([-1, -2]),
+    np.array([10**9, 10**9]),
+    np.array([0.5, 1.5]),
+    np.array([True, False]),
+    np.zeros((1, 1, 2)),
+    np.array([[1j, 1j]]),
+    np.array([("a", 1)], dtype=[("x", "U1"), ("y", "i4")]),
+    np.array(["2020-01-01", "2020-01-02"], "M8[s]"),
+)
+
+
+def refused(use, *arguments):
+    """Whether a function refuses its arguments with an `InputError`; any other error fails the test."""
+    with contextlib.suppress(InputError):
+        use(*arguments)
+        return False
+    return True
+
+
+def test_a_changed_store_is_one_line(store, record_property):
+    store.schedule(RANDOM, [0])
+    good = store.read("schedule", RANDOM, 0)
+    tried = 0
+    for name, wrong in [(key, array) for key in good for array in (None, *WRONG_ARRAYS, good[key][:-1])]:
+        arrays = {key: array for key, array in good.items() if key != name}
+        store.write("schedule", RANDOM, 0, arrays if wrong is None else {**arrays, name: wrong})
+        assert refused(store.result, RANDOM, 0), (name, wrong)
+        tried += 1
+    for number in (-2, 10**6):
+        store.write("schedule", RANDOM, 0, {**good, "client": np.full_like(good["client"], number)})
+        assert refused(store.result, RANDOM, 0)
+    store.write("schedule", RANDOM, 0, {**good, "learned": np.zeros(3)})
+    refused(store.result, RANDOM, 0)
+    record_property("attacks", tried + 3)
+
+
+def test_a_changed_import_is_one_line(store, tmp_path, record_property):
+    store.schedule(RANDOM, [0])
+    clock = np.cumsum(store.result(RANDOM, 0).delay_s)
+    tested = np.array([5, 11])
+    ones = np.ones((1, 2))
+    good = {"round": tested, "clock_s": clock[tested][None], "accuracy": ones / 2, "loss": ones}
+    row = {**dataclasses.asdict(RANDOM), "seed": 0}
+    folder = tmp_path / "pieces"
+    folder.mkdir()
+
+    def imported(piece, arrays):
+        (folder / "piece-00.json").write_text(json.dumps(piece))
+        np.savez(folder / "curves-00.npz", **arrays)
+        return refused(import_pieces, store, folder)
+
+    assert not imported({"rounds": ROUNDS, "rows": [row]}, good)
+    odd = (None, -1, 2**70, 1e308, "x", "../../../x", [], {}, [1], "a" * 500)
+    tried = 0
+    for key in (*row, "extra"):
+        for value in odd:
+            changed = {"rounds": ROUNDS, "rows": [{**row, key: value}]}
+            assert imported(changed, good) or key == "seed", (key, value)
+            tried += 1
+    for key in ("rounds", "rows"):
+        for value in odd:
+            imported({"rounds": ROUNDS, "rows": [row], key: value}, good)
+            tried += 1
+    for name, wrong in [(name, wrong) for name in good for wrong in (None, *WRONG_ARRAYS)]:
+        arrays = {key: array for key, array in good.items() if key != name}
+        imported({"rounds": ROUNDS, "rows": [row]}, arrays if wrong is None else {**arrays, name: wrong})
+        tried += 1
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["pieces", "store"]
+    record_property("attacks", tried)

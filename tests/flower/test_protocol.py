@@ -71,11 +71,21 @@ def test_another_kind_or_version_is_refused():
         replace(RECORDS[3], status="fine"),
         replace(RECORDS[3], compute_s=-1.0),
         replace(RECORDS[3], reason="x" * 2001),
+        *(replace(RECORDS[3], epsilon=epsilon) for epsilon in (2**62, 2**53 + 1, 1e13, -0.1)),
+        *(replace(RECORDS[3], delta=delta) for delta in (-1e-9, 1.5)),
     ],
 )
 def test_values_out_of_bounds_are_refused(bad):
     with pytest.raises(ProtocolError):
         type(bad).read(RecordDict({KEY: bad.record()}))
+
+
+def test_an_integer_in_place_of_a_float_becomes_one():
+    """A table's column of floats refuses integers above 2**53."""
+    report = Report.read(RecordDict({KEY: replace(RECORDS[3], epsilon=10**12, compute_s=7).record()}))
+    assert (type(report.epsilon), report.epsilon, type(report.compute_s)) == (float, 1e12, float)
+    introduction = Introduction.read(RecordDict({KEY: replace(RECORDS[1], label_counts=(3, 4)).record()}))
+    assert [type(count) for count in introduction.label_counts] == [float, float]
 
 
 def test_the_largest_counts_of_an_introduction_fit_a_run_folder():
@@ -87,6 +97,7 @@ def test_the_largest_counts_of_an_introduction_fit_a_run_folder():
     changes = {
         "learning.batch_size": [largest.batch_size],
         "learning.local_iterations": largest.local_iterations,
+        "privacy.mechanism": "rigorous",
         "privacy.max_uploads": [largest.max_uploads],
         "network.clients": 1,
     }

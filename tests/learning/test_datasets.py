@@ -218,3 +218,41 @@ def test_folders_are_searched_in_order_and_damage_is_found(tmp_path, monkeypatch
 def test_an_unknown_dataset():
     with pytest.raises(InputError, match="did you mean 'cifar10'"):
         dataset_info("cifar")
+
+
+def test_a_compressed_file_is_read_up_to_its_known_size(tmp_path, monkeypatch):
+    """A few kilobytes that would be thirty megabytes of zeros."""
+    import tracemalloc
+
+    monkeypatch.setenv("FEDLANE_DATA", str(tmp_path))
+    labels = dataset_info("fashion-mnist").files[1]
+    with gzip.open(tmp_path / f"{labels.name}.gz", "wb", compresslevel=1) as compressed:
+        compressed.write(bytes(30_000_000))
+    info = replace(dataset_info("fashion-mnist"), files=(labels,))
+    monkeypatch.setitem(datasets.DATASETS, "fashion-mnist", info)
+    tracemalloc.start()
+    with pytest.raises(InputError, match="checksum does not match"):
+        load_dataset("fashion-mnist")
+    assert tracemalloc.get_traced_memory()[1] < 5e6
+    tracemalloc.stop()
+
+
+def test_a_download_is_unpacked_up_to_its_known_size(tmp_path):
+    from fedlane.learning.download import unpack
+
+    part = tmp_path / "file.gz.part"
+    with gzip.open(part, "wb") as compressed:
+        compressed.write(bytes(50_000_000))
+    largest = []
+    original = hashlib.file_digest
+
+    def watched(file, name):
+        largest.append(os.fstat(file.fileno()).st_size)
+        return original(file, name)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(hashlib, "file_digest", watched)
+        with pytest.raises(InputError, match="checksum"):
+            unpack(part, tmp_path, {"file": (1000, "0" * 64)})
+    assert largest == [1001]
+    assert list(tmp_path.iterdir()) == []

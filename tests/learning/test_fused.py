@@ -132,7 +132,7 @@ def test_lower_precision_stays_close(name, shape, source, monkeypatch):
     _, expected = steps(model, weights, batch, 0.5, scale, monkeypatch)
     torch.set_float32_matmul_precision("high")
     result, _ = steps(model, weights, batch, 0.5, scale, monkeypatch)
-    assert relative_error(result, expected) < (0.03 if name == "mlp" else 0.15)
+    assert relative_error(result, expected) < (0.1 if name == "mlp" else 0.15)
 
 
 @pytest.mark.parametrize("precision", ["highest", "high"])

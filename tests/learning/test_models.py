@@ -1,10 +1,14 @@
 """Models against the slow reference; clipping; users' modules."""
 
+import numpy as np
 import pytest
 import torch
 
 from fedlane.learning import layers
+from fedlane.learning.datasets import load_dataset
+from fedlane.learning.federation import FederationBatch
 from fedlane.learning.models import Batch, ModuleModel, make_model
+from fedlane.records import MechanismSpec
 from fedlane.validate import InputError
 from support import slow
 
@@ -288,3 +292,21 @@ def test_a_sample_that_overflows_contributes_nothing(compiled, monkeypatch):
     model.descend(weights, Batch(images[:, :3], targets[:, :3], squares[:, :3]), 1.0, scale[:, :3], alone)
     assert torch.isfinite(moved).all()
     torch.testing.assert_close(moved, alone, rtol=1e-5, atol=1e-7)
+
+
+def test_a_module_never_trains_under_inference_mode(monkeypatch):
+    """Under inference mode, torch.func.grad of some PyTorch versions returns zeros without a word."""
+    modes = []
+    real = ModuleModel.descend
+
+    def descend(self, *arguments, **options):
+        modes.append(torch.is_inference_mode_enabled())
+        return real(self, *arguments, **options)
+
+    monkeypatch.setattr(ModuleModel, "descend", descend)
+    data = load_dataset("fashion-mnist-mini")
+    counts = np.full((1, 2, 10), 10)
+    spec = MechanismSpec.simple(counts.sum(axis=2), batch_size=4, local_iterations=1, clip_norm=1.0)
+    model = ModuleModel(lambda: torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(784, 10)))
+    FederationBatch(model, data, counts, [0], spec, learning_rate=0.1).play(0, np.array([[0]]), np.array([[True]]))
+    assert modes == [False]

@@ -45,11 +45,15 @@ class Positions(nn.Module):
         return self.out((tokens.relu() * self.allowed[:, None]).mean(1))
 
 
-class LargePositions(Positions):
-    """The same for images of 28 x 28."""
+class OnLargeImages:
+    """For images of 28 x 28, which are reduced to 8 x 8."""
 
     def forward(self, x):
         return super().forward(nn.functional.avg_pool2d(x, 3)[:, :, :8, :8])
+
+
+class LargePositions(OnLargeImages, Positions):
+    """Positions on large images."""
 
 
 class Forest(nn.Module):
@@ -65,11 +69,8 @@ class Forest(nn.Module):
         return self.out(self.head(self.features(x)))
 
 
-class LargeForest(Forest):
-    """The same for images of 28 x 28."""
-
-    def forward(self, x):
-        return super().forward(nn.functional.avg_pool2d(x, 3)[:, :, :8, :8])
+class LargeForest(OnLargeImages, Forest):
+    """The forest on large images."""
 
 
 class HalfFrozen(nn.Module):

@@ -123,3 +123,29 @@ def equal_records_trained(model, first, size, learning_rate, noise):
         model, weights, data, system_rows(replace(mechanism, sample_rate=np.ones((1, 1))), size), learning_rate, 1.0
     )
     return weights
+
+
+@pytest.mark.parametrize("rate", [0.5, 0.05, 0.005])
+def test_coins_have_exactly_their_rate(rate):
+    """Two million coins: a rate that is 5% too large differs by 15 standard errors at 0.05, and by 5 at 0.005."""
+    count = 2_000_000
+    assert abs(system_coins((count,), rate).sum() - count * rate) < 4.9 * np.sqrt(count * rate * (1 - rate))
+
+
+def test_every_weight_has_noise_of_its_own_in_every_step():
+    """600 draws for each of 40 weights: variance within 6 standard errors, and no correlation between two weights."""
+    rows = system_rows(spec(), 1000)
+    drawn = torch.cat([rows.add_noise(torch.zeros(1, 40), step % 3, torch.tensor([1.0])) for step in range(600)])
+    assert (drawn.var(dim=0) - 1).abs().max() < 6 * np.sqrt(2 / 600)
+    correlation = torch.corrcoef(drawn.T) - torch.eye(40)
+    assert correlation.abs().max() < 6 / np.sqrt(600)
+
+
+def test_every_step_has_a_sample_of_its_own():
+    """Two independent samples of 1000 records at rate 0.05 share 2.5 records on average; equal ones share 50."""
+    shared = []
+    for _ in range(40):
+        rows = system_rows(spec(), 1000)
+        samples = [set(indices[mask].tolist()) for indices, mask in zip(rows.indices[0], rows.mask[0], strict=True)]
+        shared += [len(samples[0] & samples[1]), len(samples[1] & samples[2])]
+    assert np.mean(shared) == pytest.approx(2.5, abs=6 * np.sqrt(2.5 / len(shared)))

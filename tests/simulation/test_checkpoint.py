@@ -1,10 +1,13 @@
 """Checkpoints: a run that is killed at any instant is resumed to the results of an uninterrupted run."""
 
+import contextlib
 import json
 import random
+import resource
 import subprocess
 import sys
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -180,3 +183,66 @@ def test_a_finished_run_keeps_no_checkpoint(tmp_path):
     simulation.play()
     folder.write(simulation.result())
     assert not (tmp_path / "r" / "checkpoint.npz").exists()
+
+
+def test_a_write_that_is_cut_off_leaves_a_folder_that_can_be_resumed_or_nothing(tmp_path, monkeypatch, record_property):
+    """The process dies before any rename of the first write: with a checkpoint there is always its scenario."""
+    simulation = Simulation(Scenario.load("quickstart").with_values({"rounds": 6}), "lane", [0], learning=False)
+    simulation.step()
+    run, checkpoint, rename = simulation.result(), simulation.checkpoint(), Path.replace
+
+    def killed_at(k):
+        done = []
+
+        def replace(path, target):
+            if len(done) == k:
+                raise KeyboardInterrupt
+            done.append(target)
+            return rename(path, target)
+
+        return replace
+
+    resumed = 0
+    for k in range(12):
+        folder = RunFolder.create(tmp_path / f"r{k}")
+        with monkeypatch.context() as patch:
+            patch.setattr(Path, "replace", killed_at(k))
+            with contextlib.suppress(KeyboardInterrupt):
+                folder.write(run, checkpoint=checkpoint)
+        if (folder.path / "checkpoint.npz").exists():
+            assert Simulation.resume(folder.path).round == 1
+            resumed += 1
+    record_property("attacks", 12)
+    assert resumed >= 9
+
+
+def test_a_full_disk_is_one_line_whichever_file_it_cuts_off(tmp_path, record_property):
+    simulation = Simulation(Scenario.load("quickstart").with_values({"rounds": 6}), "lane", [0], learning=True)
+    simulation.step()
+    run, checkpoint = simulation.result(), simulation.checkpoint()
+    sizes = (1, 100, 2000, 5000, 8000, 20_000, 30_000)
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    for size in sizes:
+        folder = RunFolder.create(tmp_path / f"r{size}")
+        resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+        try:
+            with pytest.raises(InputError, match=r"cannot be written: [^\n]+$"):
+                folder.write(run, checkpoint=checkpoint)
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    record_property("attacks", len(sizes))
+
+
+def test_a_run_that_has_tried_many_pairs_is_resumed(tmp_path):
+    """The histories of `lane` grow beyond their first 64 rows."""
+    changes = {"rounds": 26, "network.clients": 30, "privacy.mechanism": "none"}
+    scenario = Scenario.load("quickstart").with_values(changes)
+    simulation, whole = (Simulation(scenario, "lane", [0]) for _ in range(2))
+    for _ in range(25):
+        simulation.step()
+    assert simulation.checkpoint().arrays["state.history"].shape[1] > 64
+    RunFolder.create(tmp_path / "r").write(simulation.result(), checkpoint=simulation.checkpoint())
+    resumed = Simulation.resume(tmp_path / "r")
+    resumed.play()
+    whole.play()
+    assert_same(resumed.result(), whole.result())

@@ -268,7 +268,7 @@ def test_replay_of_a_comparison_plays_all_its_runs(tmp_path):
     options = ("--policy", "random", "--policy", "lane", *SMALL, "--no-learning", "--quiet", "--out", "o")
     fedlane("compare", "quickstart", *options, cwd=tmp_path, code=0)
     values = json.loads(fedlane("replay", "o", "--json", cwd=tmp_path, code=0).stdout)
-    assert [run["folder"] for run in values["runs"]] == ["o/lane", "o/random"]
+    assert [run["folder"] for run in values["runs"]] == ["o/random", "o/lane"]  # in the order of the policies
 
 
 def test_replay_refuses_a_real_federation_in_one_line(copied):

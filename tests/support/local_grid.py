@@ -77,3 +77,16 @@ def strategy(folder, inner=None, **settings):
     """Return a strategy for two lanes, with settings replaced."""
     values = {"lanes": 2, "deadline_s": 60.0, "state_dir": folder, **settings}
     return LaneStrategy(inner, **values)
+
+
+def reply(client, arrays, examples=100.0, **metrics):
+    """Return a client's answer to the order of round 0 on lane 0."""
+    report = Report(client, 0, 0, "trained", "", 0.1, 0.0, 1, 50, 0.1, 1e-5)
+    asked = Message(RecordDict({}), dst_node_id=1, message_type=MessageType.TRAIN)
+    asked.metadata.__dict__["_message_id"] = "1"
+    content = {
+        KEY: report.record(),
+        "arrays": ArrayRecord({name: Array(array) for name, array in arrays.items()}),
+        "metrics": MetricRecord({"num-examples": examples, **metrics}),
+    }
+    return Message(RecordDict(content), reply_to=asked)

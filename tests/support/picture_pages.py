@@ -22,6 +22,8 @@ THEMES = ("light", "dark")
 PARAMETERS = (1, 2, 5, 10, 20, 50, 100, 200, 500)
 POLICIES = ("lane", "random", "round-robin", *(f"mamab-om:V={V},exploration=0.05" for V in PARAMETERS))
 SETTINGS = ["learning.evaluate_every=5", "learning.target_accuracy=0.5"]
+COLOURS = 240
+"""Number of colours of a picture."""
 TALLEST = 2600
 """Height of a picture in pixels of the page; what is below is cut off."""
 
@@ -33,6 +35,16 @@ def run_folders(base):
         if not folder.exists():
             save_run(folder, policy=policy, rounds=80, seeds=(0, 1, 2), settings=SETTINGS)
     return folders
+
+
+def with_palette(picture):
+    """The picture with its most frequent bright colours and greys, so that the colours of the runs stay exact."""
+    frequent = [colour for _, colour in sorted(picture.getcolors(picture.width * picture.height), reverse=True)]
+    bright = [colour for colour in frequent if max(colour) - min(colour) > 60][: COLOURS // 2]
+    others = [colour for colour in frequent if colour not in bright][: COLOURS - len(bright)]
+    palette = Image.new("P", (1, 1))
+    palette.putpalette([channel for colour in (*others, *bright) for channel in colour])
+    return picture.quantize(palette=palette, dither=Image.Dither.NONE)
 
 
 def main(base):
@@ -56,9 +68,7 @@ def main(base):
                         if tab.errors or tab.scroll_width() > width:
                             print(f"{count} runs, {width} px, {theme}: {tab.errors} {tab.scroll_width()}")
                     name = base / f"report-{count}runs-{width}-{theme}.png"
-                    picture.convert("RGB").quantize(128, Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE).save(
-                        name, optimize=True
-                    )
+                    with_palette(picture.convert("RGB")).save(name, optimize=True)
 
 
 if __name__ == "__main__":

@@ -66,15 +66,16 @@ def chosen_seeds(seed: int, seeds: str | None) -> Sequence[int]:
     return chosen
 
 
-def parsed_seeds(option: str, text: str) -> range:
+def parsed_seeds(option: str, text: str, largest: int | None = None) -> range:
     """Return the seeds that an option names: ``K`` for 0 to K-1, or ``A:B`` for A to B-1.
 
     Args:
         option: Name of the option, for error messages.
         text: The option's value.
+        largest: Largest number of seeds; None for any.
 
     Raises:
-        InputError: The value is neither of the two, or names no seed.
+        InputError: The value is neither of the two, or names no seed or too many.
     """
     parts = text.split(":")
     try:
@@ -91,6 +92,8 @@ def parsed_seeds(option: str, text: str) -> range:
         raise InputError(f"{option} {text} names no seed: the second number must be greater than the first")
     if end > 2**63:
         raise InputError(f"{option} must name seeds less than 2^63, got {text}")
+    if largest is not None and end - first > largest:
+        raise InputError(f"{option} must name at most {largest:,} seeds, got {text}")
     return range(first, end)
 
 

@@ -11,7 +11,7 @@ from fedlane.cli import privacy_accounts as accounts
 from fedlane.cli import privacy_audit as auditing
 from fedlane.cli.help import examples
 from fedlane.cli.session import messages
-from fedlane.validate import InputError, at_least
+from fedlane.validate import InputError, at_least, printable
 
 LARGEST = 1e12
 
@@ -174,7 +174,8 @@ def new_ledger(
     from fedlane.flower.client.ledger_file import new_ledger
 
     created = new_ledger(path, client)
-    messages.print(f"Created ledger {created} of client {client}. Never restore it from a backup.", markup=False)
+    line = printable(f"Created ledger {created} of client {client}. Never restore it from a backup.")
+    messages.print(line, markup=False)
 
 
 def _refuse_with_run(context: typer.Context) -> None:

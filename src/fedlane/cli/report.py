@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from fedlane.cli.session import messages, screen
-from fedlane.validate import InputError, missing_extra
+from fedlane.validate import InputError, missing_extra, printable
 
 DEFAULT_NAME = "report.html"
 
@@ -37,7 +37,8 @@ def report(
     if not quiet:
         size = path.stat().st_size / 1e6
         runs = "1 run" if len(folders) == 1 else f"{len(folders)} runs"
-        screen.print(f"Wrote {path} ({runs}, {size:.1f} MB)", highlight=False, markup=False, soft_wrap=True)
+        line = f"Wrote {printable(str(path))} ({runs}, {size:.1f} MB)"
+        screen.print(line, highlight=False, markup=False, soft_wrap=True)
 
 
 def watch(

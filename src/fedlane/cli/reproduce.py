@@ -26,6 +26,9 @@ if TYPE_CHECKING:  # imported inside functions, to keep `fedlane --help` fast
     from fedlane.experiments.reproduce import ReproductionPlan
     from fedlane.experiments.store import ResultStore
 
+MAX_SEEDS = 100_000
+"""Largest number of seeds of an experiment."""
+
 
 def reproduce(
     figure: Annotated[
@@ -61,13 +64,20 @@ def reproduce(
     quiet: Annotated[bool, typer.Option("--quiet", help="Print only errors.")] = False,
 ) -> None:
     """Draw the paper's figures on real data, with 95% intervals. Results are stored and reused."""
-    from fedlane.experiments.reproduce import DELAY_SEEDS, LEARNING_SEEDS, ReproductionPlan, select_figures
+    from fedlane.experiments.reproduce import (
+        DELAY_SEEDS,
+        LEARNING_SEEDS,
+        ReproductionPlan,
+        prepare_export,
+        select_figures,
+    )
     from fedlane.experiments.store import TASKS, ResultStore
+    from fedlane.learning.federation import torch_device
 
     if task is not None and task not in TASKS:
         raise unknown("task", task, TASKS)
-    delays = parsed_seeds("--delay-seeds", delay_seeds or str(10 if quick else DELAY_SEEDS))
-    learns = parsed_seeds("--seeds", seeds or str(3 if quick else LEARNING_SEEDS))
+    delays = parsed_seeds("--delay-seeds", delay_seeds or str(10 if quick else DELAY_SEEDS), MAX_SEEDS)
+    learns = parsed_seeds("--seeds", seeds or str(3 if quick else LEARNING_SEEDS), MAX_SEEDS)
     plan = ReproductionPlan(
         figures=select_figures(figure or []),
         delay_seeds=len(delays),
@@ -78,12 +88,15 @@ def reproduce(
     )
     if quick and (export is not None or import_ is not None):
         raise InputError("--quick cannot be combined with --export or --import")
+    torch_device(device)  # before the schedules, which take long
     if quick:
         _reproduce_quickly(plan, out / "quick", device, quiet)
         return
     store = ResultStore(out)
     if import_ is not None:
         _import(store, import_)
+    if export is not None:
+        prepare_export(export)
     _compute(plan, store, device, quiet, learn=export is None)
     if export is not None:
         _export(plan, store, export)

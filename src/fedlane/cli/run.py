@@ -1,7 +1,7 @@
 """The commands `fedlane run` and `fedlane compare`."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -10,6 +10,7 @@ import typer
 from rich.console import RenderableType
 
 from fedlane.cli.command_line import was_given
+from fedlane.cli.comparing import extra_run, save_comparison
 from fedlane.cli.display import finished_run
 from fedlane.cli.options import (
     CheckpointOption,
@@ -121,20 +122,18 @@ def compare(
     quiet: QuietOption = False,
 ) -> None:
     """Run one scenario under several policies on the same seeds and compare the results."""
-    from fedlane.simulation import Run
-
     session = _session(quiet or as_json, checkpoint_every, track)
     loaded = resolved_scenario(scenario, set_, rounds)
     plan = RunPlan(loaded, chosen_seeds(seed, seeds), not no_learning, device)
     plan = plan.with_stored(_stored_settings(scenario)).with_target(target, set_)
-    extra = {path: Run.load(path) for path in extra_runs or []}
+    extra = [extra_run(path, plan.target) for path in extra_runs or []]
     if len({file_name(text) for text in policy}) < len(policy):
         raise InputError(f"--policy names the same policy twice: {', '.join(policy)}")
     plan.check_policies(policy)
     plan.check_size(policy, quiet=session.quiet)
     folder = out or new_folder(f"{file_name(loaded.name)}-compare")
     runs = _played(session, plan, policy, folder)
-    content = _save_comparison([*zip(policy, runs, strict=True)], extra, folder, plan.target)
+    content = save_comparison([*zip(policy, runs, strict=True)], extra, folder, plan.target)
     if plan.learning:
         from fedlane.report.figures import accuracy_figure
 
@@ -187,46 +186,6 @@ def _played(session: Session, plan: RunPlan, policies: Sequence[str], folder: Pa
         parent.abandon()  # removes the folder only if it is empty
         raise
     return runs
-
-
-def _save_comparison(
-    runs: "Sequence[tuple[str, Run]]", extra: "Mapping[Path, Run]", folder: Path, target: float | None
-) -> dict[str, Any]:
-    """Compare the runs of a comparison, save the result in its folder and return it.
-
-    Args:
-        runs: The runs with their policies as the user named them; the first is the baseline.
-        extra: Runs in other folders, to be shown as well.
-        folder: Folder of the comparison.
-        target: Accuracy to report the time to.
-    """
-    from fedlane.report.comparison import TIME, ComparedRun, comparison, write_comparison
-    from fedlane.report.seed_measures import seed_measures
-
-    def compared(result: "Run", label: str, subfolder: str | None) -> ComparedRun:
-        values = seed_measures(result.tables)
-        if target is not None:
-            values[TIME] = result.time_to_accuracy(target)
-        return ComparedRun({**with_target(result, target), "policy": label}, values, subfolder)
-
-    entries = [compared(result, result.summary["policy"], file_name(policy)) for policy, result in runs]
-    entries += [compared(run, f"{run.summary['policy']} ({path.name})", None) for path, run in extra.items()]
-    content = comparison(entries)
-    write_comparison(content, folder)
-    return content
-
-
-def with_target(result: "Run", target: float | None) -> dict[str, Any]:
-    """Return the summary of a run with the time to reach ``target``, whatever target it was saved with."""
-    from fedlane.targets import target_measure
-
-    summary = {key: value for key, value in result.summary.items() if key != "time_to_accuracy"}
-    saved = result.scenario.learning.target_accuracy
-    if saved not in (None, target) and summary["final_accuracy"]["mean"] is not None:
-        summary["saved_target"] = saved
-    if target is not None:
-        summary["time_to_accuracy"] = target_measure(result.time_to_accuracy(target), target)
-    return summary
 
 
 def _print_results(table: RenderableType, summaries: Sequence[dict[str, Any]], folder: Path) -> None:

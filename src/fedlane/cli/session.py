@@ -2,6 +2,7 @@
 
 import sys
 import time
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,7 +17,7 @@ from fedlane.trackers import Tracking, make_tracker
 from fedlane.validate import InputError, printable
 
 if TYPE_CHECKING:  # imported only for annotations, to keep `fedlane --help` fast
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from fedlane.report.live_view import Finished
     from fedlane.simulation import Run
@@ -25,8 +26,8 @@ if TYPE_CHECKING:  # imported only for annotations, to keep `fedlane --help` fas
 
 CHECKPOINT_S = 5.0
 """Time between two updates of a run's folder, in seconds, so that other programs can follow the run."""
-SAVING_SHARE = 0.1
-"""Large folders are updated less often, so that writing takes about this share of the time."""
+LONG_SAVE_S, SAVING_SHARE = 0.5, 0.1
+"""Folders that take longer to update are updated less often, so that writing takes about this share of the time."""
 
 screen = Console()
 messages = Console(stderr=True)
@@ -91,8 +92,7 @@ class Session:
                     compilation.expect(entry_points(simulation))
                     if simulation.ledger is not None and simulation.round:  # check an earlier ledger before playing
                         simulation.ledger.attach_file(folder.path)
-                    seeds, played = simulation.info.seeds, simulation.round
-                    tracking.start(simulation.scenario, simulation.label, seeds, round=played)
+                    tracking.start(simulation.scenario, simulation.label, simulation.info.seeds, round=simulation.round)
                 if simulation.caution is not None and not self.quiet:
                     warn(simulation.caution)
                 display.begin(simulation)
@@ -109,6 +109,7 @@ class Session:
             raise
         if schedule is not None:
             simulation.schedule().save(schedule)
+        folder.remove_segments()
         return result
 
     def _play_rounds(
@@ -127,7 +128,7 @@ class Session:
             display.update(simulation)
             interrupts.check()
             due = (simulation.round - first) % self.checkpoint_every == 0 and simulation.federation is not None
-            pause_s = max(CHECKPOINT_S, saving_s / SAVING_SHARE)
+            pause_s = CHECKPOINT_S if saving_s <= LONG_SAVE_S else saving_s / SAVING_SHARE
             if (due or time.monotonic() - saved > pause_s) and not simulation.finished:
                 started = time.monotonic()
                 _save(simulation, folder)
@@ -159,6 +160,7 @@ def _saved_on_interrupt(
         return KeyboardInterrupt()
     _save(simulation, folder, interrupted=True)
     if simulation.finished:
+        folder.remove_segments()
         return InterruptedRunError(f"interrupted: the run in {folder.path} is complete")
     return InterruptedRunError(
         f"interrupted: the first {simulation.round} rounds are saved; continue with fedlane run --resume {folder.path}"
@@ -167,15 +169,27 @@ def _saved_on_interrupt(
 
 def _save(simulation: "Simulation", folder: "RunFolder", *, interrupted: bool = False) -> "Run":
     """Write the folder; from the first call on, each charge is also appended to the ledger's file."""
-    from fedlane.simulation import Run
+    from fedlane.simulation.folder_files import COLUMNS
+    from fedlane.simulation.table_parts import stored_tables
 
     result = simulation.result()
     folder.write(result, checkpoint=None if simulation.finished else simulation.checkpoint(), interrupted=interrupted)
     if simulation.ledger is not None:
         simulation.ledger.attach_file(folder.path)
-    if simulation.finished and simulation.trace.segments is not None:  # they are removed: the folder has the tables
-        return replace(result, tables=Run.load(folder.path).tables)
+    if simulation.finished and simulation.trace.segments is not None:  # they will be removed: the folder has the tables
+        return replace(result, tables=stored_tables(folder.path, COLUMNS))
     return result
+
+
+@contextmanager
+def damaged_if_wrong(path: Path) -> "Iterator[None]":
+    """Turn the failure to use a value of a stranger's file into an `InputError` that says that the file is damaged."""
+    try:
+        yield
+    except InputError:
+        raise
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError) as error:
+        raise InputError(f"{path} is damaged: {error}") from error
 
 
 def warn(line: str) -> None:

@@ -8,8 +8,8 @@ import typer
 from rich.syntax import Syntax
 
 from fedlane.cli.options import JsonOption, SeedOption, SetOption, resolved_scenario
-from fedlane.cli.session import messages, print_notes, screen, warn
-from fedlane.validate import InputError
+from fedlane.cli.session import damaged_if_wrong, messages, print_notes, screen, warn
+from fedlane.validate import printable
 
 
 def show(
@@ -36,7 +36,7 @@ def show(
         from fedlane.simulation.setup import prepare
 
         partition_figure(prepare(resolved, [seed]).label_counts[0], picture)
-        line = f"Drew the partition of seed {seed} to {picture}"
+        line = f"Drew the partition of seed {seed} to {printable(str(picture))}"
         messages.print(line, highlight=False, markup=False, soft_wrap=True)
     elif as_json:
         print(json.dumps(resolved.model_dump()))
@@ -51,19 +51,17 @@ def _show_folder(folder: Path, as_json: bool) -> None:
     from fedlane.report.comparison_files import NAME, read_comparison
     from fedlane.report.comparison_tables import comparison_tables
     from fedlane.report.terminal import notes, summary_table
-    from fedlane.simulation import Run
+    from fedlane.simulation.folder_files import load_summary
 
     is_comparison = (folder / NAME).is_file()
-    content = read_comparison(folder) if is_comparison else Run.load(folder).summary
+    content = read_comparison(folder) if is_comparison else load_summary(folder)
     if as_json:
         print(json.dumps(content))
         return
-    try:
+    with damaged_if_wrong(folder / (NAME if is_comparison else "summary.json")):
         table = comparison_tables(content) if is_comparison else summary_table(content)
         summaries = content["runs"] if is_comparison else [content]
         remarks = [note for summary in summaries for note in notes(summary)]
-    except (KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError) as error:
-        raise InputError(f"{folder / (NAME if is_comparison else 'summary.json')} is damaged: {error}") from error
     screen.print(table)
     for summary in summaries:
         if "caution" in summary:

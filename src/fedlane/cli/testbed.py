@@ -21,6 +21,8 @@ if TYPE_CHECKING:  # imported inside functions, to keep `fedlane --help` fast
     from fedlane.scenario import Scenario
 
 CLIENTS, LANES, ROUNDS, DEADLINE_S, RATES = 6, 3, 40, 30.0, "1:20"
+LARGEST = {"--clients": 16_000, "--lanes": 1000, "--rounds": 1_000_000}
+"""Clients that have an address, and more lanes and rounds than a testbed can have."""
 
 
 def run_testbed(
@@ -106,8 +108,8 @@ class TestbedOptions:
         rounds = self.rounds if self.rounds is not None else scenario.rounds if scenario else ROUNDS
         deadline_s = self.deadline_s if self.deadline_s is not None else network.deadline_s if network else DEADLINE_S
         for field, value in (("--clients", clients), ("--lanes", lanes), ("--rounds", rounds)):
-            if value < 1:
-                raise InputError(f"{field} must be at least 1, got {value}")
+            if not 1 <= value <= LARGEST[field]:
+                raise InputError(f"{field} must be at least 1 and at most {LARGEST[field]:,}, got {value}")
         rates_mbps = self._rates_mbps(scenario, clients, lanes, rounds)
         return TestbedSpec(
             clients, lanes, rounds, deadline_s, self.payload_bytes, self.seed, rates_mbps, self.stock_nodes

@@ -9,10 +9,11 @@ exported as pieces to a machine with a GPU, which needs only PyTorch and NumPy:
 """
 
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import chain
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -28,7 +29,16 @@ from fedlane.experiments.labels import (
     REPRESENTATIVE_POLICIES,
     V_FIGURE_POLICIES,
 )
-from fedlane.experiments.store import Experiment, ResultStore, SeededExperiment, batches
+from fedlane.experiments.store import (
+    READINGS,
+    SETTINGS,
+    TASKS,
+    Experiment,
+    ResultStore,
+    SeededExperiment,
+    batches,
+    check_curves,
+)
 from fedlane.files import READ_ERRORS, load_arrays
 from fedlane.learning.schedule import Curves
 from fedlane.validate import InputError, unknown
@@ -193,17 +203,35 @@ def compute_schedules(plan: ReproductionPlan, store: ResultStore, progress: Call
         progress(experiment.name)
 
 
-def export_pieces(plan: ReproductionPlan, store: ResultStore, folder: Path) -> int:
-    """Write each piece to be trained as a schedule file and a JSON list of its experiments; return their number."""
-    folder.mkdir(parents=True, exist_ok=True)
+def prepare_export(folder: Path) -> None:
+    """Create the folder of an export; raise `InputError` if it cannot be created or already has curves."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"{folder} cannot be created: {error.strerror}") from error
     if any(folder.glob("curves-*.npz")):
         raise InputError(f"{folder} already contains curves: import them with --import, then export to a new folder")
+
+
+def export_pieces(plan: ReproductionPlan, store: ResultStore, folder: Path) -> int:
+    """Write each piece to be trained as a schedule file and a JSON list of its experiments; return their number."""
+    prepare_export(folder)
     pieces = plan.to_learn(store)
     for number, piece in enumerate(pieces):
         store.joint_schedule(piece).save(folder / f"piece-{number:02d}.npz")
         rows = [{**asdict(experiment), "seed": seed} for experiment, seed in piece]
         (folder / f"piece-{number:02d}.json").write_text(json.dumps({"rounds": store.rounds, "rows": rows}))
     return len(pieces)
+
+
+def _imported_row(row: Mapping[str, Any]) -> SeededExperiment:
+    """Return the experiment and the seed of a piece's row; raise `InputError` for what FedLane does not export."""
+    experiment = Experiment(**{key: value for key, value in row.items() if key != "seed"})
+    known = experiment.task in TASKS and experiment.setting in SETTINGS and isinstance(experiment.policy, str)
+    seed = row["seed"]
+    if not (known and experiment.reading in READINGS and type(seed) is int and 0 <= seed < 2**63):
+        raise InputError(f"unknown experiment {row}")
+    return experiment, seed
 
 
 def import_pieces(store: ResultStore, folder: Path) -> int:
@@ -215,16 +243,11 @@ def import_pieces(store: ResultStore, folder: Path) -> int:
         piece_list = folder / file.name.replace("curves", "piece").replace(".npz", ".json")
         try:
             piece = json.loads(piece_list.read_text())
-            wanted = [
-                (Experiment(**{k: v for k, v in row.items() if k != "seed"}), int(row["seed"])) for row in piece["rows"]
-            ]
-            rounds = int(piece["rounds"])
-            stored = load_arrays(file)
-            arrays = {name: stored[name] for name in ("round", "clock_s", "accuracy", "loss")}
+            wanted = [_imported_row(row) for row in piece["rows"]]
+            arrays = check_curves(load_arrays(file), len(wanted), store.rounds)
+            fits = int(piece["rounds"]) == store.rounds
         except READ_ERRORS as error:
             raise InputError(f"{file} cannot be imported: {error}") from error
-        shape = (len(wanted), len(arrays["round"]))
-        fits = rounds == store.rounds and all(arrays[name].shape == shape for name in ("clock_s", "accuracy", "loss"))
         for r, (experiment, seed) in enumerate(wanted if fits else []):  # another schedule has another clock
             clock = np.cumsum(store.result(experiment, seed).delay_s)[arrays["round"]]
             fits &= bool(np.allclose(arrays["clock_s"][r], clock))

@@ -6,7 +6,7 @@ interrupted run continues where it stopped. Learning batches the seeds of many e
 """
 
 import io
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,8 @@ from fedlane.validate import InputError
 
 TASKS = {"fashion-mnist": "paper-fmnist", "cifar10": "paper-cifar10"}
 """Preset of each task."""
+READINGS = ("calibrated", "literal")
+"""Readings of the paper's exploration bonus (reading 11)."""
 SETTINGS: dict[str, dict[str, Any]] = {
     "base": {},
     "private": {"privacy.epsilon": 0.8, "learning.batch_size": 10},
@@ -139,9 +141,12 @@ class ResultStore:
         schedule = _load(self._path("schedule", experiment, seed))
         path = self._path("learned", experiment, seed)
         try:
-            learned = Curves(weights=np.zeros((1, 0)), **_load(path)) if path.is_file() else None
-            return Result(learned=learned, **schedule)
-        except TypeError as error:
+            learned = None
+            if path.is_file():
+                curves = check_curves(_load(path), 1, self.rounds)
+                learned = Curves(weights=np.zeros((1, 0)), **curves)
+            return Result(learned=learned, **_checked_schedule(schedule, self.rounds))
+        except (TypeError, KeyError, ValueError) as error:
             raise InputError(f"{experiment.name}, seed {seed}: not a file written by FedLane ({error})") from error
 
     def joint_schedule(self, wanted: Sequence[SeededExperiment]) -> Schedule:
@@ -174,6 +179,47 @@ class ResultStore:
     ) -> None:
         """Train from stored schedules as one batch, and save the curves."""
         self.save_curves(wanted, learn(self.joint_schedule(wanted), device, progress))
+
+
+def check_curves(arrays: Mapping[str, NDArray[Any]], replicas: int, rounds: int) -> dict[str, NDArray[Any]]:
+    """Return the arrays of learning curves; raise `InputError` unless they fit together.
+
+    Args:
+        arrays: Arrays by name: round (K,), and clock_s, accuracy and loss (R, K).
+        replicas: R.
+        rounds: Number of rounds of the schedule that the curves belong to.
+    """
+    tested = arrays["round"]
+    if tested.ndim != 1 or tested.dtype.kind != "i" or not np.all((tested >= 0) & (tested < rounds)):
+        raise InputError(f"round must hold whole numbers from 0 to {rounds - 1}")
+    shape = (replicas, len(tested))
+    return {"round": tested, **{name: _plain(arrays, name, "f", shape) for name in ("clock_s", "accuracy", "loss")}}
+
+
+def _checked_schedule(arrays: Mapping[str, NDArray[Any]], rounds: int) -> dict[str, NDArray[Any]]:
+    """Return the arrays of a stored schedule; raise `InputError` unless they fit together."""
+    channels, clients = arrays["client"].shape[-1:], arrays["quota"].shape[-1:]
+    checked = {
+        "client": _plain(arrays, "client", "i", (rounds, *channels)),
+        "punctual": _plain(arrays, "punctual", "b", (rounds, *channels)),
+        "delay_s": _plain(arrays, "delay_s", "f", (rounds,)),
+        "queue": _plain(arrays, "queue", "f", (rounds, *clients)),
+        "quota": _plain(arrays, "quota", "f", clients),
+    }
+    client = checked["client"]
+    if not clients or client.min(initial=-1) < -1 or client.max(initial=-1) >= clients[0]:
+        raise InputError("client names a client that does not exist")
+    if np.any(checked["punctual"] & (client < 0)):
+        raise InputError("punctual is true on a channel without a client")
+    return checked
+
+
+def _plain(arrays: Mapping[str, NDArray[Any]], name: str, kind: str, shape: tuple[int, ...]) -> NDArray[Any]:
+    """Return an array, whose type must have one of NumPy's kinds and which must have a shape."""
+    array = arrays[name]
+    if array.shape != shape or array.dtype.kind != kind:
+        raise InputError(f"{name} must have the shape {shape} and the kind '{kind}', got {array.dtype} {array.shape}")
+    return array
 
 
 def batches(wanted: Iterable[SeededExperiment], max_size: int) -> list[list[SeededExperiment]]:
@@ -220,9 +266,11 @@ def _save(path: Path, arrays: dict[str, NDArray[Any]]) -> None:
 
 
 def _load(path: Path) -> dict[str, NDArray[Any]]:
-    if not path.is_file():
-        raise InputError(f"{path} does not exist: it has not been computed yet")
     try:
+        if not path.is_file():
+            raise InputError(f"{path} does not exist: it has not been computed yet")
         return load_arrays(path)
+    except InputError:
+        raise
     except READ_ERRORS as error:
         raise InputError(f"{path} is damaged ({error}): remove it to compute it again") from error

@@ -16,13 +16,14 @@ With untested versions of Flower, and with other grids, Flower's own behaviour i
 
 import functools
 import inspect
+import json
 import logging
 import math
 import threading
 import time
 import types
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -216,5 +217,31 @@ def fetch_objects(object_ids: list[str], pull_object_fn: Callable[[str], bytes])
                     break
         if len(missing) == before:  # nothing new has arrived
             time.sleep(WAIT_S)
+    if (size := _inflated_size(fetched)) > _fetching.max_bytes:
+        raise ObjectPullError(object_ids[-1], f"the reply has {size} bytes, more than {_fetching.max_bytes:.0f}")
     _fetching.at_s = time.monotonic()  # before Flower confirms and decodes it, which is not part of the delay
     return fetched
+
+
+def _inflated_size(contents: Mapping[str, bytes]) -> int:
+    """Return the number of bytes of all arrays once Flower has joined their chunks.
+
+    An Array lists its chunks by number and may list one many times, so that a small reply becomes a large array. Its
+    children may only be chunks: Flower would also join the data of an Array, which may be much larger than its content.
+    """
+    from flwr.supercore.inflatable.inflatable_object import get_object_head_values_from_object_content as read_head
+    from flwr.supercore.inflatable.inflatable_utils import ObjectPullError
+
+    size = 0
+    for object_id, content in contents.items():
+        if not content.startswith(b"Array "):
+            continue
+        try:
+            _, children, _ = read_head(content)
+            if any(not contents[child].startswith(b"ArrayChunk ") for child in children):
+                raise ValueError("it has parts that are not chunks")
+            chunks = json.loads(content.partition(b"\x00")[2])["arraychunk_ids"]
+            size += sum(len(contents[children[number]]) for number in chunks)
+        except (ValueError, KeyError, IndexError, TypeError, RecursionError) as error:
+            raise ObjectPullError(object_id, f"the array is malformed: {error}") from None
+    return size

@@ -54,13 +54,20 @@ class _WireRecord:
             value = record.get(field.name)
             if not _fits(value, field.type):
                 raise ProtocolError(f"{kind}.{field.name} has the invalid value {value!r}")
-            values[field.name] = tuple(value) if isinstance(value, list) else value
+            values[field.name] = _converted(value, field.type)
         result = cls(**values)
         result.check()
         return result
 
     def check(self) -> None:
         """Raise `ProtocolError` if a value is out of bounds."""
+
+
+def _converted(value: Any, kind: object) -> Any:
+    """Return a value that fits in the declared type: a node may send an integer of any size for a float."""
+    if kind is float:
+        return float(value)
+    return tuple(float(number) for number in value) if isinstance(value, list) else value
 
 
 def _fits(value: object, kind: object) -> bool:
@@ -179,5 +186,7 @@ class Report(_WireRecord):
             raise ProtocolError("the report has negative values")
         if max(self.uploads, self.max_uploads) > LARGEST_COUNT or max(self.compute_s, self.switch_s) > LARGEST:
             raise ProtocolError(f"the report has a count above {LARGEST_COUNT:,} or a time above {LARGEST:g} s")
+        if not 0 <= self.epsilon <= LARGEST or not 0 <= self.delta <= 1:
+            raise ProtocolError(f"the report has an epsilon outside [0, {LARGEST:g}] or a delta outside [0, 1]")
         if len(self.reason) > LONGEST_REASON:  # every checkpoint may store it
             raise ProtocolError(f"a report's reason must have at most {LONGEST_REASON} characters")

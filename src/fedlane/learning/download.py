@@ -4,7 +4,6 @@ import gzip
 import hashlib
 import http.client
 import os
-import shutil
 import tarfile
 import time
 import urllib.error
@@ -12,6 +11,7 @@ import urllib.request
 import zlib
 from collections.abc import Mapping
 from pathlib import Path
+from typing import IO
 
 from fedlane.validate import InputError
 
@@ -59,15 +59,15 @@ def _fetch_rest(url: str, part: Path) -> None:
             raise http.client.IncompleteRead(b"", int(expected) - received)
 
 
-def unpack(part: Path, folder: Path, wanted: Mapping[str, str]) -> None:
-    """Extract the wanted files (name -> SHA-256 of the content) from a .gz or .tar.gz, verify and rename them.
+def unpack(part: Path, folder: Path, wanted: Mapping[str, tuple[int, str]]) -> None:
+    """Extract the wanted files (name -> size and SHA-256 of the content) from a .gz or .tar.gz, verify and rename them.
 
     If a checksum is wrong, no file gets its final name and the download is deleted, so the next attempt starts over.
     """
     temporary = {name: folder / f".{name}.{os.getpid()}" for name in wanted}
     try:
-        _extract(part, temporary)
-        for name, sha256 in wanted.items():
+        _extract(part, {name: (temporary[name], size) for name, (size, _) in wanted.items()})
+        for name, (_, sha256) in wanted.items():
             with temporary[name].open("rb") as file:
                 if hashlib.file_digest(file, "sha256").hexdigest() != sha256:
                     raise InputError(f"download {part.name.removesuffix('.part')}: the checksum of {name} is wrong")
@@ -81,16 +81,25 @@ def unpack(part: Path, folder: Path, wanted: Mapping[str, str]) -> None:
             path.unlink(missing_ok=True)
 
 
-def _extract(part: Path, targets: Mapping[str, Path]) -> None:
+def _extract(part: Path, targets: Mapping[str, tuple[Path, int]]) -> None:
     if part.name.endswith(".tar.gz.part"):
         with tarfile.open(part, "r:gz") as archive:
             members = {Path(member.name).name: member for member in archive if member.isfile()}
-            for name, target in targets.items():
+            for name, (target, size) in targets.items():
                 source = archive.extractfile(members[name])
                 assert source is not None
-                with source, target.open("wb") as file:
-                    shutil.copyfileobj(source, file)
+                with source:
+                    _copy(source, target, size)
     else:
-        (target,) = targets.values()
-        with gzip.open(part, "rb") as compressed, target.open("wb") as file:
-            shutil.copyfileobj(compressed, file)
+        ((target, size),) = targets.values()
+        with gzip.open(part, "rb") as compressed:
+            _copy(compressed, target, size)
+
+
+def _copy(source: IO[bytes] | gzip.GzipFile, target: Path, size: int) -> None:
+    """Copy at most one byte more than ``size``, so that a wrong file is noticed and fills no disk."""
+    left = size + 1
+    with target.open("wb") as file:
+        while left and (piece := source.read(min(_PIECE, left))):
+            file.write(piece)
+            left -= len(piece)

@@ -131,7 +131,7 @@ class FederationBatch:
         self._check_rounds()
         return self._weights
 
-    @torch.inference_mode()
+    @torch.no_grad()  # not inference_mode: under it, torch.func.grad of older PyTorch versions returns zeros
     def play(self, round: int, client: IntArray, punctual: BoolArray) -> None:
         """Play one round: the punctual clients train from the global model, and their noised models are averaged.
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from fedlane.learning.schedule import Curves, LearningTask, Schedule, learn
-from fedlane.validate import InputError, at_least
+from fedlane.validate import InputError, at_least, printable
 
 __all__ = ["Curves", "LearningTask", "Schedule", "learn", "main"]
 
@@ -39,12 +39,12 @@ def main() -> None:
         start = time.perf_counter()
         curves = learn(schedule, options.device, lambda t, a: print(f"round {t}: accuracy {a:.4f}", flush=True))
         seconds = time.perf_counter() - start
-    except InputError as error:
-        print(f"fedlane: {error}", file=sys.stderr)
-        sys.exit(2)
-    with Path(options.out).open("wb") as file:
         arrays = {name: array for name, array in curves.__dict__.items() if name != "weights" or options.weights}
-        np.savez_compressed(file, allow_pickle=False, **arrays)
+        with Path(options.out).open("wb") as file:
+            np.savez_compressed(file, allow_pickle=False, **arrays)
+    except (InputError, OSError) as error:
+        print(f"fedlane: {printable(' '.join(str(error).split()))}", file=sys.stderr)
+        sys.exit(2)
     replicas, rounds = schedule.delay_s.shape
     speed = replicas * rounds / seconds
     print(f"{replicas} replicas x {rounds} rounds in {seconds:.1f} s ({speed:,.0f} rounds per second)")

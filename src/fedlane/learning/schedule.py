@@ -16,6 +16,7 @@ from fedlane.files import READ_ERRORS, load_arrays
 from fedlane.learning.datasets import dataset_info, load_dataset
 from fedlane.learning.federation import FederationBatch
 from fedlane.learning.models import make_model
+from fedlane.learning.schedule_checks import checked_rounds, checked_task
 from fedlane.records import BoolArray, FloatArray, IntArray, MechanismSpec
 from fedlane.validate import InputError
 
@@ -35,17 +36,21 @@ class LearningTask:
     """(R,)"""
 
     def federation(self, device: str) -> FederationBatch:
-        """Return the federations in their state before the first round."""
+        """Return the federations in their state before the first round.
+
+        Raises:
+            InputError: The model, the data set or the device is unknown, or the mechanism does not fit the data.
+        """
         info = dataset_info(self.dataset)
-        return FederationBatch(
-            make_model(self.model, info.input_shape, info.classes, per_record=self.mechanism.clip_norm is not None),
-            load_dataset(self.dataset),
-            self.label_counts,
-            [int(seed) for seed in self.seeds],
-            self.mechanism,
-            self.learning_rate,
-            device,
-        )
+        model = make_model(self.model, info.input_shape, info.classes, per_record=self.mechanism.clip_norm is not None)
+        seeds = [int(seed) for seed in self.seeds]
+        data = load_dataset(self.dataset)
+        try:
+            return FederationBatch(model, data, self.label_counts, seeds, self.mechanism, self.learning_rate, device)
+        except InputError:
+            raise
+        except ValueError as error:  # values of a file that do not fit together
+            raise InputError(f"the learning task is inconsistent: {error}") from error
 
     def to_arrays(self) -> dict[str, NDArray[Any]]:
         """Return every value as a named array; an infinite clip norm means no clipping."""
@@ -56,15 +61,16 @@ class LearningTask:
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, NDArray[Any]]) -> "LearningTask":
-        """Return the task that `to_arrays` wrote."""
+        """Return the task that `to_arrays` wrote.
 
-        def plain(name: str) -> Any:
-            return arrays[name].item() if arrays[name].ndim == 0 else arrays[name]
-
-        spec = {f.name: plain(f"mechanism.{f.name}") for f in fields(MechanismSpec)}
+        Raises:
+            KeyError: A value is missing.
+            InputError: A value has the wrong type or shape, or is out of bounds.
+        """
+        values = checked_task(arrays)
+        spec = {f.name: values.pop(f"mechanism.{f.name}") for f in fields(MechanismSpec)}
         if np.isinf(spec["clip_norm"]):
             spec["clip_norm"] = None
-        values = {f.name: plain(f.name) for f in fields(cls) if f.name != "mechanism"}
         return cls(mechanism=MechanismSpec(**spec), **values)
 
 
@@ -125,7 +131,9 @@ class Schedule:
         try:
             stored = load_arrays(Path(path))
             task = {name.removeprefix("task."): stored[name] for name in stored if name.startswith("task.")}
-            return cls(LearningTask.from_arrays(task), stored["client"], stored["punctual"], stored["delay_s"])
+            learning_task = LearningTask.from_arrays(task)
+            replicas, clients, _ = learning_task.label_counts.shape
+            return cls(learning_task, **checked_rounds(stored, replicas, clients))
         except READ_ERRORS as error:
             raise InputError(f"schedule {path} cannot be read: {error}") from error
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from fedlane.cache import remembered
-from fedlane.privacy.composition import FINE, account, resolution
+from fedlane.privacy.composition import FINE, LARGEST_NOISE, TINY_NOISE, account, resolution
 from fedlane.privacy.mechanisms import mechanism_of
 from fedlane.privacy.paper import formula_6
 from fedlane.records import FloatArray, IntArray, MechanismSpec
@@ -89,8 +89,10 @@ class Terms:
             valid = all(math.isfinite(number) and number >= 0 for number in [*numbers, terms.histogram_noise])
             valid &= all(type(count) is int and count >= 1 for count in counts) and 0 < terms.sample_rate <= 1
             valid &= mechanism.has_ledger and 0 < terms.delta < 1 and terms.epsilon > 0
+            noises = terms.step_noise, terms.upload_noise, terms.histogram_noise
+            valid &= all(noise == 0 or TINY_NOISE <= noise <= LARGEST_NOISE for noise in noises)
             valid &= mechanism.noise(terms.step_noise, terms.upload_noise) > 0
-        except (TypeError, InputError) as error:
+        except (TypeError, OverflowError, InputError) as error:
             raise InputError(f"invalid client terms: {error}") from None
         if not valid:
             raise InputError("invalid client terms: a value is out of bounds")

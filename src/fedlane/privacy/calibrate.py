@@ -11,7 +11,8 @@ import numpy as np
 from scipy.optimize import brentq
 
 from fedlane.cache import remembered
-from fedlane.privacy.composition import SMALLEST_NOISE, account, check_steps, resolution
+from fedlane.privacy.composition import LARGEST_NOISE as MAX_NOISE
+from fedlane.privacy.composition import SMALLEST_NOISE, TINY_NOISE, account, check_steps, resolution
 from fedlane.privacy.gaussian import gaussian_epsilon
 from fedlane.records import FloatArray, IntArray
 from fedlane.validate import InputError
@@ -44,8 +45,10 @@ def calibrate(epsilon: float, delta: float, *, sample_rate: float, steps: int, h
     if not (epsilon > 0 and math.isfinite(epsilon)):
         raise InputError(f"epsilon must be greater than 0, got {epsilon:g}")
     check_steps(sample_rate, steps, delta)
-    if not (math.isfinite(histogram_noise) and histogram_noise >= 0):
+    if not histogram_noise >= 0:
         raise InputError(f"histogram_noise must be a number of at least 0, got {histogram_noise:g}")
+    if histogram_noise > MAX_NOISE or 0 < histogram_noise < TINY_NOISE:
+        raise InputError(f"histogram_noise must be 0 or from {TINY_NOISE:g} to {MAX_NOISE:g}, got {histogram_noise:g}")
     if histogram_noise and gaussian_epsilon(1 / histogram_noise, delta) >= epsilon:
         raise InputError(
             f"the label histogram alone spends epsilon {gaussian_epsilon(1 / histogram_noise, delta):.3f} of "

@@ -23,6 +23,8 @@ FINE = 1e-4
 """Discretisation interval of the privacy loss: dp-accounting's default."""
 SMALLEST_NOISE = 0.1
 """Below this noise multiplier a privacy loss distribution takes minutes to compute, and there is no privacy."""
+TINY_NOISE, LARGEST_NOISE = 1e-150, 1e12
+"""Below the first, epsilon is infinite, because the square of the noise is 0; above the second, squares overflow."""
 MIN_DELTA = 1e-12
 """Smallest delta: privacy loss distributions are truncated at a tail mass of 1e-15."""
 MAX_STEPS = 200_000
@@ -63,7 +65,9 @@ def account(
             "noise_multiplier and histogram_noise must be numbers of at least 0, "
             f"got {noise_multiplier:g} and {histogram_noise:g}"
         )
-    if noise_multiplier <= 0 or steps == 0:
+    if max(noise_multiplier, histogram_noise) > LARGEST_NOISE:
+        raise InputError(f"noise multipliers must be at most {LARGEST_NOISE:g}")
+    if noise_multiplier < TINY_NOISE or 0 < histogram_noise < TINY_NOISE or steps == 0:
         return math.inf if steps else gaussian_epsilon(1 / histogram_noise if histogram_noise else 0.0, delta)
     check_steps(sample_rate, steps, delta)
     if sample_rate >= 1 or noise_multiplier < SMALLEST_NOISE:  # closed form; ignoring the sampling only raises epsilon

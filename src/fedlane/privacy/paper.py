@@ -12,7 +12,12 @@ from scipy.special import gammaln, log_ndtr, logsumexp, ndtr
 
 from fedlane.privacy.gaussian import gaussian_epsilon, gaussian_noise
 from fedlane.records import FloatArray, IntArray
+from fedlane.validate import InputError
 
+LARGEST_MATRIX = 40_000_000
+"""Entries of a matrix of outputs and inclusions that is computed at once."""
+MAX_ITERATIONS = 10_000
+"""Largest number of steps of an upload whose leakage is computed; more take minutes."""
 CELLS = 1 << 17
 """Cells of the discretised privacy loss when uploads are composed."""
 
@@ -102,6 +107,8 @@ class PaperLeakage:
     """
 
     def __init__(self, noise: float, sample_rate: float, local_iterations: int, displacement: float = 2.0) -> None:
+        if local_iterations > MAX_ITERATIONS:
+            raise InputError(f"leakage is computed for at most {MAX_ITERATIONS:,} steps, got {local_iterations:,}")
         k = np.arange(local_iterations + 1)
         choose = gammaln(local_iterations + 1) - gammaln(k + 1) - gammaln(local_iterations - k + 1)
         self._certain = sample_rate >= 1
@@ -187,7 +194,8 @@ class PaperLeakage:
         """Return the loss at many outputs, and the mixture's mass above each of them."""
         if self._curve is None:
             x = np.linspace(-40.0, self._shift[-1] + 12.0, 200_000)
-            self._curve = self._loss(x), self._above(x)
+            parts = np.array_split(x, 1 + x.size * self._shift.size // LARGEST_MATRIX)
+            self._curve = np.concatenate([*map(self._loss, parts)]), np.concatenate([*map(self._above, parts)])
         return self._curve
 
     def _cells(self, reach: float, count: int) -> tuple[float, FloatArray]:

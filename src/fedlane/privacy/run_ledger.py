@@ -14,12 +14,14 @@ from typing import Any
 
 import numpy as np
 
-from fedlane.files import read_regular, write_atomically
+from fedlane.files import open_to_append, read_regular, write_atomically
 from fedlane.privacy.accountant import Terms
 from fedlane.records import BoolArray, IntArray, MechanismSpec
 from fedlane.validate import InputError
 
 NAME = "ledger.jsonl"
+LONGEST_NAME = 4096
+"""Characters of a data set's name."""
 
 
 @dataclass(frozen=True)
@@ -132,8 +134,8 @@ class RunLedger:
         line = self._add(uploads)
         if self._path is not None:
             try:
-                with self._path.open("a", encoding="utf-8") as file:
-                    file.write(line)
+                with open_to_append(self._path) as file:
+                    file.write(line.encode())
             except OSError as error:
                 raise InputError(f"ledger {self._path} cannot be written: {error.strerror}") from error
 
@@ -169,6 +171,8 @@ def read_run_accounts(path: Path) -> RunAccounts:
         seeds = tuple(int(seed) for seed in header["seeds"])
         if kind.ndim != 2 or len(seeds) != len(kind) or kind.min() < 0 or kind.max() >= len(terms):
             raise ValueError("its header does not match its lines")
+        if len(str(header["dataset"])) > LONGEST_NAME:
+            raise ValueError(f"the name of its data set has more than {LONGEST_NAME} characters")
         return RunAccounts(str(header["dataset"]), seeds, terms, kind, uploads)
     except (KeyError, TypeError, ValueError, IndexError, OverflowError, AttributeError) as error:
         raise InputError(f"ledger {path} is inconsistent: {error}") from error

@@ -12,9 +12,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from fedlane.files import read_table
+from fedlane.parquet_tables import column_floats, column_indices, count_replicas, read_table
 from fedlane.records import FloatArray
-from fedlane.report.run_arrays import column_floats, column_indices
 from fedlane.report.run_files import RunFiles, read_run, run_folders
 from fedlane.report.run_labels import run_names
 from fedlane.report.seed_measures import seed_measures
@@ -64,7 +63,7 @@ def load_plot_data(folders: Sequence[Path]) -> PlotData:
         return runs_data([read_run(folder) for folder in run_folders(folders)])
     if len(tables) < len(folders):
         raise InputError("runs and sweeps cannot be drawn in one figure")
-    contents = [read_table(path, ("policy", "seed")) for path in tables]
+    contents = [read_table(path, ("policy", "seed"), texts=True) for path in tables]
     try:
         return table_data(pa.concat_tables(contents, promote_options="permissive"))
     except pa.ArrowException as error:
@@ -126,7 +125,7 @@ def _curves(runs: Sequence[RunFiles]) -> dict[str, list[FloatArray]]:
 
 def _seeds(run: RunFiles) -> list[int]:
     """The seed of each replica."""
-    replicas = int(column_indices(run.tables["rounds"], "replica").max(initial=-1)) + 1
+    replicas = count_replicas(run.tables["rounds"])
     listed = run.summary.get("seeds")
     known = isinstance(listed, list) and len(listed) == replicas and all(isinstance(seed, int) for seed in listed)
     return listed if known and isinstance(listed, list) else list(range(replicas))

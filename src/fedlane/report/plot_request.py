@@ -18,7 +18,7 @@ class PlotRequest:
 
 
 def check_name(kind: str, name: str, known: Iterable[str], data: PlotData) -> None:
-    """Raise `InputError` if a key or measure is unknown, with the most similar name or what there is."""
+    """Raise `InputError` if a key or measure is unknown; the message suggests a similar name or lists the names."""
     names = list(known)
     if name in names:
         return

@@ -5,14 +5,17 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
+from fedlane.parquet_tables import column_floats, column_indices
 from fedlane.records import BoolArray, FloatArray, IntArray
 from fedlane.report.run_files import RunFiles
 from fedlane.validate import InputError
 
 MAX_CELLS = 50_000_000
 """Maximum number of elements of an array."""
+MAX_EMPTY, SPARE_CELLS = 4, 1_000_000
+"""An array may have `MAX_EMPTY` elements per row of its table and `SPARE_CELLS` more. Tables of runs have no gaps, but
+some are rewritten before others while a run continues."""
 
 
 @dataclass(frozen=True)
@@ -68,18 +71,25 @@ def run_arrays(files: RunFiles) -> RunArrays:
     rounds = min(index_size(tables["rounds"], "round"), kept * every)
     kept = -(-rounds // every)
     replicas = max(index_size(tables["rounds"], "replica"), 1)
-    clients = max(index_size(tables["clients"], "client"), index_size(tables["client_rounds"], "client"))
+    clients = max(index_size(tables[name], "client") for name in ("clients", "client_rounds", "assignments"))
     channels = max(index_size(tables["channels"], "channel"), index_size(tables["assignments"], "channel"))
     if replicas * max(kept * clients, rounds * channels, rounds, 1) > MAX_CELLS:
         raise InputError(
             f"a report can show at most {MAX_CELLS:,} seeds x rounds x clients, "
             f"got {replicas} x {rounds} x {max(clients, channels)}"
         )
+    for name, cells in (
+        ("client_rounds", replicas * max(kept, 1) * max(clients, 1)),
+        ("rounds", replicas * rounds),
+        ("channels", replicas * channels),
+    ):
+        if cells > MAX_EMPTY * tables[name].num_rows + SPARE_CELLS:
+            raise InputError(f"table {name} has {tables[name].num_rows:,} rows instead of {cells:,}")
     per_round = _Scatter(tables["rounds"], ("replica", "round"), (replicas, rounds))
     per_client = _Scatter(tables["clients"], ("replica", "client"), (replicas, clients))
     per_channel = _Scatter(tables["channels"], ("replica", "channel"), (replicas, channels))
     per_both = _Scatter(tables["client_rounds"], ("replica", "round", "client"), (replicas, kept, clients), every)
-    slots = _Slots(tables["assignments"], replicas, rounds)
+    slots = _Slots(tables["assignments"], replicas, rounds, clients)
     return RunArrays(
         delay_s=per_round.floats("delay_s"),
         accuracy=per_round.floats("accuracy"),
@@ -124,7 +134,7 @@ class _Scatter:
 class _Slots(_Scatter):
     """Places assignments by replica, round and slot; slots are a round's assignments in the order of channels."""
 
-    def __init__(self, table: pa.Table, replicas: int, rounds: int) -> None:
+    def __init__(self, table: pa.Table, replicas: int, rounds: int, clients: int) -> None:
         keys = [column_indices(table, key) for key in ("client", "channel", "round", "replica")]
         if not _ascending(keys[:0:-1]):
             table = table.take(np.lexsort(keys))
@@ -133,6 +143,10 @@ class _Slots(_Scatter):
         slot = np.arange(len(group)) - np.repeat(start, np.diff(start, append=len(group)))
         table = table.append_column("slot", pa.array(slot, pa.int64()))
         slots = int(slot.max(initial=0)) + 1
+        if slots > max(clients, 1):
+            raise InputError(f"table assignments has {slots:,} assignments of {clients:,} clients in one round")
+        if replicas * rounds * slots > MAX_CELLS:
+            raise InputError(f"table assignments has {slots:,} assignments in one of {rounds:,} rounds")
         super().__init__(table, ("replica", "round", "slot"), (replicas, rounds, slots))
 
 
@@ -145,25 +159,6 @@ def _ascending(keys: list[IntArray]) -> bool:
             return False
         settled |= step > 0
     return bool(settled.all())
-
-
-def column_indices(table: pa.Table, column: str) -> NDArray[np.int64]:
-    """Return a column of indices; raise `InputError` if one is negative or missing."""
-    values = column_floats(table, column)
-    if not (values >= 0).all():
-        raise InputError(f"column {column} of a run's table must not be negative")
-    return values.astype(np.int64)
-
-
-def column_floats(table: pa.Table, column: str) -> FloatArray:
-    """Return a column as floats, null as NaN; raise `InputError` if it does not hold numbers."""
-    try:
-        values = table[column]
-        if pa.types.is_boolean(values.type):
-            values = values.cast(pa.uint8())
-        return np.asarray(values.cast(pa.float64()).to_numpy(), np.float64)
-    except (pa.ArrowException, ValueError, TypeError) as error:
-        raise InputError(f"column {column} of a run's table must hold numbers, got {table[column].type}") from error
 
 
 def index_size(table: pa.Table, column: str) -> int:

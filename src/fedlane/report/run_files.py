@@ -10,7 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from fedlane.files import read_table, read_table_parts, table_rows
+from fedlane.parquet_tables import column_indices, read_table, read_table_parts, table_rows
 from fedlane.report.comparison_files import compared_folders
 from fedlane.validate import InputError, printable
 
@@ -128,14 +128,10 @@ def _client_rounds(path: Path, summary: Mapping[str, Any]) -> tuple[pa.Table, in
     if rows <= CLIENT_ROUND_ROWS:
         return read_table(path, TABLES["client_rounds"]), stored
     every = stored * -(-rows // CLIENT_ROUND_ROWS)
-    parts = []
-    for part in read_table_parts(path):
-        try:
-            kept = part["round"].to_numpy() % every == 0
-        except (pa.ArrowException, TypeError) as error:
-            raise InputError(f"{path} is damaged: column round must hold numbers") from error
-        if kept.any():
-            parts.append(part.filter(kept))
+    parts = [
+        part.filter(pa.array(column_indices(part, "round") % every == 0))
+        for part in read_table_parts(path, TABLES["client_rounds"])
+    ]
     return pa.concat_tables(parts), every
 
 

@@ -5,9 +5,8 @@ from collections.abc import Mapping
 import numpy as np
 import pyarrow as pa
 
+from fedlane.parquet_tables import by_replica, column_floats, count_replicas
 from fedlane.records import FloatArray
-from fedlane.report.run_arrays import column_floats, column_indices
-from fedlane.validate import InputError
 
 MEASURES = (
     *("cumulative_delay_s", "mean_round_s", "late_share", "min_participation", "max_participation"),
@@ -29,13 +28,10 @@ def seed_measures(tables: Mapping[str, pa.Table]) -> dict[str, FloatArray]:
         InputError: A table is damaged.
     """
     rounds, assignments, clients = tables["rounds"], tables["assignments"], tables["clients"]
-    replicas = int(column_indices(rounds, "replica").max(initial=-1)) + 1
-    if replicas > max(rounds.num_rows, clients.num_rows):
-        raise InputError(f"table rounds has no row for some of the replicas 0 to {replicas - 1}")
+    replicas = count_replicas(rounds)
 
     def per_replica(table: pa.Table, values: FloatArray) -> list[FloatArray]:
-        replica = column_indices(table, "replica")
-        return [values[replica == r] for r in range(replicas)]
+        return by_replica(table, values, replicas)
 
     delay_s = per_replica(rounds, column_floats(rounds, "delay_s"))
     accuracy = [values[~np.isnan(values)] for values in per_replica(rounds, column_floats(rounds, "accuracy"))]

@@ -22,6 +22,10 @@ LOWER_BOUND_MECHANISMS = frozenset({"paper"})
 """Mechanisms whose accounted epsilon is a lower bound on the leakage."""
 
 
+CLEARLY_INFEASIBLE = 0.99
+"""Feasible scale below which a note says that no policy can meet the quotas."""
+
+
 def with_interval(measure: Mapping[str, float | None], form: str, unit: str = "") -> str:
     """``mean [low, high]``, or the mean alone."""
     if measure["mean"] is None:
@@ -158,7 +162,8 @@ def _privacy(summary: Summary) -> list[str]:
 
 
 def _feasibility(summary: Summary) -> list[str]:
-    infeasible = summary["infeasible_seeds"]
+    # The scale is estimated from sampled rounds: values just below 1 decide nothing.
+    infeasible = {seed: scale for seed, scale in summary["infeasible_seeds"].items() if scale < CLEARLY_INFEASIBLE}
     if infeasible:
         worst = min(infeasible, key=lambda seed: infeasible[seed])
         of = f"{len(infeasible)} of {len(summary['seeds'])} seeds" if len(summary["seeds"]) > 1 else "this network"

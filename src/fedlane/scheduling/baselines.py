@@ -8,8 +8,9 @@ import numpy as np
 from fedlane.matching import random_matching, serve_in_order
 from fedlane.records import BoolArray, Context, Feedback, IntArray, Problem, State
 from fedlane.rng import RoundRng
-from fedlane.scheduling.estimates import rewards
+from fedlane.scheduling.estimates import check_statistics, rewards
 from fedlane.scheduling.policy import Policy, problem_of
+from fedlane.scheduling.restoring import check_within
 from fedlane.validate import at_least
 
 
@@ -65,6 +66,12 @@ class RoundRobin(Policy):
         step = np.where(served.any(axis=1), (group - state["turn"]) % groups, 0)
         return {"turn": state["turn"] + step + 1}
 
+    def check_state(self, state: State, problem: Problem) -> State:
+        """Check the turn, which advances by at most the number of groups in a round."""
+        state = super().check_state(state, problem)
+        check_within("turn", state["turn"], 0, problem.rounds * problem.clients)
+        return state
+
     @staticmethod
     def _next(turn: IntArray, context: Context, group_of: IntArray, groups: int) -> tuple[IntArray, BoolArray]:
         """Return the next turn whose group has an available client, and whether there is one; both (R,)."""
@@ -108,3 +115,9 @@ class SingleUcb(Policy):
         assigned = feedback.assignment >= 0
         reward = np.where(assigned, rewards(feedback, problem_of(feedback).deadline_s), 0.0)
         return {"count": state["count"] + assigned, "reward": state["reward"] + reward}
+
+    def check_state(self, state: State, problem: Problem) -> State:
+        """Check the counts and the reward sums."""
+        state = super().check_state(state, problem)
+        check_statistics(state, problem)
+        return state

@@ -36,6 +36,7 @@ def check_policy(policy: Policy | SinglePolicy) -> None:
     - The same seed gives the same rounds.
     - A replica plays the same rounds alone as together with others.
     - `select` changes neither the state nor the context.
+    - `check_state` accepts every state of a run.
     - `requires` names only what a run can supply.
     - `resize` keeps what was learned about the remaining clients; new clients start as in `init`.
 
@@ -153,6 +154,7 @@ def _play(
     for round in rounds:
         where = f"{problem.clients} clients, {problem.channels} channels, round {round}"
         _check_state(state, len(seeds), where)
+        _check_restored(policy, state, problem, where)
         delay_s = np.stack(
             [
                 scale * generator(seed, "d", round).exponential(size=scale.shape)
@@ -214,6 +216,16 @@ def _check_state(state: State, replicas: int, where: str) -> None:
             raise PolicyError(
                 f"{where}: state['{key}'] must have a leading axis of {replicas} replicas, got {array.shape}"
             )
+
+
+def _check_restored(policy: Policy, state: State, problem: Problem, where: str) -> None:
+    try:
+        restored = policy.check_state(state, problem)
+    except InputError as error:
+        raise PolicyError(f"{where}: check_state refuses a state of the run ({error})") from error
+    same = (np.array_equal(restored[key], state[key], equal_nan=state[key].dtype.kind in "fc") for key in state)
+    if set(restored) != set(state) or not all(same):
+        raise PolicyError(f"{where}: check_state must return the state unchanged")
 
 
 def _bytes(state: State) -> dict[str, bytes]:

@@ -6,6 +6,7 @@ Statistics are arrays of a policy's state: ``count``, ``reward`` (a sum) and ``s
 import numpy as np
 
 from fedlane.records import Feedback, FloatArray, IntArray, Problem, State
+from fedlane.scheduling.restoring import check_within
 
 STATISTICS = frozenset({"count", "reward", "success"})
 
@@ -18,6 +19,14 @@ def empty_statistics(problem: Problem) -> dict[str, np.ndarray]:
         "reward": np.zeros(shape),
         "success": np.zeros(shape, np.int32),
     }
+
+
+def check_statistics(state: State, problem: Problem) -> None:
+    """Raise `InputError` unless the statistics are sums over at most all rounds; (R, U) or (R, U, N) each."""
+    count = state["count"]
+    check_within("count", count, 0, problem.rounds)
+    for name in sorted(STATISTICS & set(state) - {"count"}):
+        check_within(name, state[name], 0, count)
 
 
 def rewards(feedback: Feedback, deadline_s: FloatArray | float) -> FloatArray:

@@ -11,6 +11,7 @@ from fedlane.scheduling.lane import Lane
 from fedlane.scheduling.lane_kernels import search_batch
 from fedlane.scheduling.policy import problem_of
 from fedlane.scheduling.queues import updated_queues
+from fedlane.scheduling.restoring import check_queue_and_previous, fitting_state
 
 
 @dataclass(frozen=True)
@@ -59,3 +60,9 @@ class Genie(Lane):
         """Update the queues."""
         queue = updated_queues(state["queue"], self.quotas(problem_of(feedback)), feedback.punctual)
         return {"queue": queue, "previous": feedback.assignment}
+
+    def check_state(self, state: State, problem: Problem) -> State:
+        """Check the queues and the previous matching."""
+        state = fitting_state(self.init(problem), state)
+        check_queue_and_previous(state, problem)
+        return state

@@ -16,10 +16,12 @@ import numpy as np
 
 from fedlane.records import Context, Feedback, FloatArray, IntArray, Problem, State
 from fedlane.rng import RoundRng
-from fedlane.scheduling.estimates import STATISTICS, bonus, empty_statistics, optimistic_mean, record
+from fedlane.scheduling.estimates import STATISTICS, bonus, check_statistics, empty_statistics, optimistic_mean, record
 from fedlane.scheduling.lane_kernels import search_batch
 from fedlane.scheduling.policy import Policy, check_trade_off, problem_of
 from fedlane.scheduling.queues import updated_queues
+from fedlane.scheduling.restoring import check_queue_and_previous, check_within, fitting_state
+from fedlane.validate import InputError
 
 CELLS = 32
 """Number of equal cells of [0, d_max] that represent a delay distribution."""
@@ -32,7 +34,6 @@ class Lane(Policy):
     name: ClassVar[str] = "lane"
     summary: ClassVar[str] = "FedLane's policy: queues against the expected delay of the slowest client (default)"
     per_client: ClassVar[frozenset[str]] = STATISTICS | {"queue", "previous", "slot"}
-    growing: ClassVar[frozenset[str]] = frozenset({"history"})
 
     V: float = 5.0
     exploration: float = 0.03
@@ -93,6 +94,24 @@ class Lane(Policy):
             "previous": feedback.assignment,
         }
 
+    def check_state(self, state: State, problem: Problem) -> State:
+        """Check the statistics, the queues, the previous matching, and that every tried pair has its own history."""
+        first = dict(self.init(problem))
+        if "history" in state and state["history"].ndim == 3:  # the number of rows grows while rounds are played
+            first["history"] = np.zeros((problem.replicas, state["history"].shape[1], CELLS), np.float32)
+        state = fitting_state(first, state)
+        check_statistics(state, problem)
+        check_queue_and_previous(state, problem)
+        slot, slots, count, history = state["slot"], state["slots"], state["count"], state["history"]
+        check_within("slots", slots, 0, history.shape[1])
+        check_within("slot", slot, -1, slots[:, None, None] - 1)
+        replica, client, channel = np.nonzero(slot >= 0)
+        rows = replica * history.shape[1] + slot[replica, client, channel]
+        if not np.array_equal(slot >= 0, count > 0) or len(np.unique(rows)) != len(rows):
+            raise InputError("state.slot must give every pair that was tried a row of its own, and no other pair")
+        check_within("history", history, 0, count.max(axis=(1, 2), initial=0)[:, None, None])
+        return state
+
 
 def cell_cdf(delay: FloatArray) -> FloatArray:
     """Return the mean of the step function 1{delay <= x} over each cell, (..., CELLS); delay in units of d_max."""
@@ -113,6 +132,6 @@ def _with_slots(state: State, pair: tuple[IntArray, IntArray, IntArray]) -> Stat
     needed = int((slots + added).max())
     if needed > history.shape[1]:
         pairs = state["slot"].shape[1] * state["slot"].shape[2]
-        more = min(pairs, max(needed, 2 * history.shape[1])) - history.shape[1]
+        more = max(needed, min(pairs, 2 * history.shape[1])) - history.shape[1]
         history = np.concatenate([history, np.zeros((len(slots), more, CELLS), np.float32)], axis=1)
     return {**state, "slots": slots + added, "history": history}

@@ -12,9 +12,18 @@ import numpy as np
 from fedlane.matching import greedy_matching, max_min_matching, random_matching
 from fedlane.records import BoolArray, Context, Feedback, FloatArray, IntArray, Problem, State
 from fedlane.rng import RoundRng
-from fedlane.scheduling.estimates import STATISTICS, bonus, empty_statistics, mean, optimistic_mean, record
+from fedlane.scheduling.estimates import (
+    STATISTICS,
+    bonus,
+    check_statistics,
+    empty_statistics,
+    mean,
+    optimistic_mean,
+    record,
+)
 from fedlane.scheduling.policy import Policy, check_trade_off, problem_of
 from fedlane.scheduling.queues import updated_queues
+from fedlane.scheduling.restoring import check_queue_and_previous
 from fedlane.validate import InputError, positive
 
 
@@ -94,6 +103,13 @@ class _Mamab(Policy):
         record(state, feedback, problem.deadline_s)
         queue = updated_queues(state["queue"], self.quotas(problem), feedback.punctual)
         return {**state, "queue": queue, "previous": feedback.assignment}
+
+    def check_state(self, state: State, problem: Problem) -> State:
+        """Check the statistics, the queues and the previous matching."""
+        state = super().check_state(state, problem)
+        check_statistics(state, problem)
+        check_queue_and_previous(state, problem)
+        return state
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,7 @@ import numpy as np
 from fedlane.records import Context, DelayDistributions, Delays, Feedback, FloatArray, IntArray, Problem, State
 from fedlane.rng import RoundRng
 from fedlane.scheduling.resizing import resized
+from fedlane.scheduling.restoring import fitting_state
 from fedlane.validate import InputError, at_least, nearest
 
 REQUIREMENTS = frozenset({"channel_state", "distributions"})
@@ -36,7 +37,6 @@ class Policy(ABC):
             `"channel_state"` and `"distributions"`.
         quota_slack: The fraction by which this policy lowers every quota.
         per_client: Names of the state arrays whose second axis is the clients, or None. `resize` uses it.
-        growing: Names of the state arrays whose second axis grows during a run. Checkpoints allow for it.
 
     Examples:
         >>> import numpy as np
@@ -60,7 +60,6 @@ class Policy(ABC):
     summary: ClassVar[str] = ""
     requires: ClassVar[frozenset[str]] = frozenset()
     per_client: ClassVar[frozenset[str] | None] = None
-    growing: ClassVar[frozenset[str]] = frozenset()
     quota_slack: float = 0.0
 
     @abstractmethod
@@ -114,6 +113,25 @@ class Policy(ABC):
             InputError: The numbers of channels differ.
         """
         return resized(self.init, state, old, new, self.per_client, axis=1)
+
+    def check_state(self, state: State, problem: Problem) -> State:
+        """Check a state that was read from a file, before it is used.
+
+        By default, the state must have the arrays of ``init(problem)``, with the same shapes and with types that fit.
+        Override this method where the shape of an array changes while rounds are played, and wherever a wrong value
+        would do harm: an index, a count, a number that must be finite.
+
+        Args:
+            state: The arrays of a checkpoint by name.
+            problem: The problem that will be continued.
+
+        Returns:
+            The state to continue from, with the types of ``init(problem)``.
+
+        Raises:
+            InputError: `update` cannot have returned this state.
+        """
+        return fitting_state(self.init(problem), state)
 
     def caution(self, distributions: DelayDistributions) -> str | None:
         """Return one line that a user should know about this policy on this network, or None.
@@ -203,6 +221,10 @@ class SinglePolicy(ABC):
         """Return the state for a problem with different quotas or clients, as `Policy.resize` does."""
         return resized(self.init, state, old, new, self.per_client, axis=0)
 
+    def check_state(self, state: State, problem: Problem) -> State:
+        """Check one replica's state that was read from a file, as `Policy.check_state` does."""
+        return fitting_state(self.init(problem), state)
+
 
 @dataclass(frozen=True)
 class Lifted(Policy):
@@ -235,6 +257,14 @@ class Lifted(Policy):
         """Resize every replica's state."""
         replicas = range(new.replicas)
         return _stack([self.single.resize(_replica(state, r), _problem(old, r), _problem(new, r)) for r in replicas])
+
+    def check_state(self, state: State, problem: Problem) -> State:
+        """Check every replica's state."""
+        for name, array in state.items():
+            if array.ndim == 0 or len(array) != problem.replicas:
+                raise InputError(f"state.{name} must have {problem.replicas} replicas, got shape {array.shape}")
+        replicas = range(problem.replicas)
+        return _stack([self.single.check_state(_replica(state, r), _problem(problem, r)) for r in replicas])
 
 
 def lift(single: SinglePolicy) -> Policy:

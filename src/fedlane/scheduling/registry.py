@@ -137,9 +137,9 @@ def _converted(name: str, key: str, value: Any, default: Any) -> Any:
         if isinstance(number, float) and not math.isfinite(number):
             raise ValueError
         return number
-    except (ValueError, KeyError):
+    except (ValueError, KeyError, OverflowError):
         kind = {float: "a finite number", int: "a whole number", bool: "true or false"}.get(type(default), "text")
-        raise InputError(f"policy {name}: {key} must be {kind}, got '{value}'") from None
+        raise InputError(f"{key} must be {kind}, got '{str(value)[:60]}'") from None
 
 
 def _import(name: str, classes: Mapping[str, PolicyClass]) -> PolicyClass:

@@ -29,6 +29,8 @@ DEFAULT_PLANS: dict[str, dict[str, object]] = {
     "paper": {"epsilon": 0.8, "delta": 1e-3, "records": 600, "batch_size": 10}
 }
 """Values of `AuditPlan` that differ in the default audit of a mechanism."""
+MAX_TRIALS = 10_000_000
+"""Largest number of trials: more take days and show no more."""
 SAMPLING_DRAWS, SAMPLING_STEPS, SAMPLING_RECORDS, SAMPLING_RATE = 2000, 3, 100, 0.1
 """Size of the sampling test."""
 
@@ -108,6 +110,8 @@ def audit(
         progress: Called with the number of trials done so far.
     """
     at_least("trials", plan.trials, MIN_TRIALS)
+    if plan.trials > MAX_TRIALS:
+        raise InputError(f"trials must be at most {MAX_TRIALS:,}, got {plan.trials:,}")
     played = spec or plan.spec()
     model, data = _stage(plan)
     first = model.initial(plan.seed)
@@ -197,7 +201,7 @@ def _stage(plan: AuditPlan) -> tuple[Model, ClientData]:
     return model, data
 
 
-@torch.inference_mode()
+@torch.no_grad()
 def _uploads(
     plan: AuditPlan,
     spec: MechanismSpec,

@@ -113,7 +113,7 @@ def _state_bytes(policy: Policy, scenario: Scenario) -> float:
         rounds=scenario.rounds,
         deadline_s=network.deadline_s,
         quotas=np.zeros((1, network.clients)),
-        sizes=np.ones((1, network.clients)),
+        sizes=np.ones((1, network.clients)),  # the number of records does not change the size of a state
     )
     return 2.0 * sum(array.nbytes for array in policy.init(problem).values())
 

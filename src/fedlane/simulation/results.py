@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
-from safetensors import SafetensorError
-from safetensors.numpy import load_file, save_file
+from safetensors.numpy import save as model_bytes
 
 from fedlane.files import read_regular
+from fedlane.parquet_tables import by_replica, column_floats, count_replicas
 from fedlane.privacy.run_ledger import NAME as LEDGER
 from fedlane.records import FloatArray
 from fedlane.scenario import Scenario
@@ -22,31 +22,17 @@ from fedlane.scenario.run_settings import RunSettings
 from fedlane.scenario.text import to_toml
 from fedlane.simulation.checkpoint import NAME as CHECKPOINT
 from fedlane.simulation.checkpoint import Checkpoint
+from fedlane.simulation.folder_files import COLUMNS as COLUMNS
+from fedlane.simulation.folder_files import EXTRA as EXTRA
+from fedlane.simulation.folder_files import MEASURES as MEASURES
+from fedlane.simulation.folder_files import MODEL, check_files, read_ledger, read_model, read_summary
 from fedlane.simulation.provenance import NAME as PROVENANCE
 from fedlane.simulation.provenance import read_provenance
 from fedlane.simulation.run_display import data_frame, run_html, run_text
 from fedlane.simulation.segments import remove_segments
 from fedlane.simulation.table_parts import stored_tables, write_table
 from fedlane.targets import time_to_accuracy
-from fedlane.validate import InputError, printable
-
-COLUMNS = {
-    "rounds": ("replica", "seed", "round", "delay_s", "clock_s", "punctual", "accuracy", "loss"),
-    "assignments": (
-        *("replica", "round", "client", "channel", "download_s", "compute_s", "upload_s", "delay_s", "punctual"),
-    ),
-    "clients": (
-        *("replica", "client", "x_m", "y_m", "quota", "participation", "selection", "uploads", "queue"),
-        *("epsilon", "epsilon_paper"),
-    ),
-    "channels": ("replica", "channel", "x_m", "y_m"),
-    "client_rounds": ("replica", "round", "client", "queue", "epsilon", "available"),
-}
-"""Columns that every run folder's tables have, by table."""
-MODEL = "model.safetensors"
-MEASURES = ("cumulative_delay_s", "mean_round_s", "late_share", "min_participation", "max_queue", "final_accuracy")
-EXTRA = ("max_participation", "quota_shortfall", "feasible_scale")
-"""Measures of a summary besides `MEASURES`."""
+from fedlane.validate import InputError
 
 
 @dataclass(frozen=True)
@@ -130,13 +116,12 @@ class Run:
         Returns:
             (R,): seconds; NaN where the accuracy is never reached.
         """
-        replica, round = self.rounds["replica"].to_numpy(), self.rounds["round"].to_numpy()
-        accuracy, clock_s = curves = np.full(
-            (2, int(replica.max(initial=-1)) + 1, int(round.max(initial=-1)) + 1), np.nan
+        replicas = count_replicas(self.rounds)
+        accuracy, clock_s = (
+            by_replica(self.rounds, column_floats(self.rounds, name), replicas) for name in ("accuracy", "clock_s")
         )
-        for curve, name in zip(curves, ("accuracy", "clock_s"), strict=True):
-            curve[replica, round] = self.rounds[name].to_numpy()
-        return time_to_accuracy(accuracy, clock_s, target)
+        pairs = zip(accuracy, clock_s, strict=True)
+        return np.array([time_to_accuracy(curve[None], clock[None], target)[0] for curve, clock in pairs])
 
     def save(self, folder: str | Path) -> None:
         """Write the run folder.
@@ -163,56 +148,17 @@ class Run:
             InputError: If the folder is damaged or was not written by FedLane.
         """
         path = Path(folder)
-        if not path.is_dir():
-            raise InputError(f"run folder {path} does not exist")
-        for name in ("scenario.toml", "summary.json", "status.json", *(f"{table}.parquet" for table in COLUMNS)):
-            if not (path / name).is_file():
-                raise InputError(f"{path} is not a run folder: {name} is missing")
+        check_files(path)
         loaded = stored_tables(path, COLUMNS)
-        summary = _read_summary(path / "summary.json")
-        model = {}
-        if (path / MODEL).is_file():
-            try:
-                model = load_file(path / MODEL)
-            except (OSError, SafetensorError) as error:
-                raise InputError(f"{path / MODEL} is damaged: {error}") from error
         return cls(
             scenario=Scenario.load(path / "scenario.toml"),
             tables=loaded,
-            summary=summary,
-            model=model,
-            ledger=_read_ledger(path / LEDGER),
+            summary=read_summary(path / "summary.json"),
+            model=read_model(path / MODEL),
+            ledger=read_ledger(path / LEDGER),
             settings=RunSettings.load(path / "scenario.toml"),
             provenance=read_provenance(path),
         )
-
-
-def _read_ledger(path: Path) -> str:
-    """Return the text of a run's ledger; empty if there is none."""
-    try:
-        return path.read_text(encoding="utf-8") if path.is_file() else ""
-    except (OSError, ValueError) as error:
-        raise InputError(f"{path} is damaged: {error}") from error
-
-
-def _read_summary(path: Path) -> dict[str, Any]:
-    """Return a run's summary with printable texts; raise `InputError` if it lacks a value that FedLane relies on."""
-    try:
-        summary: dict[str, Any] = printable(json.loads(read_regular(path)))
-        figures = [summary[measure][key] for measure in (*MEASURES, *EXTRA) for key in ("mean", "low", "high")]
-        quotas = [summary["quota"][key] for key in ("smallest", "largest")]
-        complete = all(figure is None or isinstance(figure, int | float) for figure in [*figures, *quotas])
-        complete &= all(isinstance(summary[key], str) for key in ("policy", "scenario"))
-        complete &= isinstance(summary["rounds"], int) and isinstance(summary["infeasible_seeds"], dict)
-        complete &= all(isinstance(scale, int | float) for scale in summary["infeasible_seeds"].values())
-        complete &= isinstance(summary["seeds"], list) and all(isinstance(seed, int) for seed in summary["seeds"])
-    except RecursionError:
-        raise InputError(f"{path} is damaged: its values are nested too deeply") from None
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise InputError(f"{path} is damaged: {error}") from error
-    if not complete or not summary["seeds"]:
-        raise InputError(f"{path} was not written by FedLane: a value is missing or has the wrong type")
-    return summary
 
 
 class RunFolder:
@@ -258,7 +204,7 @@ class RunFolder:
                 if checkpoint is not None:
                     with (Path(temporary) / CHECKPOINT).open("wb") as file:
                         checkpoint.write(file)
-                    names.insert(0, CHECKPOINT)
+                    names.insert(1, CHECKPOINT)  # after the scenario, without which it cannot be resumed
                 for name in names:
                     (Path(temporary) / name).replace(self.path / name)
         except (OSError, pa.ArrowException) as error:
@@ -269,7 +215,10 @@ class RunFolder:
         self._written = True
         if checkpoint is None:
             (self.path / CHECKPOINT).unlink(missing_ok=True)
-            remove_segments(self.path)
+
+    def remove_segments(self) -> None:
+        """Remove the segments of a finished run, whose rows are in its tables."""
+        remove_segments(self.path)
 
     def rounds_saved(self) -> int:
         """Return the number of rounds that the folder's files hold."""
@@ -281,18 +230,18 @@ class RunFolder:
     def abandon(self) -> None:
         """Remove the folders created for this run, unless results have been written to them."""
         if self._new and not self._written:
-            remove_segments(self.path)
+            self.remove_segments()
             with contextlib.suppress(OSError):  # another run may use a parent folder by now
                 for folder in self._created:
                     folder.rmdir()
 
 
 def _write_files(run: Run, folder: Path, interrupted: bool) -> list[str]:
-    """Write all files of a run into ``folder`` and return their names, the status last."""
+    """Write all files of a run into ``folder`` and return their names, the scenario first and the status last."""
     for name in run.tables:
         write_table(run.tables, name, folder)
     if run.model:
-        save_file(dict(run.model), folder / MODEL)
+        (folder / MODEL).write_bytes(model_bytes(dict(run.model)))
     values = run.scenario.model_dump() | ({} if run.settings is None else {"run": run.settings.model_dump()})
     (folder / "scenario.toml").write_text(to_toml(values), encoding="utf-8")
     (folder / "summary.json").write_text(json.dumps(run.summary, indent=2, allow_nan=False) + "\n")
@@ -304,4 +253,4 @@ def _write_files(run: Run, folder: Path, interrupted: bool) -> list[str]:
     if run.provenance:
         (folder / PROVENANCE).write_text(json.dumps(run.provenance, indent=2) + "\n", encoding="utf-8")
         extra.append(PROVENANCE)
-    return [*(f"{name}.parquet" for name in run.tables), *extra, "scenario.toml", "summary.json", "status.json"]
+    return ["scenario.toml", *(f"{name}.parquet" for name in run.tables), *extra, "summary.json", "status.json"]

@@ -18,7 +18,7 @@ from fedlane.scheduling.lane import CELLS
 from fedlane.scheduling.policy import Policy, SinglePolicy, check_requirements, lift
 from fedlane.scheduling.queues import updated_queues
 from fedlane.scheduling.registry import make_policy, resolved_parameters
-from fedlane.simulation.checkpoint import Checkpoint
+from fedlane.simulation.checkpoint import Checkpoint, check_agreement
 from fedlane.simulation.footprint import check_memory
 from fedlane.simulation.provenance import RunOrigin
 from fedlane.simulation.results import Run
@@ -28,6 +28,7 @@ from fedlane.simulation.spending import PrivacySpending
 from fedlane.simulation.summary import summarise
 from fedlane.simulation.tables import run_tables
 from fedlane.simulation.trace import Trace
+from fedlane.simulation.trace_checks import check_segments
 from fedlane.trackers import Tracking
 from fedlane.validate import InputError, at_least
 
@@ -88,10 +89,7 @@ class Simulation:
         bounded: bool = False,
     ) -> None:
         self.label = policy if isinstance(policy, str) else policy.name
-        if isinstance(policy, str):
-            policy = make_policy(policy, scenario.policies)
-        elif isinstance(policy, SinglePolicy):
-            policy = lift(policy)
+        policy = _made(policy, scenario)
         check_memory(scenario, policy, len(seeds), learning=learning, device=device, bounded=bounded)
         if len(seeds) == 0 or len(set(seeds)) != len(seeds):
             raise InputError(f"seeds must be at least one number, all different, got {list(seeds)}")
@@ -318,17 +316,21 @@ class Simulation:
 
     def _restore(self, saved: Checkpoint) -> None:
         self.trace.restore(saved.arrays, self.setup.problem.deadline_s)
-        if self.trace.segments is not None:
-            self.trace.segments.check(self.trace.first)
+        check_segments(self.trace)
         self._clock_s = self.trace.delay_s[:, : self.round].sum(axis=1)
-        self._state = {
-            name: fitting_array(saved.arrays, f"state.{name}", first, growing=name in self.policy.growing)
-            for name, first in self._state.items()
-        }
+        self._state = self.policy.check_state(saved.state, self.setup.problem)
         self._queue[:] = fitting_array(saved.arrays, "queue", self._queue)
         self._uploads[:] = fitting_array(saved.arrays, "uploads", self._uploads)
+        check_agreement(self.trace, self._queue, self._uploads, self.setup.problem, self.setup.mechanism)
         if self.ledger is not None:
             for t, assigned in enumerate(self.trace.assigned_rounds()):
                 self.ledger.charge(t, assigned)
         if self.federation is not None:
             self.federation.restore(fitting_array(saved.arrays, "weights", self.federation.weights.cpu().numpy()))
+
+
+def _made(policy: str | Policy | SinglePolicy, scenario: Scenario) -> Policy:
+    """Return a policy that was given by its name or as an object."""
+    if isinstance(policy, str):
+        return make_policy(policy, scenario.policies)
+    return lift(policy) if isinstance(policy, SinglePolicy) else policy

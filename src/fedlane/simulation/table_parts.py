@@ -1,12 +1,13 @@
 """Tables that are read or made when they are needed, in parts of bounded size."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from fedlane.files import read_table, read_table_parts, table_rows
+from fedlane.parquet_tables import read_table, read_table_parts, table_rows
 
 LAZY_ROWS = 1_000_000
 """Tables of a run folder with more rows are read only when they are used."""
@@ -65,7 +66,7 @@ def write_table(tables: Mapping[str, pa.Table], name: str, folder: Path) -> None
                     writer.write_table(part)
 
 
-def stored_tables(folder: Path, columns: Mapping[str, Iterable[str]]) -> Mapping[str, pa.Table]:
+def stored_tables(folder: Path, columns: Mapping[str, Collection[str]]) -> Mapping[str, pa.Table]:
     """Return the tables of a run folder; large ones are read when they are used.
 
     Args:
@@ -79,9 +80,5 @@ def stored_tables(folder: Path, columns: Mapping[str, Iterable[str]]) -> Mapping
     for name, required in columns.items():
         path = folder / f"{name}.parquet"
         large = table_rows(path, required) > LAZY_ROWS
-        sources[name] = _parts_of_file(path) if large else read_table(path, required)
+        sources[name] = partial(read_table_parts, path, required) if large else read_table(path, required)
     return TableParts(sources)
-
-
-def _parts_of_file(path: Path) -> Parts:
-    return lambda: read_table_parts(path)

@@ -14,8 +14,10 @@ from numpy.typing import NDArray
 from fedlane.files import fitting_array
 from fedlane.records import BoolArray, Feedback, FloatArray, IntArray
 from fedlane.simulation.round import round_delay_s
-from fedlane.simulation.segments import CHANNEL_ARRAYS, Segments
+from fedlane.simulation.segments import CHANNEL_ARRAYS, Segments, SegmentShape
+from fedlane.simulation.trace_checks import check_trace
 from fedlane.simulation.trace_shape import Totals, TraceShape, channel_arrays
+from fedlane.validate import InputError
 
 KEPT = ("queue", "available", "uploads")
 """The arrays of a trace that have a client axis, and of which a bounded trace keeps every k-th round."""
@@ -94,7 +96,7 @@ class Trace:
         trace.served = np.zeros((replicas, rounds), np.int32)
         trace.uploads = np.zeros(trace.queue.shape, np.int32)
         trace.totals = Totals.zero(replicas, clients)
-        trace.segments = Segments(shape.window)
+        trace.segments = Segments(SegmentShape(shape.window, replicas, clients, channels))
         return trace
 
     def _new_window(self, arrays: Mapping[str, NDArray[Any]]) -> None:
@@ -135,10 +137,7 @@ class Trace:
         if self.totals is None or self.max_queue is None or self.served is None or self.uploads is None:
             return
         self.totals.queue[:] = queue
-        client = self.client[:, row]
-        for total, counted in ((self.totals.assigned, client >= 0), (self.totals.punctual, self.punctual[:, row])):
-            replica, channel = np.nonzero(counted)
-            total[replica, client[replica, channel]] += 1
+        self.totals.add(self.client[:, row], self.punctual[:, row])
         self.max_queue[:, self.rounds] = queue.max(axis=1, initial=0.0)
         self.served[:, self.rounds] = self.punctual[:, row].sum(axis=1)
         if not between:
@@ -170,25 +169,37 @@ class Trace:
         return arrays
 
     def restore(self, saved: Mapping[str, NDArray[Any]], deadline_s: float) -> None:
-        """Restore the rounds of a checkpoint, which may be older than bounded traces or the storage of `punctual`."""
-        rounds = saved["trace.delay_s"].shape[1]
+        """Restore the rounds of a checkpoint, which may be older than bounded traces or the storage of `punctual`.
+
+        Raises:
+            InputError: The arrays are not those of a run of this size.
+        """
+        shape = np.shape(saved["trace.delay_s"])[1:2]
+        if not shape or shape[0] > self.delay_s.shape[1]:
+            raise InputError(f"trace.delay_s must have at most {self.delay_s.shape[1]} rounds")
+        rounds = shape[0]
         if self.totals is not None and "trace.shape" not in saved:
             self._restore_whole(saved, rounds, deadline_s)
             return
         self.rounds = rounds
         if self.totals is not None:
-            window, every, self.first = (int(value) for value in saved["trace.shape"])
-            if (window, every) != (self.client.shape[1], self.every) or self.first % window or self.first > rounds:
-                raise ValueError(f"trace.shape must be ({self.client.shape[1]}, {self.every}), got ({window}, {every})")
-            for name, array in vars(self.totals).items():
-                array[:] = fitting_array(saved, f"total.{name}", array)
+            self._restore_totals(saved)
         for name, array in self.played().arrays().items():
             if name != "punctual" or "trace.punctual" in saved:
                 array[:] = fitting_array(saved, f"trace.{name}", array)
-        if self.client.min(initial=-1) < -1 or self.client.max(initial=-1) >= self.queue.shape[2]:
-            raise ValueError("trace.client names a client that does not exist")
+        check_trace(self.played())
         if "trace.punctual" not in saved:
             self.punctual[:] = self.total_s <= deadline_s
+
+    def _restore_totals(self, saved: Mapping[str, NDArray[Any]]) -> None:
+        """Restore the shape and the totals of a bounded trace."""
+        window, rounds = self.client.shape[1], self.rounds
+        stored = fitting_array(saved, "trace.shape", np.zeros(3, np.int64)).tolist()
+        self.first = max(0, (rounds - 1) // window * window)
+        if stored != [window, self.every, self.first]:
+            raise InputError(f"trace.shape must be {[window, self.every, self.first]}, got {stored}")
+        for name, array in vars(self.totals).items():
+            array[:] = fitting_array(saved, f"total.{name}", array)
 
     def _restore_whole(self, saved: Mapping[str, NDArray[Any]], rounds: int, deadline_s: float) -> None:
         """Restore a checkpoint of a whole trace in this bounded one, round by round."""
@@ -221,10 +232,9 @@ class Trace:
 
     def client_blocks(self) -> Iterator[tuple[IntArray, BoolArray]]:
         """Yield ``client`` and ``punctual`` of all rounds so far, in blocks of successive rounds."""
-        replicas, _, channels = self.client.shape
         if self.segments is not None:
             for first in range(0, self.first, self.segments.rounds):
-                yield self.segments.clients(first, replicas, channels)
+                yield self.segments.clients(first)
         yield self.client[:, : self.rounds - self.first], self.punctual[:, : self.rounds - self.first]
 
     def uploads_so_far(self) -> IntArray:

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedlane.records import FloatArray, IntArray
+from fedlane.records import BoolArray, FloatArray, IntArray
 
 CLIENT_ROWS = 10_000_000
 """Largest number of seeds x rounds x clients of which every round is kept; beyond, every k-th round is."""
@@ -35,6 +35,12 @@ class Totals:
         """Return the totals before the first round."""
         shape = replicas, clients
         return cls(np.zeros(shape, np.int64), np.zeros(shape, np.int64), np.zeros(shape, np.float32))
+
+    def add(self, client: IntArray, punctual: BoolArray) -> None:
+        """Add a round: the client on each channel, -1 for none, and whether it met the deadline, both (R, N)."""
+        for total, counted in ((self.assigned, client >= 0), (self.punctual, punctual)):
+            replica, channel = np.nonzero(counted)
+            total[replica, client[replica, channel]] += 1
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ MANY_SEEDS, MANY_PAIR_ROUNDS, MANY_LEARNED_ROUNDS = 500, 5e7, 2e4
 
 
 def is_large(scenario: Scenario, seeds: int, *, learning: bool) -> bool:
-    """Return whether a run may take so long that a trial, which takes a second or two, is worth its time."""
+    """Return whether a run is long enough to be tried briefly first; a trial takes a second or two."""
     rounds = seeds * scenario.rounds
     pairs = scenario.network.clients * scenario.network.channels
     return seeds >= MANY_SEEDS or rounds * pairs >= MANY_PAIR_ROUNDS or (learning and rounds >= MANY_LEARNED_ROUNDS)

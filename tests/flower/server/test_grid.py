@@ -183,3 +183,42 @@ def test_fetching_a_reply_is_limited_in_time_and_size(monkeypatch):
     assert len(_adapted.fetch_objects(["a", "b"], lambda name: bytes(500))) == 2
     with pytest.raises(ObjectPullError, match="larger than 1000 bytes"):
         _adapted.fetch_objects(["a", "b", "c"], lambda name: bytes(500))
+
+
+def as_object(kind, children, body):
+    """Return the id and the content of an object, in Flower's format."""
+    from flwr.supercore.inflatable.inflatable_object import get_object_id
+
+    content = f"{kind} {','.join(children)} {len(body)}".encode() + b"\x00" + body
+    return get_object_id(content), content
+
+
+def array_object(children, chunks):
+    metadata = {"dtype": "float32", "shape": [25_000], "stype": "numpy.ndarray", "arraychunk_ids": chunks}
+    return as_object("Array", children, json.dumps(metadata).encode())
+
+
+def test_a_small_reply_does_not_become_a_large_one(monkeypatch, record_property):
+    """A chunk of 100 kB that is named 700 times, by one array or by many, or through an array of arrays."""
+    from flwr.supercore.inflatable.inflatable_utils import ObjectPullError, inflate_object_from_contents
+
+    monkeypatch.setattr(_adapted._fetching, "max_bytes", 1e6)
+    chunk = as_object("ArrayChunk", [], bytes(100_000))
+    nine = array_object([chunk[0]], [0] * 9)
+    honest = dict([chunk, nine])
+    assert _adapted.fetch_objects(list(honest), honest.__getitem__) == honest
+    assert len(inflate_object_from_contents(nine[0], dict(honest)).data) == 900_000
+    attacks = {
+        "one array": [chunk, array_object([chunk[0]], [0] * 700)],
+        "many arrays": [chunk, *(array_object([chunk[0]], [0] * 9 + [-1] * k) for k in range(3))],
+        "an array of arrays": [chunk, nine, array_object([nine[0]], [0] * 2)],
+        "a missing chunk": [array_object([chunk[0]], [0])],
+        "numbers that are none": [chunk, array_object([chunk[0]], [None])],
+        "no list": [chunk, array_object([chunk[0]], 7)],
+        "no JSON": [as_object("Array", [], b"[" * 100_000)],
+    }
+    record_property("attacks", len(attacks))
+    for objects in attacks.values():
+        contents = dict(objects)
+        with pytest.raises(ObjectPullError, match=r"more than 1000000|is malformed"):
+            _adapted.fetch_objects(list(contents), contents.__getitem__)

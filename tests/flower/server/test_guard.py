@@ -1,5 +1,7 @@
 """Each rule of the guard refuses what it should and accepts honest updates."""
 
+import io
+
 import numpy as np
 import pytest
 import torch
@@ -8,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedlane.flower.protocol import KEY, Order, Report
-from fedlane.flower.server.guard import Dropped, Guard, keep_common_metrics, why_refused
+from fedlane.flower.server.guard import Dropped, Guard, why_refused
+from fedlane.flower.server.metrics import common_metrics
 from fedlane.learning.system_random import check_global_model
 from fedlane.validate import LARGEST_WEIGHT, InputError
 
@@ -57,6 +60,9 @@ lying = content()
 lying["arrays"]["w"] = Array("float32", (2, 3), "numpy.ndarray", Array(np.zeros((3, 2), np.float32)).data)
 pickled = content()
 pickled["arrays"]["w"] = Array("float32", (2, 3), "pickle", b"cos\nsystem\n(S'true'\ntR.")
+archive, zipped = content(), io.BytesIO()
+np.savez(zipped, w=MODEL["w"])
+archive["arrays"]["w"] = Array("float32", (2, 3), "numpy.ndarray", zipped.getvalue())
 rubbish = content()
 rubbish["arrays"]["w"] = Array("float32", (2, 3), "numpy.ndarray", b"\x80\x04K\x01.")
 
@@ -77,6 +83,7 @@ rubbish["arrays"]["w"] = Array("float32", (2, 3), "numpy.ndarray", b"\x80\x04K\x
         (lying, "not as announced"),
         (pickled, "cannot be read"),
         (rubbish, "cannot be read"),
+        (archive, "cannot be read: it is a NpzFile"),
         (content(metrics={}), "num-examples must be"),
         (content(metrics={"num-examples": 0}), "num-examples must be"),
         (content(metrics={"num-examples": float("nan")}), "num-examples must be"),
@@ -151,6 +158,25 @@ def test_the_bound_is_tight_from_the_start():
     assert Guard(0.01).bounds.limits(MODEL, 9).total == 0.01
     with pytest.raises(Dropped, match=r"norm 0\.2828 is above 0\.01"):
         checked(content(), Guard(0.01))
+
+
+@pytest.mark.parametrize(("liars", "clients"), [(1, 3), (2, 5), (2, 6), (3, 7), (4, 9)])
+def test_a_minority_that_votes_first_does_not_raise_the_bound(liars, clients):
+    """The liars vote in every round; the others join one by one, so that most of the first voters are liars."""
+    guard, start = Guard(), np.hypot(np.sqrt(55) + np.sqrt(6), np.sqrt(2))
+    names = [f"liar{k}" for k in range(liars)] + [f"h{k}" for k in range(clients - liars)]
+    for voters in range(1, clients + 1):
+        updates = []
+        for name in names[:voters]:
+            moved = {key: array + np.float32(40 if name.startswith("liar") else 0.3) for key, array in MODEL.items()}
+            reply = content(moved, changed(client=name))
+            updates.append(guard.inspect(reply, Report.read(reply), MODEL, 100.0))
+        reasons = guard.judge(updates, MODEL, clients)
+        assert all(reasons[:liars])
+        assert reasons[liars:] == [""] * (voters - liars if voters > liars else 0)
+        assert bound(guard, clients) <= start
+        assert all(limit <= 12 for limit in guard.bounds.limits(MODEL, clients).arrays.values())
+    assert bound(guard, clients) == pytest.approx(10 * 0.3 * np.sqrt(8), rel=1e-3)
 
 
 def test_a_large_change_of_a_small_array_is_not_hidden_in_the_total():
@@ -237,6 +263,5 @@ def test_no_metrics_raise_anything_but_dropped(metrics):
 def test_one_client_s_metrics_cannot_harm_the_others():
     first = content(metrics={"num-examples": 10, "loss": 0.5, "extra": 1.0})
     second = content(metrics={"num-examples": 30, "loss": [1.0, 2.0]})
-    keep_common_metrics([first, second])
-    assert [dict(reply["metrics"]) for reply in (first, second)] == [{"num-examples": 10}, {"num-examples": 30}]
-    keep_common_metrics([])
+    assert [dict(record) for record in common_metrics([first, second])] == [{"num-examples": 10}, {"num-examples": 30}]
+    assert common_metrics([]) == []

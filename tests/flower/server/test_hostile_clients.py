@@ -1,18 +1,21 @@
 """One hostile client of five: the others keep accepting the model, and their training continues."""
 
+import io
+
 import numpy as np
 import pytest
 import torch
-from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, MessageType, RecordDict
 from flwr.serverapp.strategy import FedAdam, FedAvg, FedAvgM
 
 from fedlane.flower.protocol import KEY, Introduction, Report
-from fedlane.flower.server.aggregation import Aggregation, to_arrays
+from fedlane.flower.server.aggregation import Aggregation
 from fedlane.flower.server.state_files import Saved, StateStore
+from fedlane.flower.server.strategy_arrays import to_arrays
 from fedlane.learning.system_random import check_global_model
 from fedlane.simulation.results import Run
 from fedlane.validate import InputError
-from support.local_grid import LocalGrid, Node, strategy
+from support.local_grid import LocalGrid, Node, reply, strategy
 
 SHAPES = {"large": (200, 100), "bias": (10,)}
 MODEL = ArrayRecord({name: Array(np.full(shape, 0.05, np.float32)) for name, shape in SHAPES.items()})
@@ -109,14 +112,6 @@ def test_one_hostile_client_does_not_stop_the_others(tmp_path, attack, lanes):
         assert run.summary["flower"]["dropped"]["a"] == len(grid.nodes[100].orders)
 
 
-def reply(client, arrays, examples=100.0):
-    report = Report(client, 0, 0, "trained", "", 0.1, 0.0, 1, 50, 0.1, 1e-5)
-    asked = Message(RecordDict({}), dst_node_id=1, message_type=MessageType.TRAIN)
-    asked.metadata.__dict__["_message_id"] = "1"
-    metrics = MetricRecord({"num-examples": examples})
-    return Message(RecordDict({KEY: report.record(), "arrays": to_arrays(arrays), "metrics": metrics}), reply_to=asked)
-
-
 @pytest.mark.parametrize("make", [FedAvg, FedAdam, lambda: FedAvgM(server_momentum=0.9)])
 def test_a_patient_client_that_uses_the_whole_bound_does_not_stop_the_others(tmp_path, make):
     """In every round it moves 50 weights as far as the bound and the range allow; the others' updates still pass."""
@@ -146,36 +141,41 @@ def test_a_patient_client_that_uses_the_whole_bound_does_not_stop_the_others(tmp
 
 
 def test_a_model_that_clients_would_refuse_is_not_adopted(caplog):
-    """A strategy that leaves the range keeps its old model and its old arrays, and the cause is named."""
+    """A strategy that leaves the range is set back to the limit, in its own copy as well, and the cause is named."""
     model = {"w": np.zeros(4, np.float32), "n": np.zeros(1, np.int64)}
 
     class Eager(FedAvg):
-        """Goes 1000 times as far as the updates."""
-
-        def __init__(self):
-            super().__init__()
-            self.steps = {"w": np.zeros(4)}
+        """Goes 1000 times as far as the updates, and keeps its model in three forms."""
 
         def aggregate_train(self, server_round, replies):
             arrays, metrics = super().aggregate_train(server_round, replies)
-            self.steps["w"] += arrays["w"].numpy()
-            return ArrayRecord({"w": Array(1000 * arrays["w"].numpy()), "n": arrays["n"]}), metrics
+            self.record = ArrayRecord({"n": arrays["n"], "w": Array(self.scale * arrays["w"].numpy())})
+            self.by_name = {name: array.numpy() for name, array in self.record.items()}
+            self.in_order = [self.by_name["w"], self.by_name["n"]]
+            self.step = {"w": self.by_name["w"] * 2}
+            return ArrayRecord(dict(self.record)), metrics
 
     aggregation = Aggregation(Eager())
 
-    def aggregate(last):
-        moved = [np.float32([1, 0, 0, 0]), np.float32([0.1, 0, 0, last])]
+    def aggregate(scale):
+        aggregation.inner.scale = np.float32(scale)
+        moved = [np.float32([1, 0, 0, 0]), np.float32([0.1, 0, 0, 9])]
         replies = [reply(name, {"w": w, "n": np.array([7])}) for name, w in zip(("calm", "wild"), moved, strict=True)]
         return aggregation.aggregate(3, replies, model)
 
-    refused = aggregate(9.0)
-    assert (refused.arrays, refused.metrics, refused.blamed) == (None, None, "wild")
-    assert "round 2: the aggregated model has weights above 1000 and is not used; updates of calm, wild" in caplog.text
-    assert aggregation.inner.steps["w"].tolist() == [0, 0, 0, 0]
-    held = aggregate(0.5)
-    assert held.arrays["w"].numpy().tolist() == [500, 0, 0, 250]
-    assert "round 2: weights are kept within 500; largest change there by calm" in caplog.text
+    held, inner = aggregate(1000.0), aggregation.inner
+    assert held.arrays["w"].numpy().tolist() == [500, 0, 0, 500]
     assert held.arrays["n"].numpy().tolist() == [7]
+    assert held.left_out == ()
+    assert "round 2: weights are kept within 500; largest change there by wild" in caplog.text
+    for kept in (inner.record["w"].numpy(), inner.by_name["w"], inner.in_order[0]):
+        assert kept.tolist() == [500, 0, 0, 500]
+    assert inner.step["w"].tolist() == pytest.approx([1100, 0, 0, 9000])  # it is not the model
+    with np.errstate(invalid="ignore"):
+        refused = aggregate(np.inf)
+    assert (refused.arrays, refused.metrics, refused.left_out) == (None, None, ())
+    assert "round 2: Eager failed to aggregate: the aggregated model is not finite" in caplog.text
+    assert inner.by_name["w"].tolist() == [500, 0, 0, 500]
 
 
 def test_a_stored_model_that_clients_refuse_is_refused(tmp_path):
@@ -191,3 +191,57 @@ def test_a_stored_model_that_clients_refuse_is_refused(tmp_path):
     StateStore(tmp_path / "old").save(Saved(saved.values, {**saved.arrays, "model.w": np.full(5, np.nan, np.float32)}))
     with pytest.raises(InputError, match="is not finite, which clients refuse"):
         strategy(tmp_path / "old").start(grid, arrays, num_rounds=2)
+
+
+def forged(array):
+    """An array of the right type and shape whose content is something else."""
+    buffer = io.BytesIO()
+    np.savez(buffer, w=array)
+    return Array(str(array.dtype), array.shape, "numpy.ndarray", buffer.getvalue())
+
+
+@pytest.mark.parametrize("fault", ["archive", "inspection"])
+def test_no_reply_ends_the_federation(tmp_path, monkeypatch, caplog, fault):
+    """An archive in place of an array is dropped, and so is a reply on which the guard's own code fails."""
+
+    class Forger(Node):
+        def __call__(self, message):
+            answer = super().__call__(message)
+            if message.metadata.message_type == MessageType.TRAIN and fault == "archive":
+                answer["arrays"] = ArrayRecord({"w": forged(np.zeros(5, np.float32))})
+            return answer
+
+    honest = [Node(name) for name in "bc"]
+    server = strategy(tmp_path, FedAvg(fraction_evaluate=0.0), lanes=3, min_clients=3, policy="round-robin")
+    if fault == "inspection":
+        inspect = server.state.guard.inspect
+
+        def fails_for_one(content, report, *arguments):
+            if report.client == "a":
+                raise AttributeError("no such thing")
+            return inspect(content, report, *arguments)
+
+        monkeypatch.setattr(server.state.guard, "inspect", fails_for_one)
+    result = server.start(LocalGrid(Forger("a"), *honest), ArrayRecord({"w": Array(np.zeros(5, np.float32))}), 3)
+    assert [len(node.orders) for node in honest] == [3, 3]
+    assert np.all(result.arrays["w"].numpy() == 3)
+    assert server.state.dropped == {"a": 3}
+    assert {"archive": "it is a NpzFile", "inspection": "AttributeError: no such thing"}[fault] in caplog.text
+
+
+@pytest.mark.parametrize("epsilon", [2**62, 2**53 + 1, 10**12, -1.0, 1e308])
+def test_a_reported_epsilon_does_not_stop_the_run_folder(tmp_path, epsilon):
+    class Boaster(Node):
+        def __call__(self, message):
+            answer = super().__call__(message)
+            if message.metadata.message_type == MessageType.TRAIN:
+                answer[KEY]["epsilon"] = epsilon
+            return answer
+
+    settings = {"lanes": 3, "min_clients": 3, "policy": "round-robin"}
+    model = ArrayRecord({"w": Array(np.zeros(5, np.float32))})
+    strategy(tmp_path, **settings).start(LocalGrid(Boaster("a"), Node("b"), Node("c")), model, num_rounds=2)
+    run = Run.load(tmp_path)
+    assert run.summary["rounds"] == 2
+    assert run.clients["epsilon"].to_pylist()[1:] == [pytest.approx(0.2)] * 2
+    assert run.summary["flower"]["dropped"] == ({} if epsilon == 10**12 else {"a": 2})

@@ -47,6 +47,30 @@ def test_a_name_moves_only_if_names_are_trusted_and_its_node_is_gone():
     assert (moved.index, moved.node_id, moved.sent) == (0, 12, 1)
 
 
+def test_a_new_node_cannot_claim_more_uploads_than_were_ordered():
+    """The count still shows that a restored ledger is older, and only unanswered orders can be new uploads."""
+    roster = Roster(4, trust_names=True)
+    first = roster.put(roster.admit(11, introduction("a", uploads=3), 0).ordered().heard(report(4)).ordered())
+    assert (first.uploads, first.unanswered) == (4, 1)
+    moved = roster.admit(12, introduction("a", uploads=9), 1, connected=[12])
+    assert moved.uploads == 5
+    assert roster.admit(13, introduction("a", uploads=0), 1, connected=[13]).uploads == 5
+    assert roster.put(roster.members[0].ordered().heard(report(9, "refused"))).uploads == 7
+    restored = Roster(4, trust_names=True)
+    restored.restore(json.loads(json.dumps(roster.values())))
+    assert restored.members == roster.members
+    with pytest.raises(RosterError, match="belongs to node 13"):
+        restored.admit(14, introduction("a"), 1, connected=[13, 14])
+    back = restored.admit(11, introduction("a", uploads=5), 1, connected=[11, 13])
+    assert (back.node_id, back.uploads, back.unanswered, back.barred, back.former) == (11, 5, 1, "", ())
+    for node in range(20, 60):
+        moved = restored.admit(node, introduction("a"), 1, connected=[node])
+    assert len(moved.former) == 16
+    trusting = Roster(4)
+    trusting.admit(11, introduction("a"), 0)
+    assert trusting.put(trusting.members[0].ordered().heard(report(9))).uploads == 9  # its own count
+
+
 def test_counts_are_never_too_small():
     member = Roster(1).admit(11, introduction("a"), 0)
     assert member.epsilon == 0.0
@@ -89,20 +113,51 @@ def test_clients_without_budget_stay_barred_and_others_are_asked_again():
 
 def test_quotas_are_those_of_simulation():
     roster = Roster(5)
-    counts = [(90.0, 10.0), (50.0, 50.0), (20.0, 80.0)]
-    for number, (labels, noise) in enumerate(zip(counts, (0.5, 0.2, 0.9), strict=True)):
+    counts = [(90.0, 10.0), (60.0, 40.0), (20.0, 80.0)]
+    for number, (labels, noise) in enumerate(zip(counts, (0.5, 0.4, 0.9), strict=True)):
         roster.admit(number, introduction(f"c{number}", labels, noise=noise), 0)
     shares = np.array(counts) / 100
     expected = quotas(
-        theta(shares, [100.0] * 3, 8.0, 1e-5, local_iterations=5, batch_size=32, noise=[0.5, 0.2, 0.9]), 2
+        theta(shares, [100.0] * 3, 8.0, 1e-5, local_iterations=5, batch_size=32, noise=[0.5, 0.4, 0.9]), 2
     )
     np.testing.assert_allclose(roster.quotas(2)[0], expected)
     assert roster.quotas(2, {"c1": 0.25}).tolist() == [[0.0, 0.25, 0.0]]
-    roster.admit(7, introduction("quiet", ()), 1)  # releases no histogram: as divergent as the average
+    roster.admit(7, introduction("quiet", ()), 1)  # releases no histogram: as divergent as the median
     roster.admit(8, introduction("noisy", (-3.0, -1.0)), 1)
     served = roster.quotas(2)[0]
     assert served[3] == served[4]
     assert served[:3].min() < served[3] < served[:3].max()
+
+
+CLAIMS = {
+    "size 1e12": {"size": 1e12, "label_counts": (1e11,) * 10, "upload_noise": 0.0},
+    "size 1e12, one label": {"size": 1e12, "label_counts": (1e12,), "upload_noise": 0.0},
+    "size 1e12, no labels": {"size": 1e12, "label_counts": (), "upload_noise": 0.0},
+    "size 1e-12": {"size": 1e-12, "upload_noise": 1e-12},
+    "average labels, no noise": {"label_counts": (60.0,) * 10, "upload_noise": 0.0},
+    "noise 1e12": {"upload_noise": 1e12},
+    "negative counts": {"label_counts": (-1e12,) * 10, "upload_noise": 0.0},
+    "100,000 labels": {"size": 1e12, "label_counts": (0.0,) * 99_999 + (1e12,), "upload_noise": 0.0},
+}
+
+
+@pytest.mark.parametrize("noise", [0.0, 0.1, 2.0])
+@pytest.mark.parametrize("hostile", [1, 2])
+@pytest.mark.parametrize("claim", CLAIMS)
+def test_claims_of_a_minority_do_not_decide_the_quotas(claim, hostile, noise):
+    """A claim gains at most 3 times the quota of the median client, and costs nobody else most of its rounds."""
+
+    def quotas_of(first):
+        roster = Roster(64)
+        for number in range(5):
+            counts = tuple(60.0 + 20 * ((number + k) % 5) for k in range(10)) if number < 4 else ()
+            honest = Introduction(f"c{number}", 1000.0, counts, 8.0, 1e-5, 50, 0, 8, 2, noise)
+            roster.admit(number, replace(honest, **first) if number < hostile else honest, 0)
+        return roster.quotas(1)[0]
+
+    honest, attacked = quotas_of({}), quotas_of(CLAIMS[claim])
+    assert attacked[:hostile].max() <= 3 * np.median(attacked) * (1 + 1e-9)
+    assert np.all(attacked[hostile:] > honest[hostile:] / 4)
 
 
 def test_a_client_without_a_histogram_does_not_take_all_rounds():

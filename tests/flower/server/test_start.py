@@ -9,7 +9,7 @@ from flwr.serverapp.strategy import FedAdam, FedAvg
 from typer.testing import CliRunner
 
 from fedlane.cli import app as command
-from fedlane.flower.protocol import KEY
+from fedlane.flower.protocol import KEY, Order, Report
 from fedlane.flower.server.grid import exchange
 from fedlane.flower.server.state_files import StateStore
 from fedlane.scenario import Scenario
@@ -77,17 +77,20 @@ class LargestFirst(SinglePolicy):
 
 def test_a_policy_sees_the_sizes_that_clients_claim(tmp_path):
     """Also after a restart, whose first rounds are played before any client introduces itself again."""
-    grid = LocalGrid(Node("a", size=50.0), Node("b", size=300.0), Node("c", size=100.0))
+    grid = LocalGrid(Node("a", size=50.0), Node("b", size=200.0), Node("c", size=100.0))
     settings = {"policy": LargestFirst(), "min_clients": 3, "lanes": 1}
     strategy(tmp_path, **settings).start(grid, ARRAYS, num_rounds=4)
     assert [len(node.orders) for node in grid.nodes.values()] == [0, 4, 0]
-    assert StateStore(tmp_path).load().arrays["scheduler.state.seen"].tolist() == [[50.0, 300.0, 100.0]]
+    assert StateStore(tmp_path).load().arrays["scheduler.state.seen"].tolist() == [[50.0, 200.0, 100.0]]
     StateStore(tmp_path).charge(4, {"b": 0})  # a round that a crash cut off
     continued = strategy(tmp_path, **settings)
-    grid.nodes[200] = Node("d", size=400.0)
+    grid.nodes[200] = Node("d", size=250.0)
     continued.start(grid, ARRAYS, num_rounds=8)
-    assert continued.state.scheduler.problem.sizes.tolist() == [[50.0, 300.0, 100.0, 400.0]]
+    assert continued.state.scheduler.problem.sizes.tolist() == [[50.0, 200.0, 100.0, 250.0]]
     assert grid.nodes[200].orders
+    grid.nodes[300] = Node("e", size=1e12)
+    continued.start(grid, ARRAYS, num_rounds=10)
+    assert continued.state.scheduler.problem.sizes.tolist() == [[50.0, 200.0, 100.0, 250.0, 600.0]]
 
 
 def test_clients_join_and_leave(tmp_path, caplog):
@@ -147,6 +150,60 @@ def test_a_restarted_node_is_taken_back_as_soon_as_its_old_id_has_left(tmp_path,
     assert len(hellos) == 1
     if trust_names:
         assert Run.load(tmp_path).summary["flower"]["clients"] == ["a", "b"]
+
+
+class Careful(Node):
+    """Refuses an order that counts more uploads than its ledger, as LaneClient does."""
+
+    refusals = 0
+
+    def __call__(self, message):
+        if message.metadata.message_type == MessageType.TRAIN:
+            order = Order.read(message.content)
+            if order.server_count > len(self.orders):
+                self.refusals += 1
+                report = Report(order.client, order.round, order.lane, "refused", "rolled back", 0, 0, 0, 50, 0.1, 1e-5)
+                return RecordDict({KEY: report.record()})
+        return super().__call__(message)
+
+
+class Thief(Node):
+    """Introduces itself with another client's name, and claims almost all of its budget."""
+
+    def __call__(self, message):
+        self.orders += [None] * 100  # whatever the server counts
+        answer = super().__call__(message)
+        if message.metadata.message_type != MessageType.EVALUATE:
+            answer[KEY]["uploads"] = 49
+        return answer
+
+
+@pytest.mark.parametrize("stays", [True, False])
+def test_a_node_that_takes_a_name_does_not_use_up_its_owner_s_budget(tmp_path, stays):
+    """The owner's connection drops for two rounds. It gets its name back, even if the other node stays connected."""
+    owner, thief = Careful("b"), Thief("b")
+    grid = LocalGrid(owner, Node("c"), Node("d"))
+
+    def before(round, chosen):
+        if round == 2:
+            grid.nodes[200] = thief
+        if round == 5:
+            del grid.nodes[100]
+        if round == 7:
+            grid.nodes[100] = owner
+            if not stays:
+                del grid.nodes[200]
+
+    settings = {"lanes": 3, "min_clients": 3, "policy": "round-robin", "trust_names": True, "before_round": before}
+    server = strategy(tmp_path, **settings)
+    server.start(grid, ARRAYS, num_rounds=12)
+    assert owner.refusals == 0
+    assert [order.round for order in owner.orders][-2:] == [10, 11]
+    assert any(order is not None for order in thief.orders)
+    member = server.state.roster.members[0]
+    assert (member.name, member.node_id, member.uploads, member.barred) == ("b", 100, len(owner.orders), "")
+    strategy(tmp_path, **{**settings, "before_round": None}).start(grid, ARRAYS, num_rounds=14)
+    assert [order.round for order in owner.orders][-2:] == [12, 13]
 
 
 def test_a_base_station_that_cannot_switch_loses_only_the_round(tmp_path, caplog):

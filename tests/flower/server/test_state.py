@@ -1,5 +1,7 @@
 """The journal and the checkpoint, the arrays of the wrapped strategy, and the strategy's settings."""
 
+import errno
+import os
 import subprocess
 import sys
 
@@ -9,8 +11,9 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MessageType, Met
 from flwr.serverapp.strategy import FedAdam, FedAvg, FedAvgM, FedProx
 
 from fedlane.flower import GuardSettings, LaneStrategy, ScheduleSettings
-from fedlane.flower.server.aggregation import Aggregation, to_arrays
+from fedlane.flower.server.aggregation import Aggregation
 from fedlane.flower.server.state_files import CHECKPOINT, JOURNAL, Saved, StateStore
+from fedlane.flower.server.strategy_arrays import to_arrays
 from fedlane.validate import InputError
 
 MODEL = {"w": np.arange(4, dtype=np.float32), "n": np.array([3], np.int64)}
@@ -57,12 +60,15 @@ def test_the_journal_counts_orders(tmp_path):
         store.charged()
 
 
-@pytest.mark.parametrize("name", ["orders.jsonl", ".federation.npz"])
-def test_a_full_disk_is_a_one_line_error(tmp_path, name):
-    (tmp_path / name).symlink_to("/dev/full")
+@pytest.mark.parametrize("name", [JOURNAL, CHECKPOINT])
+def test_a_full_disk_is_a_one_line_error(tmp_path, monkeypatch, name):
+    def full(descriptor):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
     store = StateStore(tmp_path)
-    with pytest.raises(InputError, match=f"{name.lstrip('.')} cannot be written: No space left on device"):
-        store.charge(0, {"a": 0}) if name == "orders.jsonl" else store.save(Saved({}, {"w": np.zeros(9)}))
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(InputError, match=f"{name} cannot be written: No space left on device"):
+        store.charge(0, {"a": 0}) if name == JOURNAL else store.save(Saved({}, {"w": np.zeros(9)}))
 
 
 def test_two_servers_do_not_share_a_folder(tmp_path, monkeypatch):

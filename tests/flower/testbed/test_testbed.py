@@ -171,7 +171,7 @@ def _read(path):
         ({"rates": "1:2", "trace": "x"}, "cannot be combined"),
         ({"calibrate": True, "calibration": Path("x")}, "cannot be combined"),
         ({"calibration": Path("nowhere.json")}, "cannot read the calibration nowhere.json"),
-        ({"clients": 0}, "--clients must be at least 1, got 0"),
+        ({"clients": 0}, "--clients must be at least 1 and at most 16,000, got 0"),
         ({"payload": 7}, "--payload must be at least"),
         ({"deadline": 0.0}, "deadline must be greater than 0"),
         ({"out": Path(__file__).parent}, "is not empty"),

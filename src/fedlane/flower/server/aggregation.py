@@ -1,24 +1,24 @@
 """Aggregation by any Flower strategy: the content of its messages, and its handling of the replies."""
 
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
 import numpy as np
-from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 from numpy.typing import NDArray
 
 from fedlane.flower.protocol import KEY
-from fedlane.flower.server.guard import ARRAYS, METRICS, WEIGHT, has_weight, keep_common_metrics, why_refused
+from fedlane.flower.server.guard import ARRAYS
+from fedlane.flower.server.metrics import METRICS, WEIGHT, common_metrics, evaluations
+from fedlane.flower.server.strategy_arrays import Model, StrategyArrays, to_arrays, to_model
 from fedlane.flower.server.update_bounds import float_arrays
 from fedlane.validate import LARGEST_WEIGHT, InputError
 
 logger = logging.getLogger("fedlane.flower")
-
-Model = Mapping[str, NDArray[Any]]
 
 
 class _Nodes:
@@ -31,15 +31,61 @@ class _Nodes:
         return list(self.node_ids)
 
 
-class Aggregation:
-    """The wrapped strategy. If it fails, the round continues with the unchanged model.
+@dataclass(frozen=True)
+class Aggregated:
+    """The aggregated model and metrics of a round; None if absent."""
 
-    A model that clients would refuse is never adopted. Weights are also kept within half of the range that clients
-    accept (or where they began): at the edge of the range every noisy update of an honest client would leave it.
+    arrays: ArrayRecord | None = None
+    metrics: MetricRecord | None = None
+    left_out: tuple[str, ...] = ()
+    """The clients whose updates the strategy could not use."""
+
+
+@dataclass(frozen=True, eq=False)
+class _Update:
+    """An accepted reply with its content, of which a strategy gets a copy: some empty the records that they read."""
+
+    message: Message
+    content: RecordDict
+
+    @property
+    def client(self) -> str:
+        """The name of the client, which the guard has checked."""
+        return str(self.content.config_records[KEY]["client"]) if KEY in self.content else "?"
+
+    def with_metrics(self, metrics: MetricRecord) -> Message:
+        """Return the message with a copy of its records and with other metrics."""
+        records = {name: ArrayRecord(dict(record)) for name, record in self.content.array_records.items()}
+        configs = {name: _copy(record) for name, record in self.content.config_records.items()}
+        self.message.content = RecordDict({**configs, **records, METRICS: metrics})
+        return self.message
+
+
+@dataclass(frozen=True)
+class _Attempt:
+    """What a strategy made of some updates."""
+
+    model: Model | None = None
+    """None if the strategy did not aggregate."""
+    metrics: MetricRecord | None = None
+    failure: str = ""
+    """Why the result cannot be used."""
+
+
+class Aggregation:
+    """The wrapped strategy, protected from updates on which it fails.
+
+    - If the strategy fails on a round's updates, or its model is not finite, the updates on which it fails alone are
+      left out; if that does not help, one of the updates is. Otherwise the round continues with the unchanged model.
+    - Weights stay within half of the range that clients accept (or where they began): at the edge of the range every
+      noisy update of an honest client would leave it. A weight that the strategy moves further, for example because
+      its momentum carries it on, is set back to that limit, also in the model that the strategy itself keeps.
     """
 
     def __init__(self, inner: Strategy, max_weight: float = LARGEST_WEIGHT) -> None:
         self.inner, self.max_weight = inner, max_weight
+        self.kept = StrategyArrays(inner)
+        """The arrays that the strategy keeps between rounds."""
         self.weight = str(getattr(inner, "weighted_by_key", WEIGHT))
         """The key of the metric by which the strategy weights a reply."""
 
@@ -60,51 +106,87 @@ class Aggregation:
             )
         return messages[0].content
 
-    def aggregate(self, server_round: int, replies: Sequence[Message], model: Model) -> "Aggregated":
+    def aggregate(self, server_round: int, replies: Sequence[Message], model: Model) -> Aggregated:
         """Return the new model, in the types of the old one, from replies that passed the guard; no arrays if none.
 
         A strategy whose model is not used gets back the arrays that it kept before the round.
         """
         if not replies:
             return Aggregated()
-        keep_common_metrics([reply.content for reply in replies])
-        before = {name: _copied(value) for name, value in vars(self.inner).items()}
+        updates, left_out = [_Update(reply, reply.content) for reply in replies], list[_Update]()
+        attempt = self._attempt(server_round, updates, model)
+        if attempt.failure:
+            name = type(self.inner).__name__
+            logger.error("round %d: %s failed to aggregate: %s", server_round - 1, name, attempt.failure)
+            for left_out in self._suspects(server_round, updates, model):
+                rest = [update for update in updates if update not in left_out]
+                attempt = self._attempt(server_round, rest, model)
+                if not attempt.failure:
+                    names = ", ".join(update.client for update in left_out)
+                    logger.warning("round %d: the updates of %s are left out", server_round - 1, names)
+                    break
+            else:
+                return Aggregated()
+        blamed = tuple(update.client for update in left_out)
+        if attempt.model is None:
+            return Aggregated(None, attempt.metrics, blamed)
+        held = self._held(server_round, attempt.model, updates, model)
+        return Aggregated(to_arrays(held), attempt.metrics, blamed)
+
+    def _attempt(self, server_round: int, updates: Sequence[_Update], model: Model) -> _Attempt:
+        """Let the strategy aggregate; if the result cannot be used, it gets back the arrays that it kept before."""
+        before = self.kept.copy()
         try:
-            arrays, metrics = self.inner.aggregate_train(server_round, replies)
-            if arrays is None:
-                return Aggregated(None, metrics)
-            new = {name: arrays[name].numpy() for name in model}
-            fits = all(new[name].shape == old.shape for name, old in model.items())
-            reason = why_refused(new, self.max_weight) if fits else "has another shape"
+            metrics = common_metrics([update.content for update in updates])
+            messages = [update.with_metrics(record) for update, record in zip(updates, metrics, strict=True)]
+            arrays, aggregated = self.inner.aggregate_train(server_round, messages)
+            new = None if arrays is None else {name: np.asarray(arrays[name].numpy()) for name in model}
+            failure = "" if new is None else _why_unusable(new, model)
         except Exception as error:  # a strategy may fail in any way; the federation continues with the old model
-            logger.error("round %d: %s failed to aggregate: %s", server_round - 1, type(self.inner).__name__, error)
-            vars(self.inner).update(before)
-            return Aggregated()
-        if reason:
-            blamed = self._blamed(new, replies, model, self.max_weight) if fits else ""
-            text = "round %d: the aggregated model %s and is not used; updates of %s; largest change there by %s"
-            logger.error(text, server_round - 1, reason, ", ".join(map(_client, replies)), blamed or "nobody")
-            vars(self.inner).update(before)
-            return Aggregated(blamed=blamed)
-        held = {name: _held(new[name], old, self.max_weight / 2) for name, old in model.items()}
+            new, aggregated, failure = None, None, str(error) or type(error).__name__
+        if failure:
+            self.kept.put_back(before)
+            return _Attempt(failure=failure)
+        return _Attempt(new, aggregated)
+
+    def _suspects(self, server_round: int, updates: list[_Update], model: Model) -> Iterator[list[_Update]]:
+        """Yield groups of updates without which the strategy may succeed: those on which it fails alone, then each."""
+        before, alone = self.kept.copy(), []
+        for update in updates:
+            if self._attempt(server_round, [update], model).failure:
+                alone.append(update)
+            self.kept.put_back(before)
+        if 0 < len(alone) < len(updates):
+            yield alone
+        if len(updates) > 2:
+            yield from ([update] for update in updates)
+
+    def _held(self, server_round: int, new: Model, updates: Sequence[_Update], model: Model) -> dict[str, NDArray[Any]]:
+        """Return the strategy's model with its weights held within the limit, in the types of the old model."""
+        limit = self.max_weight / 2
+        held = {name: _within(new[name], old, limit) for name, old in model.items()}
         if any(np.any(held[name] != new[name]) for name in model):
-            blamed = self._blamed(new, replies, model, self.max_weight / 2)
+            try:
+                blamed = self._blamed(new, updates, model, limit)
+            except Exception as error:  # only the log needs the name
+                blamed = f"a client that cannot be named ({error})"
             text = "round %d: weights are kept within %g; largest change there by %s"
-            logger.warning(text, server_round - 1, self.max_weight / 2, blamed)
-        return Aggregated(to_arrays({name: _as_type(held[name], old.dtype) for name, old in model.items()}), metrics)
+            logger.warning(text, server_round - 1, limit, blamed)
+            self.kept.replace_model(new, held)
+        return {name: _as_type(held[name], old.dtype) for name, old in model.items()}
 
-    def _blamed(self, new: Model, replies: Sequence[Message], model: Model, limit: float) -> str:
-        """Return the client whose weighted update changes the weights beyond ``limit`` the most."""
+    def _blamed(self, new: Model, updates: Sequence[_Update], model: Model, limit: float) -> str:
+        """Return the client whose weighted update changes the weights beyond ``limit`` the most, for the log."""
+        outside = {name: ~(np.abs(new[name]) <= limit) for name in float_arrays(model)}
 
-        def change(reply: Message) -> float:
-            arrays = to_model(reply.content.array_records[ARRAYS])
-            weight = float(reply.content.metric_records[METRICS].get(self.weight, 1.0))  # type: ignore[arg-type]
-            outside = {name: ~(np.abs(new[name]) <= limit) for name in float_arrays(model)}
+        def change(update: _Update) -> float:
+            arrays = to_model(update.content.array_records[ARRAYS])
+            weight = float(update.content.metric_records[METRICS].get(self.weight, 1.0))  # type: ignore[arg-type]
             return weight * max(
                 float(np.abs(arrays[name] - model[name])[where].max(initial=0.0)) for name, where in outside.items()
             )
 
-        return _client(max(replies, key=change)) if float_arrays(model) else ""
+        return max(updates, key=change).client if outside else "nobody"
 
     def evaluation(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, nodes: Sequence[int], ttl_s: float
@@ -120,35 +202,24 @@ class Aggregation:
         ]
 
     def evaluated(self, server_round: int, replies: Sequence[Message]) -> MetricRecord | None:
-        """Return the strategy's average of the nodes' metrics, without replies whose weight is unusable."""
-        usable = [reply for reply in replies if has_weight(reply.content, self.weight)]
-        keep_common_metrics([reply.content for reply in usable])
+        """Return the strategy's average of the nodes' metrics (see `evaluations`); None without any."""
+        usable = []
         try:
+            for number, metrics in evaluations([reply.content for reply in replies], self.weight):
+                replies[number].content[METRICS] = metrics
+                usable.append(replies[number])
             return self.inner.aggregate_evaluate(server_round, usable) if usable else None
         except Exception as error:
             logger.error("round %d: %s failed to evaluate: %s", server_round - 1, type(self.inner).__name__, error)
             return None
 
     def memory(self) -> dict[str, NDArray[Any]]:
-        """Return the arrays that the strategy keeps between rounds, such as FedAdam's moments, by attribute and key."""
-        arrays: dict[str, NDArray[Any]] = {}
-        for attribute, value in vars(self.inner).items():
-            items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
-            pairs = list(items)
-            if pairs and all(isinstance(array, np.ndarray) for _, array in pairs):
-                kind = "dict" if isinstance(value, dict) else "list"
-                arrays.update({f"{attribute}/{kind}/{key}": array for key, array in pairs})
-        return arrays
+        """Return the arrays that the strategy keeps between rounds, for a checkpoint."""
+        return self.kept.memory()
 
     def restore(self, memory: Mapping[str, NDArray[Any]]) -> None:
         """Replace the strategy's arrays with those that `memory` returned."""
-        by_attribute: dict[str, dict[str, NDArray[Any]]] = {}
-        kinds: dict[str, str] = {}
-        for name, array in memory.items():
-            attribute, kinds[attribute], key = name.split("/", 2)
-            by_attribute.setdefault(attribute, {})[key] = array
-        for attribute, arrays in by_attribute.items():
-            setattr(self.inner, attribute, arrays if kinds[attribute] == "dict" else list(arrays.values()))
+        self.kept.restore(memory)
 
     def _min_nodes(self, stage: str) -> int:
         if getattr(self.inner, f"fraction_{stage}", 1.0) == 0:
@@ -156,46 +227,21 @@ class Aggregation:
         return max(int(getattr(self.inner, name, 0)) for name in ("min_available_nodes", f"min_{stage}_nodes"))
 
 
-@dataclass(frozen=True)
-class Aggregated:
-    """The aggregated model and metrics of a round; None if absent."""
-
-    arrays: ArrayRecord | None = None
-    metrics: MetricRecord | None = None
-    blamed: str = ""
-    """The client whose update made the model one that clients refuse."""
-
-
-def to_model(arrays: ArrayRecord) -> dict[str, NDArray[Any]]:
-    """Convert a Flower record to NumPy arrays by name."""
-    return {name: array.numpy() for name, array in arrays.items()}
+def _why_unusable(new: Model, old: Model) -> str:
+    """Return why an aggregated model cannot be used, or an empty string."""
+    if any(new[name].shape != array.shape for name, array in old.items()):
+        return "the aggregated model has another shape"
+    if not all(np.all(np.isfinite(array)) for array in new.values()):
+        return "the aggregated model is not finite"
+    return ""
 
 
-def to_arrays(model: Model) -> ArrayRecord:
-    """Convert NumPy arrays by name to a Flower record."""
-    return ArrayRecord({name: Array(np.ascontiguousarray(array)) for name, array in model.items()})
-
-
-def _held(new: NDArray[Any], old: NDArray[Any], limit: float) -> NDArray[Any]:
+def _within(new: NDArray[Any], old: NDArray[Any], limit: float) -> NDArray[Any]:
     """Return new weights clipped at the limit, or at the old weight where that is larger; counters as they are."""
     if not np.issubdtype(old.dtype, np.floating):
         return new
     largest = np.maximum(limit, np.abs(old))
     return np.clip(new, -largest, largest)
-
-
-def _copied(value: Any) -> Any:
-    """Copy a container of arrays, which a strategy may change in place; return anything else as it is."""
-    if isinstance(value, dict):
-        return {key: _copied(item) for key, item in value.items()}
-    if isinstance(value, list):
-        return [_copied(item) for item in value]
-    return value.copy() if isinstance(value, np.ndarray) else value
-
-
-def _client(reply: Message) -> str:
-    """Return the name of the client that a reply comes from, which the guard has checked."""
-    return str(reply.content.config_records[KEY]["client"]) if KEY in reply.content else "?"
 
 
 def _as_type(array: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:

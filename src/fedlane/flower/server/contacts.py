@@ -15,7 +15,7 @@ from flwr.serverapp import Grid
 
 from fedlane.flower.protocol import KEY, Hello, Introduction, Order, ProtocolError
 from fedlane.flower.server.grid import Post, dispatch
-from fedlane.flower.server.guard import Dropped, Guard
+from fedlane.flower.server.guard import Guard
 from fedlane.flower.server.roster import Member, Roster, RosterError
 from fedlane.records import BoolArray
 from fedlane.validate import InputError
@@ -114,7 +114,7 @@ class Contacts:
             order = late.order
             try:
                 report = self.guard.report(late.post.reply.content, order)
-            except Dropped as reason:
+            except Exception as reason:  # nothing that a node sends may end the federation
                 log_client(logging.WARNING, order.round, member, order.lane, f"late, and dropped: {reason}")
                 continue
             self.roster.put(member.heard(report))
@@ -130,7 +130,7 @@ class Contacts:
                 if post.reply is None:
                     raise ProtocolError(post.reason)
                 self._introductions[node_id] = Introduction.read(post.reply.content)
-            except ProtocolError as reason:
+            except Exception as reason:  # nothing that a node sends may end the federation
                 logger.warning("round %d: node %d did not introduce itself: %s", round, node_id, printable(str(reason)))
                 self._not_before_s[node_id] = time.monotonic() + RETRY_S
 

@@ -8,7 +8,6 @@ The guard stops accidents, crude attacks, and attacks that would make clients re
 poisoning within the bounds, or half of the clients acting together; Flower's robust strategies are meant for that.
 """
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -17,16 +16,15 @@ import numpy as np
 from flwr.app import ArrayRecord, MetricRecord, RecordDict
 from numpy.typing import NDArray
 
-from fedlane.flower.protocol import LARGEST, TRAINED, Order, ProtocolError, Report
-from fedlane.flower.server.update_bounds import Arrays, UpdateBounds, UpdateNorms, float_arrays, norm
+from fedlane.flower.protocol import TRAINED, Order, ProtocolError, Report
+from fedlane.flower.server.metrics import MAX_CLAIM, METRICS, WEIGHT, lower_median
+from fedlane.flower.server.update_bounds import Arrays, UpdateBounds, UpdateNorms, finite, float_arrays, norm
 from fedlane.validate import LARGEST_WEIGHT, InputError, positive
 
-ARRAYS, METRICS, WEIGHT = "arrays", "metrics", "num-examples"
-"""The keys that Flower's strategies use."""
+ARRAYS = "arrays"
+"""The key under which Flower's strategies expect the model."""
 MAX_EXAMPLES_PER_RECORD = 10.0
 """A client may claim at most this many examples for each record of its introduction."""
-MAX_CLAIM = 3.0
-"""A claimed number of examples counts at most this many times the median claim."""
 
 
 class Dropped(InputError):
@@ -97,7 +95,7 @@ class Guard:
             metrics = update.content.metric_records[METRICS]
             self.claims[update.norms.client] = {key: float(metrics[key]) for key in self._weights()}  # type: ignore[arg-type]
         for key in self._weights():
-            cap = MAX_CLAIM * _lower_median([claims[key] for claims in self.claims.values() if key in claims])
+            cap = MAX_CLAIM * lower_median([claims[key] for claims in self.claims.values() if key in claims])
             for update in accepted:
                 metrics = update.content.metric_records[METRICS]
                 if metrics[key] > cap:  # type: ignore[operator]
@@ -111,7 +109,7 @@ class Guard:
     def restore(self, values: Mapping[str, Any]) -> None:
         """Restore what the guard remembers; a checkpoint of an earlier version has no claims."""
         self.bounds.restore(values)
-        self.claims = {client: dict(claims) for client, claims in values.get("claims", {}).items()}
+        self.claims = {client: finite(claims) for client, claims in values.get("claims", {}).items()}
 
     def _weights(self) -> list[str]:
         return list(dict.fromkeys((WEIGHT, self.weight)))
@@ -132,36 +130,6 @@ def why_refused(model: Arrays, max_weight: float) -> str:
     return ""
 
 
-def has_weight(content: RecordDict, key: str = WEIGHT) -> bool:
-    """Return whether an evaluation has exactly one MetricRecord, with a usable weight."""
-    metrics = content.get(METRICS)
-    if not isinstance(metrics, MetricRecord) or len(content.metric_records) != 1:
-        return False
-    weight = metrics.get(key)
-    return _is_number(weight) and 0 < weight <= LARGEST  # type: ignore[operator]
-
-
-def keep_common_metrics(contents: list[RecordDict]) -> None:
-    """Keep in every MetricRecord only the metrics that all replies have as finite numbers.
-
-    Flower refuses all replies if their metrics differ.
-    """
-    records = [content.metric_records[METRICS] for content in contents]
-    common = set.intersection(*(set(record) for record in records)) if records else set()
-    usable = sorted(key for key in common if all(_is_number(record[key]) for record in records))
-    for content, record in zip(contents, records, strict=True):
-        content[METRICS] = MetricRecord({key: record[key] for key in usable})
-
-
-def _is_number(value: object) -> bool:
-    return type(value) in (int, float) and math.isfinite(value)  # type: ignore[arg-type]
-
-
-def _lower_median(values: Sequence[float]) -> float:
-    """Return the middle value, the smaller one of two, so that one of two clients cannot raise it; 0 without any."""
-    return sorted(values)[(len(values) - 1) // 2] if values else 0.0
-
-
 def _changes(arrays: ArrayRecord, model: Arrays, max_weight: float) -> dict[str, NDArray[Any]]:
     """Return update - model by array; raise `Dropped` if names, shapes, types or values do not fit."""
     if set(arrays) != set(model):
@@ -178,6 +146,8 @@ def _changes(arrays: ArrayRecord, model: Arrays, max_weight: float) -> dict[str,
             array = arrays[name].numpy()
         except Exception as error:  # a node may send anything in place of an array
             raise Dropped(f"array {name!r} cannot be read: {error}") from None
+        if not isinstance(array, np.ndarray):  # NumPy also opens archives of arrays
+            raise Dropped(f"array {name!r} cannot be read: it is a {type(array).__name__}")
         if array.shape != expected.shape or array.dtype != expected.dtype:
             raise Dropped(f"array {name!r} is not as announced: {array.shape} of {array.dtype}")
         if not np.all(np.isfinite(array)):

@@ -14,11 +14,16 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
+from flwr.app import ConfigRecord, RecordDict
 
-from fedlane.flower.protocol import REFUSED, Introduction, Report
+from fedlane.flower.protocol import KEY, LARGEST, LARGEST_COUNT, REFUSED, VERSION, Introduction, Report
+from fedlane.flower.server.claimed_quotas import claimed_quotas
+from fedlane.flower.server.metrics import capped
 from fedlane.records import FloatArray
-from fedlane.theory import quotas, theta
 from fedlane.validate import InputError, at_least
+
+MAX_FORMER = 16
+"""Number of former nodes of a name that are remembered."""
 
 
 class RosterError(InputError):
@@ -28,6 +33,17 @@ class RosterError(InputError):
         """``holder`` is the node whose leaving would free the name; None if waiting for that does not help."""
         super().__init__(reason)
         self.holder = holder
+
+
+@dataclass(frozen=True)
+class FormerNode:
+    """What a node had reported when its name moved to another node; it applies again if the node comes back."""
+
+    node_id: int
+    uploads: int
+    epsilon_reported: float
+    unanswered: int
+    barred: str
 
 
 @dataclass(frozen=True)
@@ -49,6 +65,8 @@ class Member:
     epsilon_reported: float = 0.0
     barred: str = ""
     """Why the client gets no more orders; empty for a client in good standing."""
+    former: tuple[FormerNode, ...] = ()
+    """The nodes that had this name before, oldest first; only with `trust_names`."""
 
     @property
     def name(self) -> str:
@@ -89,18 +107,42 @@ class Member:
         return replace(
             self,
             reports=self.reports + 1,
-            uploads=max(self.uploads, report.uploads),
+            uploads=self.credible(report.uploads),
             epsilon_reported=max(self.epsilon_reported, report.epsilon),
             unanswered=0 if report.max_uploads else max(self.unanswered - 1, 0),
             barred=(report.reason or "refused") if report.status == REFUSED else self.barred,
         )
+
+    def credible(self, uploads: int) -> int:
+        """Return the count of uploads after a node has reported one.
+
+        If the name came from another node, the count grows at most by the orders that were not answered yet. Without
+        this limit, a node could take a name and claim a count that makes its owner refuse all further orders.
+        """
+        largest = self.uploads + self.unanswered if self.former else uploads
+        return max(self.uploads, min(uploads, largest))
+
+    def moved(self) -> "Member":
+        """Return the client before its name moves to a new node."""
+        last = FormerNode(self.node_id, self.uploads, self.epsilon_reported, self.unanswered, self.barred)
+        return replace(self, former=(*self.former, last)[:MAX_FORMER])
+
+    def returned(self, node_id: int) -> "Member | None":
+        """Return the client as a former node left it, or None if the node never had the name."""
+        for number, node in enumerate(self.former):
+            if node.node_id == node_id:
+                return replace(self, **asdict(node), former=self.former[:number])
+        return None
 
 
 class Roster:
     """Every client that has ever taken part. A client that leaves stays in it and is recognised when it returns."""
 
     def __init__(self, capacity: int, *, trust_names: bool = False) -> None:
-        """With ``trust_names``, a name may move to a new node while its old node is not connected."""
+        """With ``trust_names``, a name may move to a new node while its old node is not connected.
+
+        If the old node comes back, the name returns to it at once, with the counts that it had reported itself.
+        """
         at_least("capacity", capacity, 1)
         self.capacity = capacity
         self.trust_names = trust_names
@@ -123,10 +165,12 @@ class Roster:
         if client is not None and client.name != introduction.name:
             raise RosterError(f"the node is client {client.name!r} and now introduces itself as {introduction.name!r}")
         if owner is not None and owner.node_id != node_id:
-            if not self.trust_names or owner.node_id in set(connected):
-                holder = owner.node_id if self.trust_names else None
-                raise RosterError(f"the name {introduction.name!r} belongs to node {owner.node_id}", holder)
-            client = owner
+            client = owner.returned(node_id) if self.trust_names else None
+            if client is None:
+                if not self.trust_names or owner.node_id in set(connected):
+                    holder = owner.node_id if self.trust_names else None
+                    raise RosterError(f"the name {introduction.name!r} belongs to node {owner.node_id}", holder)
+                client = owner.moved()
         if client is None:
             if len(self.members) == self.capacity:
                 raise RosterError(f"capacity {self.capacity} is reached: {introduction.name!r} cannot join")
@@ -137,7 +181,7 @@ class Roster:
                 client,
                 node_id=node_id,
                 introduction=introduction,
-                uploads=max(client.uploads, introduction.uploads),
+                uploads=client.credible(introduction.uploads),
                 epsilon_reported=max(client.epsilon_reported, introduction.epsilon_spent),
             )
         )
@@ -162,59 +206,52 @@ class Roster:
             return np.array([[given.get(member.name, 0.0) for member in self.members]])
         if not self.members:
             return np.zeros((1, 0))
-        return _quotas([member.introduction for member in self.members], lanes)[None]
+        return claimed_quotas([member.introduction for member in self.members], lanes)[None]
 
     def sizes(self) -> FloatArray:
-        """Return the number of records that each client claims in its introduction, (1, U)."""
-        return np.array([[float(member.introduction.size) for member in self.members]])
+        """Return the number of records of each client, (1, U): its claim, at most 3 times the median claim."""
+        return np.array([capped([float(member.introduction.size) for member in self.members])])
 
     def values(self) -> list[dict[str, Any]]:
         """Return the roster as plain values, for a checkpoint."""
-        return [asdict(member) for member in self.members]
+        entries = [asdict(member) for member in self.members]
+        return [{name: value for name, value in entry.items() if name != "former" or value} for entry in entries]
 
     def restore(self, values: Iterable[Mapping[str, Any]]) -> None:
         """Restore the roster from plain values; raise `InputError` if they are damaged."""
         try:
-            members = [Member(**{**entry, "introduction": _introduction(entry["introduction"])}) for entry in values]
-        except (KeyError, TypeError) as error:
+            members = [_member(entry) for entry in values]
+        except (KeyError, TypeError, AttributeError, ValueError, OverflowError) as error:
             raise InputError(f"the roster is damaged: {error}") from None
+        for field in ("index", "name", "node_id"):
+            if len({getattr(member, field) for member in members}) < len(members):
+                raise InputError(f"the roster is damaged: two clients have the same {field}")
         if [member.index for member in members] != list(range(len(members))) or len(members) > self.capacity:
             raise InputError(f"the roster is damaged, or has more clients than capacity, {self.capacity}")
         self.members = members
 
 
-def _introduction(values: Mapping[str, Any]) -> Introduction:
-    introduction = Introduction(**{**values, "label_counts": tuple(values["label_counts"])})
-    introduction.check()
-    return introduction
+def _member(values: Mapping[str, Any]) -> Member:
+    claims = {"epsilon_spent": 0.0, **values["introduction"]}  # earlier versions did not store it
+    content = RecordDict({KEY: ConfigRecord({"kind": "Introduction", "version": VERSION, **claims})})
+    former = tuple(FormerNode(**node) for node in values.get("former", ()))
+    member = Member(**{**values, "introduction": Introduction.read(content), "former": former})
+    _check(member)
+    for node in former:
+        _check(node)
+    return member
 
 
-def _quotas(introductions: list[Introduction], lanes: int) -> FloatArray:
-    """Return the quotas of equation (8), (U,), from the released label counts; negative noisy counts become 0.
-
-    A client that releases no counts gets at least the average divergence. With the average labels and no noise its
-    divergence would be 0, and it would get all rounds.
-    """
-    labels = max(1, *(len(client.label_counts) for client in introductions))
-    counts = np.zeros((len(introductions), labels))
-    for row, client in zip(counts, introductions, strict=True):
-        row[: len(client.label_counts)] = np.maximum(client.label_counts, 0.0)
-    sizes = np.array([client.size for client in introductions])
-    total = counts.sum(axis=1, keepdims=True)
-    released = total[:, 0] > 0
-    shares = np.full(counts.shape, 1.0 / labels)
-    shares[released] = counts[released] / total[released]
-    if released.any():
-        shares[~released] = np.average(shares[released], axis=0, weights=sizes[released])
-    divergence = theta(
-        shares,
-        sizes,
-        1.0,  # epsilon and delta are not used, since the noise is given
-        0.5,
-        local_iterations=1,
-        batch_size=1,
-        noise=np.array([client.upload_noise for client in introductions]),
-    )
-    if released.any():
-        divergence[~released] = np.maximum(divergence[~released], divergence[released].mean())
-    return quotas(divergence, lanes)
+def _check(entry: Member | FormerNode) -> None:
+    """Raise `ValueError` unless the counts and texts of an entry may have been stored."""
+    for name, value in vars(entry).items():
+        if name == "barred":
+            fits = type(value) is str
+        elif name == "epsilon_reported":
+            fits = type(value) in (int, float) and 0 <= value <= LARGEST
+        elif name not in ("introduction", "former"):
+            fits = type(value) is int and 0 <= value <= (2**64 if name == "node_id" else LARGEST_COUNT)
+        else:
+            continue
+        if not fits:
+            raise ValueError(f"{name} has the invalid value {value!r}")

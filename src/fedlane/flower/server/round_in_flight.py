@@ -8,14 +8,16 @@ import numpy as np
 from flwr.app import Message
 
 from fedlane.flower.protocol import Order, Report
-from fedlane.flower.server.aggregation import Model, to_model
 from fedlane.flower.server.contacts import Contacts, Overdue, log_client
 from fedlane.flower.server.grid import Arrival
 from fedlane.flower.server.guard import Dropped, InspectedUpdate
 from fedlane.flower.server.roster import Member
 from fedlane.flower.server.scheduler import MeasuredDelay
 from fedlane.flower.server.state import ServerState
+from fedlane.flower.server.strategy_arrays import Model, to_model
 from fedlane.records import BoolArray
+
+logger = logging.getLogger("fedlane.flower")
 
 
 @dataclass(frozen=True)
@@ -68,6 +70,10 @@ class RoundInFlight:
             update = state.guard.inspect(arrival.reply.content, report, model, member.introduction.size)
         except Dropped as reason:
             _drop(order, member, str(reason), state)
+            return None
+        except Exception as error:  # nothing that a node sends may end the federation
+            logger.debug("round %d: a reply could not be inspected", order.round, exc_info=True)
+            _drop(order, member, f"it cannot be inspected: {type(error).__name__}: {error}", state)
             return None
         return arrival, report, update
 

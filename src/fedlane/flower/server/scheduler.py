@@ -10,6 +10,8 @@ from typing import Any
 
 import numpy as np
 
+from fedlane.files import fitting_array
+from fedlane.flower.protocol import LARGEST
 from fedlane.records import BoolArray, Context, Delays, Feedback, FloatArray, IntArray, Problem
 from fedlane.rng import RoundStreams
 from fedlane.scheduling.checks import check_assignment
@@ -116,7 +118,8 @@ class Scheduler:
 
     def record_epsilon(self, epsilon: Sequence[float | None]) -> None:
         """Store the epsilon of every client after the round that was played last."""
-        self.epsilon[self.round - 1] = [np.nan if value is None else value for value in epsilon]
+        known = epsilon[: self.problem.clients]  # a client that joined during the round comes with the next
+        self.epsilon[self.round - 1] = [np.nan if value is None else value for value in known]
 
     def record_metrics(self, round: int, metrics: Mapping[str, object]) -> None:
         """Store the accuracy and the loss after a round, if the metrics have them."""
@@ -142,19 +145,34 @@ class Scheduler:
             sizes: (1, U): the sizes in the roster, which may already have further clients.
 
         Raises:
-            InputError: The checkpoint belongs to another policy, or has more rounds than are to be played.
+            InputError: The checkpoint belongs to another policy, has more rounds than are to be played, or has arrays
+                that no run can have written.
         """
         quotas = arrays["quotas"]
+        if quotas.ndim != 2 or len(quotas) != 1 or (sizes is not None and quotas.shape[1] > sizes.shape[1]):
+            raise InputError(f"quotas must be (1, U) for the U clients of the roster, got {quotas.shape}")
+        quotas = _numbers(arrays, "quotas", np.zeros(quotas.shape), largest=1.0)
         self.set_quotas(quotas, None if sizes is None else sizes[:, : quotas.shape[1]])
-        played = len(arrays["epsilon"])
-        saved = {key.removeprefix("state.") for key in arrays if key.startswith("state.")}
-        if not set(self.state) <= saved <= set(self.state) | RETIRED_STATE:
+        played = np.shape(arrays["epsilon"])[:1]
+        saved = {key.removeprefix("state."): array for key, array in arrays.items() if key.startswith("state.")}
+        if not set(self.state) <= set(saved) <= set(self.state) | RETIRED_STATE:
             raise InputError(f"the saved state does not belong to policy {self.policy.name}")
-        if played > self.problem.rounds:
+        if played and played[0] > self.problem.rounds:
             raise InputError(
-                f"num_rounds must be at least the {played} rounds played so far, got {self.problem.rounds}"
+                f"num_rounds must be at least the {played[0]} rounds played so far, got {self.problem.rounds}"
             )
-        self.state = {key: arrays[f"state.{key}"].copy() for key in self.state}
-        self.queue = arrays["queue"].copy()
-        self.epsilon[:played] = arrays["epsilon"]
+        self.state = dict(self.policy.check_state({key: saved[key] for key in self.state}, self.problem))
+        self.queue = _numbers(arrays, "queue", self.queue, largest=np.inf)
         self.trace.restore(arrays, self.problem.deadline_s)
+        epsilon = _numbers(arrays, "epsilon", self.epsilon[: self.round], largest=LARGEST, missing=True)
+        self.epsilon[: self.round] = epsilon
+
+
+def _numbers(
+    arrays: Mapping[str, np.ndarray[Any, Any]], name: str, like: FloatArray, *, largest: float, missing: bool = False
+) -> FloatArray:
+    """Return a copy of an array of a checkpoint: finite numbers in [0, largest], or NaN if some may be ``missing``."""
+    array = fitting_array(arrays, name, like).copy()
+    if not np.all((np.isfinite(array) & (array >= 0) & (array <= largest)) | (missing & np.isnan(array))):
+        raise InputError(f"{name} must be finite, at least 0 and at most {largest:g}")
+    return array

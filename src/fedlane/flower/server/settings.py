@@ -57,7 +57,8 @@ class GuardSettings:
     Attributes:
         capacity: Maximum number of clients, including those that have left.
         trust_names: Whether a name may move to a new node while its old node is not connected. Without node
-            authentication, a restarted node has a new id.
+            authentication, a restarted node has a new id. Any admitted node can then take the name of a client that
+            is away; the name returns when the old node id comes back.
         max_update_norm: Largest norm of an update; by default it follows the norms of the clients' updates.
         max_weight: Largest absolute weight of the model. `LaneClient` refuses a model with weights above the default,
             so raise it only for clients with your own training function.

@@ -10,13 +10,16 @@ import numpy as np
 from flwr.app import ArrayRecord
 from flwr.serverapp.strategy import Strategy
 
-from fedlane.flower.server.aggregation import Aggregation, to_arrays, to_model
+from fedlane.files import READ_ERRORS
+from fedlane.flower.server.aggregation import Aggregation
 from fedlane.flower.server.guard import Guard, why_refused
 from fedlane.flower.server.roster import Member, Roster
 from fedlane.flower.server.run_folder import describe, make_run
 from fedlane.flower.server.scheduler import MeasuredDelay, Scheduler
 from fedlane.flower.server.settings import GuardSettings
-from fedlane.flower.server.state_files import Saved, StateStore
+from fedlane.flower.server.state_files import CHECKPOINT, JOURNAL, Saved, StateStore
+from fedlane.flower.server.strategy_arrays import to_arrays, to_model
+from fedlane.flower.server.update_bounds import finite
 from fedlane.scenario import Scenario
 from fedlane.simulation.provenance import RunOrigin
 from fedlane.simulation.results import RunFolder
@@ -96,12 +99,31 @@ class ServerState:
             raise InputError(f"num_rounds must be at least the {last + 1} rounds begun, got {scheduler.problem.rounds}")
         for round in range(scheduler.round, last + 1):
             orders = {clients[name]: lane for name, lane in by_round.get(round, {}).items() if name in clients}
+            self._check_orders(round, orders)
             available = np.isin(np.arange(scheduler.problem.clients), list(orders))
             scheduler.learn({client: MeasuredDelay(lane, None) for client, lane in orders.items()}, available)
             scheduler.record_epsilon([member.epsilon for member in self.roster.members])
             logger.warning("round %d: a crash cut it off; its %d orders count as late", round, len(orders))
 
+    def _check_orders(self, round: int, orders: Mapping[int, int]) -> None:
+        """Raise `InputError` unless the orders {client: lane} of a round in the journal can have been sent."""
+        problem, lanes = self.scheduler.problem, list(orders.values())
+        fits = all(client < problem.clients and 0 <= lane < problem.channels for client, lane in orders.items())
+        if not fits or len(set(lanes)) < len(lanes):
+            raise InputError(f"{self.store.folder / JOURNAL} is damaged: round {round} has impossible orders")
+
     def _restore(self, saved: Saved) -> None:
+        """Take everything from a checkpoint, which a stranger may have written: nothing in it is used unchecked."""
+        try:
+            self._read(saved)
+        except InputError:
+            raise
+        except READ_ERRORS as error:
+            path = self.store.folder / CHECKPOINT
+            raise InputError(f"{path} is damaged: {type(error).__name__}: {error}") from error
+        self._check_model(f"the model in state_dir {self.store.folder}")
+
+    def _read(self, saved: Saved) -> None:
         folder = self.store.folder
         for name, value in self.identity.items():
             if saved.values.get(name) != value:
@@ -113,9 +135,9 @@ class ServerState:
         self.scheduler.restore(saved.part("scheduler"), self.roster.sizes())
         self.aggregation.restore(saved.part("inner"))
         self.guard.restore(saved.values)
-        self.elapsed_s, self.dropped = float(saved.values["elapsed_s"]), dict(saved.values["dropped"])
+        self.elapsed_s = finite({"elapsed_s": saved.values["elapsed_s"]})["elapsed_s"]
+        self.dropped = {client: int(count) for client, count in finite(saved.values["dropped"]).items()}
         self.arrays = to_arrays(model)
-        self._check_model(f"the model in state_dir {folder}")
 
     def _check_model(self, source: str) -> None:
         if reason := why_refused(to_model(self.arrays), self.guard.max_weight):

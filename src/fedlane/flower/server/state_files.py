@@ -23,7 +23,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedlane.files import READ_ERRORS, load_arrays, sync_folder, write_atomically
+from fedlane.files import (
+    READ_ERRORS,
+    load_arrays,
+    open_regular,
+    open_to_append,
+    read_regular,
+    sync_folder,
+    write_atomically,
+)
 from fedlane.validate import InputError
 
 CHECKPOINT, JOURNAL, LOCK = "federation.npz", "orders.jsonl", ".lock"
@@ -59,11 +67,13 @@ class StateStore:
 
         Wait for a server that is still shutting down after its SuperLink was restarted.
         """
-        with (self.folder / LOCK).open("w") as file:
+        with _written(self.folder / LOCK):
+            lock = open_to_append(self.folder / LOCK)
+        with lock:
             end = time.monotonic() + LOCK_WAIT_S
             while True:
                 try:
-                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
                     break
                 except OSError:
                     if time.monotonic() > end:
@@ -77,7 +87,7 @@ class StateStore:
         path = self.folder / JOURNAL
         with _written(path):
             new = not path.exists()
-            with path.open("ab") as file:
+            with open_to_append(path) as file:
                 file.write(line.encode())
                 file.flush()
                 os.fsync(file.fileno())
@@ -94,17 +104,22 @@ class StateStore:
         A last line cut off by a crash was never sent, and is removed before the next one is appended.
         """
         path = self.folder / JOURNAL
+        if path.is_symlink():
+            raise InputError(f"{path} is a link, which FedLane does not follow")
         if not path.is_file():
             return []
-        entries, lines = [], path.read_bytes().split(b"\n")
+        try:
+            entries, lines = [], read_regular(path).split(b"\n")
+        except OSError as error:
+            raise InputError(f"{path} cannot be read: {error.strerror}") from error
         for number, line in enumerate(lines[:-1]):
             try:
                 entry = json.loads(line)
                 entries.append((int(entry["round"]), {str(name): int(lane) for name, lane in entry["orders"].items()}))
-            except (ValueError, KeyError, TypeError, AttributeError):
+            except READ_ERRORS:
                 raise InputError(f"{path} is damaged at line {number + 1}") from None
         if lines[-1]:
-            with path.open("r+b") as file:
+            with _written(path), open_regular(path, writable=True) as file:
                 file.truncate(sum(len(line) + 1 for line in lines[:-1]))
                 os.fsync(file.fileno())
         return entries

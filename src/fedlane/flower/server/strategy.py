@@ -17,7 +17,6 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg, Result, Strategy
 
 from fedlane.flower.protocol import KEY, Order
-from fedlane.flower.server.aggregation import to_model
 from fedlane.flower.server.contacts import Contacts, Overdue
 from fedlane.flower.server.grid import exchange
 from fedlane.flower.server.roster import Member
@@ -25,6 +24,7 @@ from fedlane.flower.server.round_in_flight import RoundInFlight
 from fedlane.flower.server.scheduler import Scheduler
 from fedlane.flower.server.settings import GuardSettings, ScheduleSettings, SettingsByKeyword, grouped
 from fedlane.flower.server.state import ServerState
+from fedlane.flower.server.strategy_arrays import to_model
 from fedlane.scenario import Scenario
 from fedlane.scheduling.policy import SinglePolicy, lift
 from fedlane.scheduling.registry import make_policy
@@ -223,8 +223,8 @@ class LaneStrategy(Strategy):
             The new model and the aggregated metrics; None for each that is absent.
         """
         aggregated = self.state.aggregation.aggregate(server_round, list(replies), to_model(self.state.arrays))
-        if aggregated.blamed:
-            self.state.drop(aggregated.blamed)
+        for client in aggregated.left_out:
+            self.state.drop(client)
         return aggregated.arrays, aggregated.metrics
 
     def configure_evaluate(

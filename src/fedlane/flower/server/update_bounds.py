@@ -7,8 +7,9 @@ of the voters cannot move the median beyond the votes of the others, whatever no
 - A vote is at most the bound of the round before. The bound therefore follows when most updates grow, but slowly.
 - An array that a client did not change has no vote: clients that train a part of the model do not shut out the others.
 - A small array may always have 10 times its share of the median total norm.
-- Until most of the clients have voted, the bound is also at most `starting_bound`. With fewer than 3 votes, if there
-  are more clients than that, no majority can be formed and only `starting_bound` applies.
+- The bound exceeds `starting_bound` only as far as it would if every client that has not voted yet had voted for 0.
+  Colluding clients that vote before the others therefore cannot raise it. With fewer than 3 votes, if there are more
+  clients than that, no majority can be formed and only `starting_bound` applies.
 """
 
 import math
@@ -20,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedlane.flower.protocol import LARGEST
+from fedlane.flower.server.metrics import lower_median
 
 FACTOR, MIN_VOTES = 10.0, 3
 ROUNDING = 1.0 + 1e-9
@@ -71,15 +73,15 @@ class UpdateBounds:
             return UpdateNorms("", self.max_update_norm, dict.fromkeys(model, math.inf))
         floats = float_arrays(model)
         start = math.hypot(*(starting_bound(array) for array in floats.values()))
-        total = _limit(list(self.totals.values()), start, clients)
+        typical = _Median.of(list(self.totals.values()), clients)
         size = sum(array.size for array in floats.values())
-        typical = float(np.median(list(self.totals.values()))) if self.totals else 0.0
         arrays = {}
         for name, array in model.items():
             votes = [norms[name] for norms in self.arrays.values() if name in norms]
-            share = typical * math.sqrt(array.size / size) if name in floats else 0.0
-            arrays[name] = _limit(votes, starting_bound(array), clients, share)
-        return UpdateNorms("", total, arrays)
+            share = math.sqrt(array.size / size) if name in floats else 0.0
+            median = _Median.of(votes, clients)
+            arrays[name] = median.at_least(typical, share).limit(starting_bound(array))
+        return UpdateNorms("", typical.limit(start), arrays)
 
     def values(self) -> dict[str, Any]:
         """Return the votes as plain values, for a checkpoint."""
@@ -87,8 +89,16 @@ class UpdateBounds:
 
     def restore(self, values: Mapping[str, Any]) -> None:
         """Restore the votes; a checkpoint of an earlier version has none on arrays."""
-        self.totals = dict(values["norms"])
-        self.arrays = {client: dict(norms) for client, norms in values.get("array_norms", {}).items()}
+        self.totals = finite(values["norms"])
+        self.arrays = {client: finite(norms) for client, norms in values.get("array_norms", {}).items()}
+
+
+def finite(values: Mapping[str, Any]) -> dict[str, float]:
+    """Return the numbers of a checkpoint by name; raise `ValueError` for anything but finite numbers from 0."""
+    for name, value in values.items():
+        if type(value) not in (int, float) or not 0 <= value < math.inf:
+            raise ValueError(f"{name} has the invalid value {value!r}")
+    return {name: float(value) for name, value in values.items()}
 
 
 def starting_bound(array: NDArray[Any]) -> float:
@@ -113,11 +123,30 @@ def norm(arrays: Iterable[NDArray[Any]]) -> float:
         return math.sqrt(sum(float(values @ values) for values in flat))
 
 
-def _limit(votes: Sequence[float], start: float, clients: int, share: float = 0.0) -> float:
-    if not votes or len(votes) < min(MIN_VOTES, clients):
-        return start
-    limit = FACTOR * max(float(np.median(votes)), share)
-    return limit if 2 * len(votes) > clients else min(limit, start)
+@dataclass(frozen=True)
+class _Median:
+    """The median of some votes, over the voters and over all clients."""
+
+    of_voters: float
+    of_all: float
+    """The lower median if everybody who has not voted had voted for 0."""
+    enough: bool
+    """Whether there are enough votes for a median."""
+
+    @classmethod
+    def of(cls, votes: Sequence[float], clients: int) -> "_Median":
+        enough = len(votes) >= max(1, min(MIN_VOTES, clients))
+        missing = [0.0] * max(clients - len(votes), 0)
+        return cls(float(np.median(votes)) if votes else 0.0, lower_median([*votes, *missing]), enough)
+
+    def at_least(self, other: "_Median", share: float) -> "_Median":
+        """Return this median, or a share of another one where that is larger."""
+        voters = max(self.of_voters, share * other.of_voters)
+        return _Median(voters, max(self.of_all, share * other.of_all), self.enough)
+
+    def limit(self, start: float) -> float:
+        """Return the bound that follows; ``start`` is the starting bound."""
+        return min(FACTOR * self.of_voters, max(start, FACTOR * self.of_all)) if self.enough else start
 
 
 def _reason(update: UpdateNorms, limits: UpdateNorms) -> str:

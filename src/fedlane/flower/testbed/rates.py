@@ -70,7 +70,8 @@ def replay_trace(path: str, clients: int, lanes: int, rounds: int, seed: int) ->
     if not len(steps):
         raise InputError(f"trace {path} is shorter than {TRACE_STEP_S:g} s")
     begin = generator(seed, "testbed-trace").integers(len(steps), size=(clients, lanes))
-    rates = steps[(begin + np.arange(rounds)[:, None, None]) % len(steps)]
+    rows = min(rounds, len(steps))  # after that, the rates repeat
+    rates = steps[(begin + np.arange(rows)[:, None, None]) % len(steps)]
     return np.clip(rates, MIN_MBPS, MAX_MBPS)
 
 

@@ -82,10 +82,10 @@ function tipRow(fill, name, value) {
   return el("div", { class: "tip-row" }, swatch, el("span", {}, name), el("b", {}, value));
 }
 
-/* A label that breaks between its words and parts, never within them; a short one does not break. */
-function breakable(text) {
+/* A label that breaks between its words and parts, never within them; a short one does not break. A mark stays with its start. */
+function breakable(text, mark) {
   const pieces = text.length <= 16 ? [text] : text.split(/(?<=[,:/\s])/);
-  return pieces.flatMap((piece) => [el("span", { class: "piece" }, piece), el("wbr")]);
+  return pieces.flatMap((piece, k) => [el("span", { class: "piece" }, k ? null : mark, piece), el("wbr")]);
 }
 
 /* A table in a scrolling box, so that a wide table never widens the page. */

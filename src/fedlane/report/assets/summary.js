@@ -82,7 +82,7 @@ function epsilonCell(run) {
     return unreported(run)
       ? { value: null, text: "unreported", details: ["no client has answered its last order"] }
       : { value: null, text: "–", details: [] };
-  const bound = epsilon.bound === "at least" ? "leaked, a lower bound" : "spent, an upper bound";
+  const bound = epsilon.bound === "at least" ? "leaked at least" : "spent at most";
   return { value: null, text: plain(epsilon.largest), details: [`${bound}${atDelta(run)}${unreported(run)}`] };
 }
 
@@ -125,7 +125,7 @@ function comparison(runs) {
 function runHeading(run, k, scope) {
   const swatch = el("i", { class: runHollow(k) ? "swatch hollow" : "swatch" });
   swatch.style.color = runColour(k);
-  return el("th", { scope, title: run.name }, swatch, breakable(run.name));
+  return el("th", { scope, title: run.name }, breakable(run.name, swatch));
 }
 
 /* The table's cells of a quantity, one per run, with the best one marked. */

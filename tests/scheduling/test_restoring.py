@@ -1,0 +1,136 @@
+"""States from files: compiled code uses some entries as indices, so a state is checked before it is used."""
+
+import itertools
+
+import numpy as np
+import pytest
+
+from fedlane.records import Problem
+from fedlane.scheduling import Policy, PolicyError, SinglePolicy, check_policy, lift, make_policy, policies
+from fedlane.scheduling.checks import _play
+from fedlane.validate import InputError
+
+CLIENTS, CHANNELS, ROUNDS, SEEDS = 12, 7, 20, (0, 7)
+PROBLEM = Problem(CLIENTS, CHANNELS, ROUNDS, 4.0, np.full((len(SEEDS), CLIENTS), 0.3))
+
+
+def played(policy, rounds=ROUNDS):
+    """The state of a run after some rounds on a small network."""
+    return dict(list(_play(policy, PROBLEM, SEEDS, policy.init(PROBLEM), range(rounds)))[-1][1])
+
+
+def wrong_entries(array):
+    """Numbers that no entry of a state may have: far outside, just below, and not finite."""
+    if array.dtype.kind == "i":
+        limits = np.iinfo(array.dtype)
+        return (limits.min, -(2**20), -2, 1000, 2**20, limits.max)
+    return (np.nan, np.inf, -np.inf, -1e-3, 1e6, 1e30)
+
+
+@pytest.mark.parametrize("name", sorted(policies()))
+def test_numbers_that_no_run_can_reach_are_refused(name, record_property):
+    policy, state = make_policy(name), played(make_policy(name))
+    restored = policy.check_state(state, PROBLEM)
+    assert all(restored[key].dtype == array.dtype for key, array in policy.init(PROBLEM).items())
+    tried = 0
+    for key, array in state.items():
+        for wrong, everywhere in itertools.product(wrong_entries(array), (False, True)):
+            forged = array.copy()
+            forged[... if everywhere else (0,) * array.ndim] = wrong
+            with pytest.raises(InputError, match=rf"^state\.{key} must "):
+                policy.check_state({**state, key: forged}, PROBLEM)
+            tried += 1
+        for forged in (array[:1], array[..., None], array.astype(str), array.astype(complex)):
+            with pytest.raises(InputError, match=rf"^state\.{key} must "):
+                policy.check_state({**state, key: forged}, PROBLEM)
+            tried += 1
+        with pytest.raises(InputError, match=f"state.{key} is missing"):
+            policy.check_state({other: state[other] for other in state if other != key}, PROBLEM)
+        tried += 1
+    record_property("attacks", tried)
+
+
+def test_entries_that_are_one_too_large_or_used_twice_are_refused():
+    policy, state = make_policy("lane"), played(make_policy("lane"), rounds=11)
+    assert state["history"].shape[1] > 64  # it has grown, and is accepted
+    policy.check_state(state, PROBLEM)
+    tried = np.argwhere(state["count"] > 0)
+    untried = tuple(np.argwhere(state["count"] == 0)[0])
+    first, second = (tuple(place) for place in tried[tried[:, 0] == tried[0, 0]][:2])
+    for key, place, value in (
+        ("previous", (0, 0), CHANNELS),
+        ("slots", (0,), state["history"].shape[1] + 1),
+        ("slots", (0,), state["slots"][0] - 1),
+        ("slot", first, state["slots"][first[0]]),
+        ("slot", first, state["slot"][second]),
+        ("slot", first, -1),
+        ("slot", untried, 0),
+        ("count", untried, 1),
+        ("count", first, 0),
+        ("count", first, ROUNDS + 1),
+        ("success", first, state["count"][first] + 1),
+        ("reward", first, state["count"][first] + 0.5),
+        ("history", (0, 0, 0), ROUNDS + 1.0),
+    ):
+        forged = state[key].copy()
+        forged[place] = value
+        with pytest.raises(InputError, match=r"^state\."):
+            policy.check_state({**state, key: forged}, PROBLEM)
+    previous = np.full_like(state["previous"], -1)
+    previous[1, [3, 4]] = 2
+    with pytest.raises(InputError, match="gives one channel to 2 clients"):
+        policy.check_state({**state, "previous": previous}, PROBLEM)
+
+
+def test_types_that_wrap_around_are_refused_and_others_are_converted():
+    policy, state = make_policy("lane"), played(make_policy("lane"))
+    with pytest.raises(InputError, match="a number that does not fit"):
+        policy.check_state({**state, "count": state["count"] + np.int64(2**32)}, PROBLEM)
+    foreign = {key: np.asfortranarray(array).astype(array.dtype.newbyteorder(">")) for key, array in state.items()}
+    restored = policy.check_state(foreign, PROBLEM)
+    for key, array in state.items():
+        assert restored[key].dtype == array.dtype
+        assert restored[key].flags.c_contiguous
+        np.testing.assert_array_equal(restored[key], array)
+
+
+def test_a_lifted_policy_checks_each_replica():
+    class Counting(SinglePolicy):
+        name = "counting"
+
+        def init(self, problem):
+            return {"seen": np.zeros(problem.clients, np.int64)}
+
+        def select(self, state, context, rng):
+            return np.full(len(context.available), -1)
+
+        def check_state(self, state, problem):
+            if state["seen"].max() > 9:
+                raise InputError("state.seen must be at most 9")
+            return super().check_state(state, problem)
+
+    policy = lift(Counting())
+    state = dict(policy.init(PROBLEM))
+    assert policy.check_state(state, PROBLEM)["seen"].shape == (2, CLIENTS)
+    forged = state["seen"].copy()
+    forged[1, 3] = 10
+    for wrong, message in ((forged, "at most 9"), (forged[:1], "2 replicas"), (np.array(3), "2 replicas")):
+        with pytest.raises(InputError, match=message):
+            policy.check_state({"seen": wrong}, PROBLEM)
+
+
+def test_a_policy_that_refuses_its_own_state_breaks_its_contract():
+    class Growing(Policy):
+        name = "growing"
+
+        def init(self, problem):
+            return {"delays": np.zeros((problem.replicas, 0))}
+
+        def select(self, state, context, rng):
+            return np.full(context.available.shape, -1)
+
+        def update(self, state, feedback):
+            return {"delays": np.zeros((len(state["delays"]), state["delays"].shape[1] + 1))}
+
+    with pytest.raises(PolicyError, match="check_state refuses a state of the run"):
+        check_policy(Growing())
