@@ -2,6 +2,7 @@
 
 import dataclasses
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -79,6 +80,13 @@ class TestKeys:
         newer = keys(cell("random"))
         monkeypatch.setattr(cells_module, "RESULT_VERSION", 99)
         assert len({*before, *newer, *keys(cell("random"))}) == 3
+
+    def test_the_version_of_a_policy_for_one_replica_changes_the_key(self, tmp_path, monkeypatch):
+        shutil.copy(Path(__file__).parents[2] / "examples" / "patient_policy.py", tmp_path / "my_patient_policy.py")
+        monkeypatch.chdir(tmp_path)
+        before = keys(cell("my_patient_policy:Patient"))
+        monkeypatch.setattr(sys.modules["my_patient_policy"].Patient, "version", 2)
+        assert keys(cell("my_patient_policy:Patient")) != before
 
     def test_the_source_of_a_user_s_policy_changes_the_key(self, tmp_path, monkeypatch):
         file = tmp_path / "my_sweep_policy.py"

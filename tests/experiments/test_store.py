@@ -222,7 +222,7 @@ class TestLearning:
         assert export_pieces(plan, store, tmp_path / "nothing") == 0
 
 
-class TestPieces:
+class TestPlannedPieces:
     def test_further_seeds_and_figures_leave_full_pieces_as_they_are(self, monkeypatch):
         monkeypatch.setattr(reproduce, "PIECE_REPLICAS", {"fashion-mnist": 4, "cifar10": 4})
         few, more = plan_of(LANE, RANDOM, seeds=3), plan_of(LANE, RANDOM, seeds=4)
