@@ -174,16 +174,16 @@ class TestComputing:
 
 @pytest.mark.slow
 class TestProcesses:
-    def test_schedules_and_learning_have_the_same_bits_in_two_processes(self, tmp_path):
+    def test_schedules_and_learning_have_the_same_bits_in_four_processes(self, tmp_path):
         subjects = [
             cell("lane", seeds=range(3)),
             cell("random", seeds=range(3), network__channels=3),
             cell("lane", seeds=range(10), learning=True),
         ]
         batches = [batch for subject in subjects for batch in subject.batches()]
-        stores = [BatchStore(tmp_path / name) for name in ("one", "two")]
+        stores = [BatchStore(tmp_path / name) for name in ("one", "four")]
         compute(batches, stores[0], InProcessRunner())
-        report = compute(list(reversed(batches)), stores[1], ProcessRunner(2))
+        report = compute(list(reversed(batches)), stores[1], ProcessRunner(4))
         assert (report.computed, report.failures) == (4, {})
         for batch in batches:
             files = [(store.folder / f"{batch.key}.parquet").read_bytes() for store in stores]

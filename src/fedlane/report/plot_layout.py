@@ -213,9 +213,9 @@ def _heat_map(data: PlotData, request: PlotRequest) -> PlotLayout:
     columns, lines = (_values(data, rows.index, name) for name in (x, y))
     scale = measure_label(measure).scale
     members: dict[tuple[Value | None, ...], list[int]] = {}
+    panel_values = data.keys.get(request.facet or "", [""] * data.rows)
     for r in rows.index:
-        facet = data.keys[request.facet][r] if request.facet in data.keys else ""
-        members.setdefault((data.keys[x][r], data.keys[y][r], facet), []).append(r)
+        members.setdefault((data.keys[x][r], data.keys[y][r], panel_values[r]), []).append(r)
     panels = []
     for facet in _values(data, rows.index, request.facet):
         cells = np.full((len(lines), len(columns)), np.nan)

@@ -93,7 +93,7 @@ def read_sweep(folder: Path) -> SweepFiles:
     return SweepFiles(folder.resolve().name, plan, "\n".join(lines), cells, failures)
 
 
-def _read(path: Path, kind: type) -> Any:
+def _read(path: Path, kind: type[Any]) -> Any:
     """Read a JSON file, whose content must be of a kind; a missing file is empty."""
     if not path.exists():
         return kind()
