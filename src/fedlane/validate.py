@@ -17,6 +17,28 @@ class InputError(ValueError):
     """Invalid user input. The message is one line; the command line prints it and exits with status 2."""
 
 
+class PublicError(InputError):
+    """Invalid input whose text a client may send to its server.
+
+    The public text is written by FedLane, from facts that are not secret: the server's own message, counts, the names
+    of client, federation and data set, the name of a file without its folder. It never contains the text of another
+    error.
+
+    Args:
+        public: What the server may see.
+        detail: What follows it in the client's own log and on its terminal.
+
+    Examples:
+        >>> error = PublicError("cannot switch to lane 2", ": no modem at /dev/ttyUSB0")
+        >>> error.public
+        'cannot switch to lane 2'
+    """
+
+    def __init__(self, public: str, detail: str = "") -> None:
+        super().__init__(public + detail)
+        self.public, self.detail = public, detail
+
+
 class ScenarioWarning(UserWarning):
     """A remark on a scenario whose values may not mean what its author expects. Commands print it as a note."""
 
