@@ -137,12 +137,26 @@ def spent(terms: Terms, uploads: int) -> Spent:
     )
 
 
-def check_budget(terms: Terms) -> None:
-    """Check that a client's noise keeps all of its uploads within the epsilon that it agreed to.
+def exceeds_budget(terms: Terms, uploads: int, epsilon: float) -> bool:
+    """Return whether a client has made more uploads, or spent more, than it agreed to.
 
-    The noise was calibrated with epsilons at the resolution of the agreed one, and the curve's are computed at `FINE`.
-    Each of them exceeds the true epsilon by about one interval at most, so the larger interval is the tolerance. Terms
-    of the mechanism "paper" are not checked: its epsilon is one of its formula, and only a lower bound is known.
+    The noise was calibrated with epsilons at the resolution of the agreed one, and a curve's are computed at `FINE`.
+    Each of them exceeds the true epsilon by about one interval at most, so the larger interval is the tolerance. The
+    epsilon of "paper" is not compared: the agreed one is that of its formula, and only a lower bound is known.
+
+    Args:
+        terms: The client's terms.
+        uploads: Number of uploads.
+        epsilon: The epsilon that is accounted for them.
+    """
+    if uploads > terms.max_uploads:
+        return True
+    tolerance = max(FINE, resolution(terms.epsilon))
+    return not (mechanism_of(terms.mechanism).is_lower_bound or epsilon <= terms.epsilon + tolerance)
+
+
+def check_budget(terms: Terms) -> None:
+    """Check that a client's noise keeps all of its uploads within the epsilon that it agreed to (`exceeds_budget`).
 
     Args:
         terms: The client's terms.
@@ -153,7 +167,7 @@ def check_budget(terms: Terms) -> None:
     if mechanism_of(terms.mechanism).is_lower_bound:
         return
     epsilon = float(epsilon_curve(terms, terms.max_uploads)[-1])
-    if epsilon > terms.epsilon + max(FINE, resolution(terms.epsilon)):
+    if exceeds_budget(terms, terms.max_uploads, epsilon):
         raise InputError(
             f"its {terms.max_uploads} uploads spend epsilon {epsilon:.5g}, more than the agreed {terms.epsilon:g}"
         )
