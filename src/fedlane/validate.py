@@ -13,6 +13,10 @@ LARGEST_WEIGHT = 1e3
 may overflow."""
 
 
+SMALLEST_CLIP_NORM, LARGEST_CLIP_NORM = 1e-6, 1e12
+"""Range of clip norms. In float32, squares of gradients near smaller norms underflow, and near larger ones overflow."""
+
+
 class InputError(ValueError):
     """Invalid user input. The message is one line; the command line prints it and exits with status 2."""
 
@@ -90,6 +94,12 @@ def positive(field: str, value: float) -> None:
     """Raise InputError unless ``value`` is greater than 0."""
     if not value > 0:
         raise InputError(f"{field} must be greater than 0, got {value}")
+
+
+def check_clip_norm(field: str, value: float) -> None:
+    """Raise InputError unless ``value`` is a clip norm that float32 can enforce."""
+    if not SMALLEST_CLIP_NORM <= value <= LARGEST_CLIP_NORM:
+        raise InputError(f"{field} must be from {SMALLEST_CLIP_NORM:g} to {LARGEST_CLIP_NORM:g}, got {value:g}")
 
 
 def matrix(field: str, value: object, dimensions: int) -> FloatArray:

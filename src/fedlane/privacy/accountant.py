@@ -2,7 +2,9 @@
 
 import math
 from dataclasses import asdict, dataclass
+from functools import partial
 from importlib.metadata import version
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -187,16 +189,21 @@ def epsilon_curve(terms: Terms, uploads: int) -> FloatArray:
         Epsilons of shape (uploads + 1,), which never decrease (see `Spent.epsilon`).
     """
     counts = _computed_counts(uploads)
-    mechanism = mechanism_of(terms.mechanism)
     key = {**terms.values(), "uploads": uploads, "way": 3, "dp-accounting": version("dp-accounting")}
 
     def valid(values: list[float]) -> bool:
-        return len(values) == len(counts) and bool(np.all(np.diff(values) >= 0)) and values[0] >= 0
+        return len(values) == len(counts) and values[0] >= 0 and all(a <= b for a, b in pairwise(values))
 
-    epsilons = np.array(remembered("epsilon", key, lambda: mechanism.epsilons(terms, counts).tolist(), valid))
-    if mechanism.is_lower_bound:
+    # Verifying a curve takes as long as computing it, so only those that this user computed are used.
+    compute = partial(_computed_epsilons, terms, counts)
+    epsilons = np.array(remembered("epsilon", key, compute, valid, sealed=True))
+    if mechanism_of(terms.mechanism).is_lower_bound:
         return epsilons[np.searchsorted(counts, np.arange(uploads + 1), side="right") - 1]
     return epsilons[np.searchsorted(counts, np.arange(uploads + 1), side="left")]
+
+
+def _computed_epsilons(terms: Terms, counts: IntArray) -> list[float]:
+    return [float(epsilon) for epsilon in mechanism_of(terms.mechanism).epsilons(terms, counts)]
 
 
 def _computed_counts(uploads: int) -> IntArray:

@@ -247,6 +247,7 @@ class ClientLedger:
         self.close()
 
     def _load(self) -> None:
+        self._check_place()
         head, size = read_head(self.path), os.fstat(self._file.fileno()).st_size
         count = complete_lines(self.path, size, head, head)
         state = summarised_state(self.path, self._file, count, head) or read_state(
@@ -276,11 +277,25 @@ class ClientLedger:
         with contextlib.suppress(OSError):  # without it, the next opening reads more lines
             write_summary(self.path, text)
 
+    def _check_place(self) -> None:
+        """Raise `LedgerError` unless the locked file is still the one at the ledger's path.
+
+        A copy in its place has a lock of its own, which another process may hold. If the file is replaced after this
+        check, the head counts a line that the copy does not have, and the copy is refused.
+        """
+        try:
+            same = os.path.samestat(os.fstat(self._file.fileno()), self.path.stat())
+        except OSError:
+            same = False
+        if not same:
+            raise LedgerError(f"ledger {self.path.name} was moved or replaced by another program while it was open")
+
     def _append(self, values: dict[str, Any]) -> None:
         if os.getpid() != self._process:
             raise LedgerError(f"ledger {self.path.name} was opened by another process: reopen it in this one")
         if self._file.closed:
             raise LedgerError(f"ledger {self.path.name} is closed")
+        self._check_place()
         if os.fstat(self._file.fileno()).st_size != self._count * LINE:
             raise LedgerError(f"ledger {self.path.name} was changed by another program while it was open")
         line = ledger_line({"line": self._count, **values}, self._digest)

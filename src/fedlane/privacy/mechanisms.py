@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, ClassVar, TypeVar
 import numpy as np
 
 from fedlane.privacy.calibrate import calibrate_clients
-from fedlane.privacy.composition import account, composed_epsilons, resolution
+from fedlane.privacy.composition import account, composed_epsilons, has_closed_form, resolution
 from fedlane.privacy.paper import PaperLeakage, composed_gaussian, paper_noise
 from fedlane.records import FloatArray, IntArray, MechanismSpec
 from fedlane.validate import InputError
@@ -190,7 +190,9 @@ class RigorousMechanism(Mechanism):
         """Return upper bounds on the epsilon spent."""
         if terms.step_noise <= 0:
             return np.where(counts > 0, np.inf, 0.0)
-        return super().epsilons(terms, counts) if terms.sample_rate >= 1 else composed_epsilons(terms, counts)
+        if has_closed_form(terms.step_noise, terms.sample_rate, terms.histogram_noise):
+            return super().epsilons(terms, counts)
+        return composed_epsilons(terms, counts)
 
     def _account(self, terms: "Terms", uploads: int, histogram_noise: float) -> float:
         return account(
