@@ -147,6 +147,17 @@ def test_a_policy_parameter_on_the_axis_leaves_the_name_of_the_policy():
     assert figure.remarks[0] == "left out, without the key: lane"
 
 
+def test_different_policies_are_never_joined_in_one_line():
+    """V in the name of each policy: no two policies share a point, and still each has its own line."""
+    policies = ("mamab-om:V=1", "mamab-om:V=10", "mamab-gmba:V=5", "mamab-gmba:V=50")
+    rows = [{"policy": p, "seed": s, "late_share": 0.1 * k + 0.01 * s} for k, p in enumerate(policies) for s in (0, 1)]
+    figure = layout(pa.Table.from_pylist(rows), x="V", y="late_share")
+    (panel,) = figure.panels
+    assert {series.label: series.x.tolist() for series in panel.series} == {"mamab-om": [1, 10], "mamab-gmba": [5, 50]}
+    panels = layout(pa.Table.from_pylist(rows), x="V", y="late_share", facet="policy").panels
+    assert [(panel.title, len(panel.series)) for panel in panels] == [("mamab-om", 1), ("mamab-gmba", 1)]
+
+
 def test_two_keys_and_a_measure_as_colour_give_a_heat_map():
     lane = sweep().filter(pa.compute.equal(sweep()["policy"], "lane"))
     figure = layout(lane, x="privacy.epsilon", y="network.clients", color="final_accuracy")

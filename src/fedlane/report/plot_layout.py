@@ -212,19 +212,20 @@ def _heat_map(data: PlotData, request: PlotRequest) -> PlotLayout:
     _refuse_mixed(rows, replace(request, color=y))
     columns, lines = (_values(data, rows.index, name) for name in (x, y))
     scale = measure_label(measure).scale
-    panels, counts = [], []
+    members: dict[tuple[Value | None, ...], list[int]] = {}
+    panel_values = data.keys.get(request.facet or "", [""] * data.rows)
+    for r in rows.index:
+        members.setdefault((data.keys[x][r], data.keys[y][r], panel_values[r]), []).append(r)
+    panels = []
     for facet in _values(data, rows.index, request.facet):
         cells = np.full((len(lines), len(columns)), np.nan)
         for at in np.ndindex(cells.shape):
-            pair = (columns[at[1]], lines[at[0]])
-            members = [r for r in rows.index if (data.keys[x][r], data.keys[y][r]) == pair]
-            members = [r for r in members if _is(data, r, request.facet, facet)]
-            if members:
-                cells[at] = scale * data.measures[measure][members].mean()
-                counts.append(len(members))
+            averaged = members.get((columns[at[1]], lines[at[0]], facet))
+            if averaged:
+                cells[at] = scale * data.measures[measure][averaged].mean()
         panels.append(PlotPanel(_title(request.facet, facet), cells=cells))
     names = [tuple(map(text_of, values)) for values in (columns, lines)]
-    remark = f"means over {_range(counts)}"
+    remark = f"means over {_range([len(averaged) for averaged in members.values()])}"
     label = measure_label(measure).with_unit
     return PlotLayout("heat", tuple(panels), x, y, label, names[0], names[1], (*rows.remarks, remark))
 

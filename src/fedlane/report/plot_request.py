@@ -71,8 +71,11 @@ def with_defaults(data: PlotData, request: PlotRequest) -> PlotRequest:
 
 
 def _default_color(data: PlotData, request: PlotRequest) -> str | None:
-    """The key that tells the lines of a figure apart: the policy if that is enough, else another key that differs."""
-    if check_points(data, range(data.rows), request) is None:
+    """The key that tells the lines of a figure apart: the policy if that is enough, else another key that differs.
+
+    Over another key, different policies always get lines of their own, also where no two of them share a point.
+    """
+    if check_points(data, range(data.rows), request) is None and not _joins_policies(data, request):
         return None
     candidates = ["policy", *varying_keys(data, range(data.rows))]
     if request.y in data.curves:
@@ -83,6 +86,13 @@ def _default_color(data: PlotData, request: PlotRequest) -> str | None:
             if check_points(with_short_policies(data, chosen), range(data.rows), chosen) is None:
                 return name
     return None
+
+
+def _joins_policies(data: PlotData, request: PlotRequest) -> bool:
+    """Whether points of different policies would form one line."""
+    if "policy" not in data.keys or "policy" in (request.x, request.facet) or request.x == "run":
+        return False
+    return "policy" in varying_keys(with_short_policies(data, request), range(data.rows))
 
 
 def check_points(data: PlotData, rows: Sequence[int] | range, request: PlotRequest) -> InputError | None:

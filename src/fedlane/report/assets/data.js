@@ -1,6 +1,6 @@
 /* The embedded data, unpacked once, and access to it. */
 
-const model = { runs: [], differences: [], targets: [], live: false, version: "", problem: "" };
+const model = { sweep: null, runs: [], differences: [], targets: [], live: false, version: "", problem: "" };
 
 /* The selected run, seed and round. */
 const view = { run: 0, seed: 0, at: 0, playing: false, follow: false };
@@ -50,6 +50,7 @@ function loadData(data) {
   model.targetsOmitted = data.targets_omitted ?? 0;
   model.clientEvery = data.client_every ?? 1;
   model.channelEvery = data.channel_every ?? 1;
+  model.sweep = data.sweep ? loadSweep(data.sweep) : null;
   model.runs = data.runs.map((run) => ({
     ...run,
     curves: unpackAll(run.curves),

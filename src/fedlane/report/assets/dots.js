@@ -88,13 +88,7 @@ function dotLayer(line, { sx, sy, shift, radius, half }) {
       layer.append(svg("path", { class: "stem", stroke: line.colour, d: `M${at} ${sy(target)}V${sy(mean)}` }));
     }
     if (line.low[client] !== line.high[client] && Number.isFinite(line.low[client])) {
-      layer.append(
-        svg("path", {
-          class: "whisker",
-          stroke: line.colour,
-          d: `M${at} ${sy.within(line.low[client])}V${sy.within(line.high[client])}`,
-        }),
-      );
+      layer.append(whisker(line, client, at, sy));
     }
     layer.append(
       line.hollow
