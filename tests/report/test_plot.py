@@ -147,6 +147,45 @@ def test_a_policy_parameter_on_the_axis_leaves_the_name_of_the_policy():
     assert figure.remarks[0] == "left out, without the key: lane"
 
 
+def rows_table(*cells):
+    """A table with two seeds for each cell, given as a policy and further keys."""
+    rows = [{"policy": policy, **keys, "seed": s, "late_share": 0.1} for policy, keys in cells for s in (0, 1)]
+    return pa.Table.from_pylist(rows)
+
+
+def test_different_policies_are_never_joined_by_a_line():
+    table = rows_table(("mamab-om:V=20", {}), ("lane:V=1", {}), ("lane:V=10", {}))
+    figure = layout(table, x="V", y="late_share")
+    assert [(s.label, s.x.tolist()) for s in figure.panels[0].series] == [("mamab-om", [20.0]), ("lane", [1.0, 10.0])]
+    assert figure.legend == "policy"
+
+
+def test_every_setting_that_differs_has_its_own_line():
+    cells = [("lane", 1.0, 2), ("lane", 2.0, 2), ("lane", 4.0, 3), ("lane", 8.0, 3), ("random", 9.0, 2)]
+    names = ("network.deadline_s", "network.channels")
+    table = rows_table(*((policy, dict(zip(names, values, strict=True))) for policy, *values in cells))
+    figure = layout(table, x="network.deadline_s", y="late_share")
+    assert [(s.label, s.colour, s.dash, s.x.tolist()) for s in figure.panels[0].series] == [
+        ("lane, network.channels=2", 0, 0, [1.0, 2.0]),
+        ("lane, network.channels=3", 0, 1, [4.0, 8.0]),
+        ("random, network.channels=2", 1, 0, [9.0]),
+    ]
+    assert run_style(0, 0)[1:] != run_style(0, 1)[1:]
+    assert figure.legend == "policy"
+    lane = layout(table.slice(0, 8), x="network.deadline_s", y="late_share")
+    assert (lane.legend, [s.label for s in lane.panels[0].series]) == ("network.channels", ["2", "3"])
+    given = layout(table, x="network.deadline_s", y="late_share", color="network.channels")
+    assert [s.label for s in given.panels[0].series] == ["2, lane", "2, random", "3, lane"]
+
+
+def test_a_setting_that_changes_at_every_point_of_a_line_is_mentioned():
+    cells = [("lane", {"network.clients": 10, "network.channels": 2}), ("lane", {"network.clients": 20})]
+    cells[1][1]["network.channels"] = 4
+    figure = layout(rows_table(*cells), x="network.clients", y="late_share")
+    assert [s.x.tolist() for s in figure.panels[0].series] == [[10.0, 20.0]]
+    assert figure.remarks[0] == "network.channels changes with network.clients"
+
+
 def test_two_keys_and_a_measure_as_colour_give_a_heat_map():
     lane = sweep().filter(pa.compute.equal(sweep()["policy"], "lane"))
     figure = layout(lane, x="privacy.epsilon", y="network.clients", color="final_accuracy")

@@ -14,6 +14,7 @@ from fedlane.report.plot_request import (
     PlotRequest,
     check_name,
     check_points,
+    line_settings,
     with_defaults,
     with_short_policies,
 )
@@ -31,6 +32,7 @@ class Series:
     Attributes:
         label: Text in the legend.
         colour: Index of the colour.
+        dash: Index of the dashes and the marker among the lines of this colour.
         x: (K,): positions; the index of the category if the x axis has categories.
         low: (K,): lower bound.
         mean: (K,): mean over seeds.
@@ -45,6 +47,12 @@ class Series:
     mean: FloatArray
     high: FloatArray
     seeds: FloatArray
+    dash: int = 0
+
+    @property
+    def place(self) -> tuple[int, int]:
+        """Colour and dashes, which give the order of the lines in the legend."""
+        return self.colour, self.dash
 
 
 @dataclass(frozen=True)
@@ -148,6 +156,8 @@ def _arranged(rows: _Rows, request: PlotRequest, kind: Kind, make: SeriesMaker) 
     data, x, y = rows.data, request.x or "", request.y or ""
     _refuse_mixed(rows, request)
     colours = _values(data, rows.index, request.color)
+    settings = line_settings(data, rows.index, request)
+    groups = _groups(data, rows.index, settings.apart)
     categories = _values(data, rows.index, x) if kind == "points" else []
     panels = []
     for facet in _values(data, rows.index, request.facet):
@@ -155,9 +165,11 @@ def _arranged(rows: _Rows, request: PlotRequest, kind: Kind, make: SeriesMaker) 
         for colour, value in enumerate(colours):
             members = [r for r in rows.index if _is(data, r, request.facet, facet)]
             members = [r for r in members if _is(data, r, request.color, value)]
-            if members:
-                positions, values = make(data, members, request, categories)
-                series.append(_series(text_of(value), colour, positions, values, y))
+            for dash, (group, rows_of_group) in enumerate(groups.items()):
+                if joined := [r for r in members if r in rows_of_group]:
+                    label = ", ".join(filter(None, (text_of(value), group)))
+                    line = _series(label, colour, *make(data, joined, request, categories), y)
+                    series.append(replace(line, dash=dash))
         panels.append(PlotPanel(_title(request.facet, facet), tuple(series)))
     repeated = request.color == x and kind == "points"  # the axis already names what the colours show
     return PlotLayout(
@@ -165,10 +177,24 @@ def _arranged(rows: _Rows, request: PlotRequest, kind: Kind, make: SeriesMaker) 
         panels=tuple(panels),
         x_label=measure_label(x).with_unit if x in data.curves else x,
         y_label=measure_label(y).with_unit,
-        legend=None if request.color is None or repeated or len(colours) == 1 else request.color,
+        legend=None if len(groups) == 1 and (repeated or len(colours) == 1) else request.color,
         columns=tuple(map(text_of, categories)),
-        remarks=(*rows.remarks, *_seed_remarks(panels, kind)),
+        remarks=(*rows.remarks, *(f"{name} changes with {x}" for name in settings.along), *_seed_remarks(panels, kind)),
     )
+
+
+def _groups(data: PlotData, rows: Sequence[int], names: Sequence[str]) -> dict[str, set[int]]:
+    """Rows by the text of their values of some keys; one group with an empty text without keys."""
+    members: dict[tuple[Value | None, ...], set[int]] = {}
+    for row in rows:
+        members.setdefault(tuple(data.keys[name][row] for name in names), set()).add(row)
+
+    def text(name: str, value: Value | None) -> str:
+        shown = "none" if value is None else text_of(value)
+        return shown if name == "policy" else f"{name}={shown}"
+
+    ascending = sorted(members, key=lambda values: [v if isinstance(v, float) else 0.0 for v in values])
+    return {", ".join(map(text, names, values)): members[values] for values in ascending}
 
 
 def _curve_series(
