@@ -20,7 +20,7 @@ from fedlane.intervals import difference_bounds, interval, measure_bounds
 from fedlane.records import FloatArray
 from fedlane.report.comparison_files import NAME
 from fedlane.report.latex import latex_table
-from fedlane.report.seed_measures import MEASURES
+from fedlane.report.seed_measures import COMPARED, PROBLEM_SHORTFALL
 from fedlane.validate import InputError
 
 TIME = "time_to_accuracy_s"
@@ -30,7 +30,9 @@ METHOD = (
     "shares stay within 0 and 1, their differences within -1 and 1, times and queues are at least 0. "
     "The true mean is never among the values left out, so that the coverage is that of the Student interval. "
     "One seed has no interval: low and high are null. "
-    "Differences are the run minus the baseline on the same seed."
+    "Differences are the run minus the baseline on the same seed. "
+    "problem_shortfall is from the problem's quotas, which are the same for all policies; a run's quota_shortfall and "
+    "max_queue are from the quotas that its policy serves, lowered by its slack."
 )
 FIELDS = (
     *("policy", "measure", "seeds", "mean", "low", "high"),
@@ -80,16 +82,25 @@ def comparison(runs: Sequence[ComparedRun]) -> dict[str, Any]:
 
 def measures_of(values: Mapping[str, object]) -> list[str]:
     """Names of the compared measures, in the order of the tables."""
-    return [*MEASURES, TIME] if TIME in values else list(MEASURES)
+    return [name for name in (*COMPARED, TIME) if name in values]
 
 
 def _entry(run: ComparedRun, first: ComparedRun) -> dict[str, Any]:
     return {
         **run.summary,
+        **_shortfall(run),
         "folder": run.folder,
         "seed_values": {name: [_number(value) for value in values] for name, values in run.values.items()},
         "differences": None if run is first else _differences(run, first),
     }
+
+
+def _shortfall(run: ComparedRun) -> dict[str, Any]:
+    """The shortfall from the problem's quotas, which a summary does not have."""
+    values = run.values.get(PROBLEM_SHORTFALL)
+    if values is None:
+        return {}
+    return {PROBLEM_SHORTFALL: interval(values[~np.isnan(values)], measure_bounds(PROBLEM_SHORTFALL))}
 
 
 def _differences(run: ComparedRun, first: ComparedRun) -> dict[str, Any]:

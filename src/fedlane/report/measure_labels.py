@@ -30,6 +30,7 @@ _LABELS = {
     "min_participation": MeasureLabel("min. participation"),
     "max_participation": MeasureLabel("max. participation"),
     "quota_shortfall": MeasureLabel("largest quota shortfall"),
+    "problem_shortfall": MeasureLabel("largest shortfall from the problem's quotas"),
     "max_queue": MeasureLabel("largest queue"),
     "final_accuracy": MeasureLabel("final accuracy", "%", 100.0),
     "feasible_scale": MeasureLabel("feasible multiple of the quotas"),

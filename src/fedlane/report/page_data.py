@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from fedlane.intervals import interval, measure_bounds
 from fedlane.records import FloatArray
 from fedlane.report.comparison_files import NAME as COMPARISON
 from fedlane.report.packing import embedded, packed_bits, packed_doubles, packed_floats, packed_indices, packed_levels
@@ -15,7 +16,7 @@ from fedlane.report.page_fit import BUDGET_BYTES, PAGE_BYTES, Detail, Thinning, 
 from fedlane.report.run_arrays import RunArrays, index_size, run_arrays
 from fedlane.report.run_files import RunFiles, read_run
 from fedlane.report.run_labels import differences, natural_key, run_names, seeds_text, shared_policy
-from fedlane.report.seed_measures import MEASURES
+from fedlane.report.seed_measures import MEASURES, PROBLEM_SHORTFALL, problem_shortfall, quota_slack
 from fedlane.report.terminal import LOWER_BOUND_MECHANISMS
 from fedlane.targets import target_measure, time_to_accuracy
 from fedlane.validate import InputError
@@ -111,7 +112,8 @@ def run_data(
         "caution": str(files.summary.get("caution", "")),
         "target": _target(files),
         "times": _times(arrays, targets),
-        "measures": {key: _measure(files.summary.get(key)) for key in MEASURES},
+        "measures": {key: _measure(files.summary.get(key)) for key in MEASURES} | _shortfall(files),
+        "slack": quota_slack(files.summary),
         "privacy": _privacy(files),
         "epsilon_largest": _finite_largest(arrays.clients["epsilon"]),
         "below_quota": _below_quota(arrays),
@@ -138,6 +140,12 @@ def _times(arrays: RunArrays, targets: Sequence[float]) -> list[dict[str, Any]]:
         return []
     clock_s = np.nancumsum(arrays.delay_s, axis=1)
     return [target_measure(time_to_accuracy(arrays.accuracy, clock_s, target), target) for target in targets]
+
+
+def _shortfall(files: RunFiles) -> dict[str, Any]:
+    """The shortfall from the problem's quotas, which are the same for all policies."""
+    values = problem_shortfall(files.tables, files.summary)
+    return {PROBLEM_SHORTFALL: interval(values[np.isfinite(values)], measure_bounds(PROBLEM_SHORTFALL))}
 
 
 def _has_positions(files: RunFiles) -> bool:

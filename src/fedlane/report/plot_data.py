@@ -16,7 +16,7 @@ from fedlane.parquet_tables import column_floats, column_indices, count_replicas
 from fedlane.records import FloatArray
 from fedlane.report.run_files import RunFiles, read_run, run_folders
 from fedlane.report.run_labels import run_names
-from fedlane.report.seed_measures import seed_measures
+from fedlane.report.seed_measures import PROBLEM_SHORTFALL, problem_shortfall, seed_measures
 from fedlane.validate import InputError, printable
 
 Value = str | float
@@ -105,9 +105,14 @@ def runs_data(runs: Sequence[RunFiles]) -> PlotData:
         rows = [[description.get(name)] * len(own) for description, own in zip(described, seeds, strict=True)]
         keys[name] = [value for row in rows for value in row]
     keys["seed"] = [float(seed) for own in seeds for seed in own]
-    per_run = [seed_measures(run.tables) for run in runs]
+    per_run = [_measures(run) for run in runs]
     measures = {name: np.concatenate([values[name] for values in per_run]) for name in per_run[0]}
     return PlotData(keys, measures, _curves(runs))
+
+
+def _measures(run: RunFiles) -> dict[str, FloatArray]:
+    """The measures of a run for each seed."""
+    return {**seed_measures(run.tables), PROBLEM_SHORTFALL: problem_shortfall(run.tables, run.summary)}
 
 
 def _curves(runs: Sequence[RunFiles]) -> dict[str, list[FloatArray]]:

@@ -22,6 +22,7 @@ LOWER_BOUND_MECHANISMS = frozenset({"paper"})
 """Mechanisms whose accounted epsilon is a lower bound on the leakage."""
 
 
+NO_VALUE: Mapping[str, float | None] = {"mean": None, "low": None, "high": None}
 CLEARLY_INFEASIBLE = 0.99
 """Feasible scale below which a note says that no policy can meet the quotas."""
 
@@ -106,7 +107,7 @@ def comparison_table(summaries: Sequence[Summary]) -> Table:
     if len(first["seeds"]) > 1:
         title += " · mean ± 95% interval"
     learned = first["final_accuracy"]["mean"] is not None
-    headings = ["delay (s)", "ratio", "late", "min.\nparticipation", "queue"] + ["accuracy"] * learned
+    headings = ["delay (s)", "ratio", "late", "min.\nparticipation", "shortfall"] + ["accuracy"] * learned
     table = policy_table(title, headings, narrow=learned)
     base = first["cumulative_delay_s"]["mean"]
     for summary in summaries:
@@ -115,13 +116,14 @@ def comparison_table(summaries: Sequence[Summary]) -> Table:
             _plus_minus(summary["cumulative_delay_s"]),
             f"{summary['cumulative_delay_s']['mean'] / base:.2f}" if base else "-",
             f"{summary['late_share']['mean']:.1%}",
-            f"{summary['min_participation']['mean']:.2f}",
-            f"{summary['max_queue']['mean']:.1f}",
+            f"{summary['min_participation']['mean']:.3f}",
+            with_interval({**summary.get("problem_shortfall", NO_VALUE), "low": None}, "{:.3f}"),
             *([with_interval({**summary["final_accuracy"], "low": None}, "{:.3f}")] if learned else []),
         )
     table.caption = (
         "ratio: delay relative to the first row; late: share of uploads; "
-        "min. participation: smallest share of rounds of any client"
+        "min. participation: smallest share of rounds of any client; "
+        "shortfall: largest of any client from the problem's quotas, without a policy's slack"
     )
     return table
 

@@ -2,14 +2,19 @@
 
 const MAX_COLUMNS = 6; // more runs than this are the rows of the table
 
+/*
+ * served: relative to the quotas that the policy serves, so that runs with different slack are not compared in it.
+ * alone: shown only for one run (true) or only for several (false).
+ */
 const MEASURES = [
   { key: "cumulative_delay_s", name: "Simulated time", form: clockText, better: -1 },
   { key: "mean_round_s", name: "Mean round", form: seconds, better: -1 },
   { key: "late_share", name: "Late uploads", form: percent, better: -1 },
   { key: "final_accuracy", name: "Final accuracy", form: percent, better: 1 },
   { key: "min_participation", name: "Min. participation", form: share, better: 1 },
-  { key: "quota_shortfall", name: "Largest quota shortfall", form: share, better: -1 },
-  { key: "max_queue", name: "Longest queue of all rounds", form: (v) => fixed(v, 2), better: -1 },
+  { key: "quota_shortfall", name: "Largest quota shortfall", form: share, better: -1, served: true, alone: true },
+  { key: "problem_shortfall", name: "Largest shortfall from the problem’s quotas", form: share, better: -1, alone: false },
+  { key: "max_queue", name: "Longest queue of all rounds", form: (v) => fixed(v, 2), better: -1, served: true },
 ];
 
 /* The largest epsilon of a run's clients, and whether it is an upper or a lower bound. */
@@ -37,9 +42,13 @@ function overview() {
  * must not be compared with those of other runs.
  */
 function quantities(runs) {
-  const measured = MEASURES.filter(({ key }) => runs.some((run) => run.measures[key].mean !== null)).map(
-    ({ key, name, form, better }) => ({ name, better, cell: (run) => measureCell(run, key, form) }),
-  );
+  const shown = ({ key, alone = runs.length === 1 }) =>
+    alone === (runs.length === 1) && runs.some((run) => run.measures[key].mean !== null);
+  const measured = MEASURES.filter(shown).map(({ key, name, form, better, served }) => ({
+    name,
+    better: served && differentSlack(runs) ? 0 : better,
+    cell: (run) => measureCell(run, key, form),
+  }));
   const times = runs.some((run) => run.times.length)
     ? model.targets.map((target, k) => ({
         name: `Time to ${targetText(target)}`,
@@ -49,6 +58,10 @@ function quantities(runs) {
     : [];
   const spent = runs.some((run) => largestEpsilon(run) || unreported(run));
   return [...measured, ...times, ...(spent ? [{ name: "Largest epsilon", better: 0, cell: epsilonCell }] : [])];
+}
+
+function differentSlack(runs) {
+  return new Set(runs.map((run) => run.slack)).size > 1;
 }
 
 function measureCell(run, key, form) {
@@ -148,6 +161,11 @@ function comparedCells({ cell, better }, runs) {
 /* What a reader must know before comparing the numbers. */
 function overviewNotes() {
   const lines = [...new Set(model.runs.map((run) => run.caution).filter(Boolean))].map((line) => `Caution: ${line}.`);
+  if (differentSlack(model.runs))
+    lines.push(
+      "The policies serve different quotas, because some lower them by a slack. The shortfall is from the problem’s " +
+        "quotas for all; queues and the figures of participation refer to the quotas that each policy serves.",
+    );
   const learned = model.runs.filter((run) => run.times.length);
   if (model.targets.length && learned.length) {
     const names = listed(model.targets.map(targetText));
