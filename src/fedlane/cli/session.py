@@ -3,7 +3,7 @@
 import sys
 import time
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -43,11 +43,13 @@ class Session:
         quiet: Show no progress.
         checkpoint_every: Rounds between two checkpoints of a run that learns.
         track: Trackers as the user named them, for example ``mlflow:URI``.
+        remarks: Remarks on the scenario that have been printed, which is the same for all runs of a comparison.
     """
 
     quiet: bool = False
     checkpoint_every: int = 50
     track: "Sequence[str]" = ()
+    remarks: set[str] = field(default_factory=set)
 
     def play(
         self,
@@ -93,6 +95,7 @@ class Session:
                     tracking.start(simulation.scenario, simulation.label, seeds, round=played)
                 if simulation.caution is not None and not self.quiet:
                     warn(simulation.caution)
+                self._remark(simulation.setup.delta_remark)
                 display.begin(simulation)
                 interrupts.delay()
                 try:
@@ -108,6 +111,12 @@ class Session:
         if schedule is not None:
             simulation.schedule().save(schedule)
         return result
+
+    def _remark(self, line: str | None) -> None:
+        """Print a remark on the scenario, once."""
+        if line is not None and not self.quiet and line not in self.remarks:
+            self.remarks.add(line)
+            warn(line)
 
     def _play_rounds(
         self,
