@@ -20,6 +20,7 @@ from fedlane.intervals import difference_bounds, interval, measure_bounds
 from fedlane.records import FloatArray
 from fedlane.report.comparison_files import NAME
 from fedlane.report.latex import latex_table
+from fedlane.report.measure_labels import measure_label
 from fedlane.report.seed_measures import COMPARED, PROBLEM_SHORTFALL
 from fedlane.validate import InputError
 
@@ -35,7 +36,7 @@ METHOD = (
     "max_queue are from the quotas that its policy serves, lowered by its slack."
 )
 FIELDS = (
-    *("policy", "measure", "seeds", "mean", "low", "high"),
+    *("policy", "measure", "unit", "seeds", "mean", "low", "high"),
     *("baseline", "pairs", "difference", "difference_low", "difference_high"),
 )
 """Columns of comparison.csv."""
@@ -75,6 +76,7 @@ def comparison(runs: Sequence[ComparedRun]) -> dict[str, Any]:
         "baseline": first.summary["policy"],
         "target_accuracy": target["target"] if target else None,
         "measures": measures_of(runs[0].values),
+        "units": {name: measure_label(name).stored_unit for name in measures_of(runs[0].values)},
         "method": METHOD,
         "runs": [_entry(run, first) for run in runs],
     }
@@ -162,6 +164,7 @@ def _row(run: Mapping[str, Any], name: str, baseline: str) -> dict[str, Any]:
     row = {
         "policy": run["policy"],
         "measure": name,
+        "unit": measure_label(name).stored_unit,
         "seeds": sum(value is not None for value in run["seed_values"].get(name, run["seeds"])),
         **{key: measure[key] for key in ("mean", "low", "high")},
     }

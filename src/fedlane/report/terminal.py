@@ -7,6 +7,8 @@ from rich.box import SIMPLE_HEAD
 from rich.markup import escape
 from rich.table import Table
 
+from fedlane.number_text import number_text
+
 Summary = Mapping[str, Any]
 
 _ROWS = (
@@ -31,16 +33,17 @@ def with_interval(measure: Mapping[str, float | None], form: str, unit: str = ""
     """``mean [low, high]``, or the mean alone."""
     if measure["mean"] is None:
         return "-"
-    text = form.format(measure["mean"]) + unit
+    text = number_text(measure["mean"], form) + unit
     if measure["low"] is None or measure["high"] is None:
         return text
-    return f"{text} [{form.format(measure['low'])}, {form.format(measure['high'])}]"
+    return f"{text} [{number_text(measure['low'], form)}, {number_text(measure['high'], form)}]"
 
 
 def _plus_minus(measure: Mapping[str, float | None]) -> str:
     mean, high = measure["mean"], measure["high"]
     assert mean is not None
-    return f"{mean:,.0f}" if high is None else f"{mean:,.0f} ± {high - mean:,.0f}"
+    text = number_text(mean, "{:,.0f}")
+    return text if high is None else f"{text} ± {number_text(high - mean, '{:,.0f}')}"
 
 
 def _time_to(summary: Summary) -> str:
@@ -48,8 +51,8 @@ def _time_to(summary: Summary) -> str:
     measure = summary["time_to_accuracy"]
     if not measure["reached"]:
         return "never"
-    missing = len(summary["seeds"]) - measure["reached"]
-    return f"{measure['mean']:,.0f} s" + (f" ({measure['reached']}/{len(summary['seeds'])})" if missing else "")
+    text, seeds = number_text(measure["mean"], "{:,.0f} s"), len(summary["seeds"])
+    return f"{text} ({measure['reached']}/{seeds})" if measure["reached"] < seeds else text
 
 
 def summary_table(summary: Summary) -> Table:
@@ -115,8 +118,8 @@ def comparison_table(summaries: Sequence[Summary]) -> Table:
             escape(summary["policy"]),
             _plus_minus(summary["cumulative_delay_s"]),
             f"{summary['cumulative_delay_s']['mean'] / base:.2f}" if base else "-",
-            f"{summary['late_share']['mean']:.1%}",
-            f"{summary['min_participation']['mean']:.3f}",
+            number_text(summary["late_share"]["mean"], "{:.1%}"),
+            number_text(summary["min_participation"]["mean"], "{:.3f}"),
             with_interval({**summary.get("problem_shortfall", NO_VALUE), "low": None}, "{:.3f}"),
             *([with_interval({**summary["final_accuracy"], "low": None}, "{:.3f}")] if learned else []),
         )
