@@ -97,6 +97,20 @@ def test_a_measure_of_runs_over_a_scenario_key(folder):
         assert (mean, low) == (pytest.approx(summary["mean"]), pytest.approx(summary["low"]))
 
 
+def test_the_time_to_the_target_and_the_epsilon_of_a_run_can_be_drawn(folder, tmp_path):
+    save_run(tmp_path / "lane", rounds=18, seeds=(0, 1, 2), settings=("learning.target_accuracy=0.12",))
+    summary = read_run(tmp_path / "lane").summary
+    assert summary["time_to_accuracy"]["reached"] > 0
+    (series,) = layout([tmp_path / "lane"], y="time_to_accuracy_s").panels[0].series
+    assert series.mean[0] == pytest.approx(summary["time_to_accuracy"]["mean"])
+    assert int(series.seeds[0]) == summary["time_to_accuracy"]["reached"]
+    (series,) = layout([tmp_path / "lane"], y="epsilon").panels[0].series
+    epsilon = read_run(tmp_path / "lane").tables["clients"]["epsilon"].to_numpy().reshape(3, -1)
+    assert series.mean[0] == pytest.approx(epsilon.max(axis=1).mean())
+    (series,) = layout([tmp_path / "lane"], y="problem_shortfall").panels[0].series
+    assert series.mean[0] > 0
+
+
 def test_policies_are_points_with_bars(folder):
     figure = layout([folder / "both"], y="final_accuracy")
     assert (figure.kind, figure.columns, figure.legend) == ("points", ("lane", "random"), None)
@@ -201,6 +215,10 @@ def test_two_keys_and_a_measure_as_colour_give_a_heat_map():
     ("names", "message"),
     [
         ({"y": "acuracy"}, "unknown measure 'acuracy' (did you mean 'accuracy'?)"),
+        ({"y": "time"}, "unknown measure 'time' (did you mean 'time_to_accuracy_s'?)"),
+        ({"y": "delay"}, "unknown measure 'delay' (did you mean 'delay_s' or 'cumulative_delay_s'?)"),
+        ({"y": "feasible_scale"}, "feasible_scale describes the network, not a policy"),
+        ({"y": "time_to_accuracy_s"}, "no run has a value of time_to_accuracy_s: the runs have no target accuracy"),
         ({"y": "xyz"}, "unknown measure 'xyz': choose from round, delay_s, clock_s"),
         (
             {"x": "privacy.epsilom", "y": "late_share"},

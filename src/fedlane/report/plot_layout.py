@@ -18,6 +18,7 @@ from fedlane.report.plot_request import (
     with_defaults,
     with_short_policies,
 )
+from fedlane.report.plot_rows import MeasuredRows
 from fedlane.validate import InputError
 
 MAX_POINTS = 400
@@ -108,50 +109,19 @@ def plot_layout(data: PlotData, request: PlotRequest) -> PlotLayout:
     if y in data.keys:
         return _heat_map(data, request)
     if y in data.curves:
-        rows = _Rows(data, y, np.array([np.isfinite(curve).any() for curve in data.curves[y]]))
+        rows = MeasuredRows(data, y, np.array([np.isfinite(curve).any() for curve in data.curves[y]]))
         return _arranged(rows.having(request), request, "curves", _curve_series)
-    rows = _Rows(data, y, np.isfinite(data.measures[y])).having(request)
+    rows = MeasuredRows(data, y, np.isfinite(data.measures[y])).having(request)
     numeric = all(isinstance(data.keys[x][row], float) for row in rows.index)
     if not numeric and color is None and x in ("policy", "run"):
         request = replace(request, color=x)
     return _arranged(rows, request, "line" if numeric and x != "seed" else "points", _key_series)
 
 
-@dataclass(frozen=True)
-class _Rows:
-    """Rows of the data in which a measure has a value."""
-
-    data: PlotData
-    measure: str
-    present: FloatArray
-    index: tuple[int, ...] = ()
-    remarks: tuple[str, ...] = ()
-
-    def having(self, request: PlotRequest) -> "_Rows":
-        """Keep the rows that have the measure and every key of the figure, and say how many do not."""
-        data = self.data
-        names = [name for name in (request.x, request.y, request.color, request.facet) if name in data.keys]
-        index = tuple(r for r in range(data.rows) if all(data.keys[name or ""][r] is not None for name in names))
-        if not index:
-            lacking = next(name for name in names if all(value is None for value in data.keys[name or ""]))
-            raise InputError(f"no run has a value for '{lacking}'")
-        remarks = []
-        if len(index) < data.rows:
-            policies = {str(data.keys["policy"][r]) for r in range(data.rows) if r not in index}
-            remarks.append(f"left out, without the key: {', '.join(sorted(policies))}")
-        kept = tuple(r for r in index if self.present[r])
-        if not kept:
-            hint = ": the runs did not learn" if "accuracy" in self.measure or self.measure == "loss" else ""
-            raise InputError(f"no run has a value of {self.measure}{hint}")
-        if len(kept) < len(index):
-            remarks.append(f"{len(index) - len(kept)} of {len(index)} values of {self.measure} are missing")
-        return replace(self, index=kept, remarks=tuple(remarks))
-
-
 SeriesMaker = Callable[[PlotData, Sequence[int], PlotRequest, Sequence[Value]], "tuple[FloatArray, list[FloatArray]]"]
 
 
-def _arranged(rows: _Rows, request: PlotRequest, kind: Kind, make: SeriesMaker) -> PlotLayout:
+def _arranged(rows: MeasuredRows, request: PlotRequest, kind: Kind, make: SeriesMaker) -> PlotLayout:
     """Split rows into panels and series."""
     data, x, y = rows.data, request.x or "", request.y or ""
     _refuse_mixed(rows, request)
@@ -234,7 +204,7 @@ def _series(label: str, colour: int, x: FloatArray, values: Sequence[FloatArray]
 def _heat_map(data: PlotData, request: PlotRequest) -> PlotLayout:
     """Means over seeds for every pair of values of two keys."""
     x, y, measure = request.x or "", request.y or "", request.color or ""
-    rows = _Rows(data, measure, np.isfinite(data.measures[measure])).having(replace(request, color=None))
+    rows = MeasuredRows(data, measure, np.isfinite(data.measures[measure])).having(replace(request, color=None))
     _refuse_mixed(rows, replace(request, color=y))
     columns, lines = (_values(data, rows.index, name) for name in (x, y))
     scale = measure_label(measure).scale
@@ -255,7 +225,7 @@ def _heat_map(data: PlotData, request: PlotRequest) -> PlotLayout:
     return PlotLayout("heat", tuple(panels), x, y, label, names[0], names[1], (*rows.remarks, remark))
 
 
-def _refuse_mixed(rows: _Rows, request: PlotRequest) -> None:
+def _refuse_mixed(rows: MeasuredRows, request: PlotRequest) -> None:
     error = check_points(rows.data, rows.index, request)
     if error is not None:
         raise error

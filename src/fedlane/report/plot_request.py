@@ -23,8 +23,16 @@ def check_name(kind: str, name: str, known: Iterable[str], data: PlotData) -> No
     if name in names:
         return
     listed = names if kind == "measure" else ["policy", "seed", *varying_keys(data, range(data.rows))]
-    hint = nearest(name, names) or f": choose from {', '.join(dict.fromkeys(n for n in listed if n in names))}"
+    if name == "feasible_scale":
+        raise InputError("feasible_scale describes the network, not a policy; summary.json has its mean over seeds")
+    hint = _similar(name, names) or f": choose from {', '.join(dict.fromkeys(n for n in listed if n in names))}"
     raise InputError(f"unknown {kind} '{name}'{hint}")
+
+
+def _similar(name: str, names: Sequence[str]) -> str:
+    """Suggest the names of which a part was given, or the name that was mistyped; an empty text without any."""
+    part = [f"'{other}'" for other in names if name.casefold() in other.casefold()]
+    return f" (did you mean {' or '.join(part[:4])}?)" if part else nearest(name, names)
 
 
 def varying_keys(data: PlotData, rows: Sequence[int] | range) -> list[str]:
