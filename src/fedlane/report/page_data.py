@@ -15,7 +15,15 @@ from fedlane.report.page_curves import client_columns, delay_parts, run_curves
 from fedlane.report.page_fit import BUDGET_BYTES, PAGE_BYTES, Detail, Thinning, fitting, shortened, thinning
 from fedlane.report.run_arrays import RunArrays, index_size, run_arrays
 from fedlane.report.run_files import RunFiles, read_run
-from fedlane.report.run_labels import differences, natural_key, run_names, seeds_text, shared_policy
+from fedlane.report.run_labels import (
+    differences,
+    natural_key,
+    run_names,
+    scenario_differences,
+    scenario_digest,
+    seeds_text,
+    shared_policy,
+)
 from fedlane.report.seed_measures import MEASURES, PROBLEM_SHORTFALL, problem_shortfall, quota_slack
 from fedlane.report.terminal import LOWER_BOUND_MECHANISMS
 from fedlane.targets import target_measure, time_to_accuracy
@@ -56,6 +64,7 @@ def page_data(folders: Sequence[Path]) -> dict[str, Any]:
         "runs": [run_data(run, name, budget, thin, targets[:MAX_TARGETS]) for name, run in runs],
         "policy": shared_policy(files),
         "differences": differences(files),
+        "scenario_differences": scenario_differences(files),
         "targets": targets[:MAX_TARGETS],
         "targets_omitted": len(targets[MAX_TARGETS:]),
         "client_every": thin.client_every,
@@ -96,6 +105,7 @@ def run_data(
         "folder": files.folder,
         "policy": str(files.summary.get("policy", "")),
         "scenario": str(files.summary.get("scenario", files.scenario.get("name", ""))),
+        "digest": scenario_digest(files),
         "version": str(files.summary.get("version", "")),
         "seeds": [str(seed) for seed in seeds[: detail.seeds]],
         "seed_count": replicas,
