@@ -61,9 +61,10 @@ function gridRow(line, top, largest, { width, above, left, cell }, options) {
     const box = { x: at, y: from, width: Math.max(cell - (cell > 6 ? 2 : 0), 0.5), height: GRID.row };
     layer.append(svg("rect", { ...box, rx: cell > 12 ? 2 : 0, fill: "var(--c0)", "fill-opacity": strength }));
     const text = options.cell ? options.cell(value) : options.form(value);
+    // text is as dark or as light as the cell is not: both have the same contrast at these strengths
     if (cell >= GRID.char * text.length + 4) {
       const place = { x: at + box.width / 2, y: from + GRID.row / 2 + 4, "text-anchor": "middle" };
-      layer.append(svg("text", { ...place, class: strength > 0.72 ? "cell strong" : "cell" }, text));
+      layer.append(svg("text", { ...place, class: strength > (isDark() ? 0.72 : 0.85) ? "cell strong" : "cell" }, text));
     }
     if (line.target && value < line.target[client])
       layer.append(svg("rect", { x: at, y: from + GRID.row - 3, width: box.width, height: 3, fill: "var(--late)" }));
