@@ -181,7 +181,8 @@ def _finite_largest(values: FloatArray) -> float | None:
 def _detail(arrays: RunArrays, detail: Detail, *, positions: bool) -> dict[str, Any]:
     """Assignments, delays, clock and accuracy in the rounds of the first seeds, their queues, and the positions."""
     cut = slice(0, detail.seeds), slice(None, None, detail.every)
-    available = arrays.available[cut]
+    shown = np.arange(0, arrays.shape[1], detail.every) // arrays.client_every
+    available = arrays.available[: detail.seeds, shown]
     clock_s = np.nancumsum(arrays.delay_s, axis=1)
     known = positions and bool(np.isfinite(arrays.client_xy_m).all() and np.isfinite(arrays.channel_xy_m).all())
     queue = arrays.queue[: detail.seeds]
@@ -196,7 +197,7 @@ def _detail(arrays: RunArrays, detail: Detail, *, positions: bool) -> dict[str, 
         "upload_s": packed_floats(arrays.upload_s[cut]),
         "punctual": packed_bits(arrays.punctual[cut]),
         "available": None if available.all() else packed_bits(available),
-        "queue": packed_levels(queue[:, :: detail.queue_every]),
+        "queue": packed_levels(queue[:, :: detail.queue_every // arrays.client_every]),
         "queue_largest": [_finite_largest(values) for values in queue],
         "delay_s": packed_floats(arrays.delay_s[cut]),
         "clock_s": packed_doubles(clock_s[cut]),

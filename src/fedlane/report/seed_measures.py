@@ -43,7 +43,10 @@ def seed_measures(tables: Mapping[str, pa.Table]) -> dict[str, FloatArray]:
     punctual = per_replica(assignments, column_floats(assignments, "punctual"))
     participation = per_replica(clients, column_floats(clients, "participation"))
     shortfall = per_replica(clients, column_floats(clients, "quota") - column_floats(clients, "participation"))
-    queue = per_replica(tables["client_rounds"], column_floats(tables["client_rounds"], "queue"))
+    if "max_queue" in rounds.column_names:  # of large fleets, client_rounds does not have every round
+        queue = per_replica(rounds, column_floats(rounds, "max_queue"))
+    else:
+        queue = per_replica(tables["client_rounds"], column_floats(tables["client_rounds"], "queue"))
     cumulative = np.array([values.sum() for values in delay_s])
     return {
         "cumulative_delay_s": cumulative,

@@ -61,7 +61,7 @@ def merge_runs(runs: Mapping[str, Run]) -> Run:
     try:
         tables = {name: _merged_table([run.tables[name] for run in listed], sources) for name in listed[0].tables}
         setup = prepare(listed[0].scenario, seeds)
-        trace = _trace(tables, setup)
+        trace = _trace(tables, setup, _every(listed[0].summary))
         ledger = merged_ledger([(listed[s.run].ledger, s.replica) for s in sources]) if listed[0].ledger else ""
     except (KeyError, IndexError, ValueError, TypeError, pa.ArrowException) as error:
         if isinstance(error, InputError):
@@ -119,6 +119,7 @@ def _facts(run: Run) -> Iterator[tuple[str, Any]]:
     yield "version of FedLane", run.summary.get("version")
     for name, table in run.tables.items():
         yield f"columns of {name}", {field.name: str(field.type) for field in table.schema}
+    yield "the rounds of client_rounds (every k-th; client_rounds_every in summary.json)", _every(run.summary)
     yield "whether there is a ledger", bool(run.ledger)
 
 
@@ -152,10 +153,15 @@ def _merged_models(
     return merged
 
 
-def _trace(tables: Mapping[str, pa.Table], setup: Setup) -> Trace:
-    """Read a trace back from tables."""
+def _every(summary: Mapping[str, Any]) -> int:
+    """Return the number of rounds from one round of ``client_rounds`` to the next."""
+    return int(summary.get("client_rounds_every", 1))
+
+
+def _trace(tables: Mapping[str, pa.Table], setup: Setup, every: int) -> Trace:
+    """Read a trace back from tables, whose ``client_rounds`` has every k-th round."""
     problem = setup.problem
-    trace = Trace.empty(problem.replicas, problem.rounds, problem.clients, problem.channels)
+    trace = Trace.empty(problem.replicas, problem.rounds, problem.clients, problem.channels, every)
     shape = problem.replicas, problem.rounds
     columns = {name: _columns(table) for name, table in tables.items()}
     rounds, assignments, queues = (columns[name] for name in ("rounds", "assignments", "client_rounds"))
@@ -165,8 +171,10 @@ def _trace(tables: Mapping[str, pa.Table], setup: Setup) -> Trace:
     trace.upload_s[at], trace.punctual[at] = assignments["upload_s"], assignments["punctual"]
     trace.delay_s[:] = rounds["delay_s"].reshape(shape)
     trace.accuracy[:], trace.loss[:] = rounds["accuracy"].reshape(shape), rounds["loss"].reshape(shape)
-    trace.queue[:] = queues["queue"].reshape(*shape, problem.clients)
-    trace.available[:] = queues["available"].reshape(*shape, problem.clients)
+    trace.queue[:] = queues["queue"].reshape(trace.queue.shape)
+    trace.available[:] = queues["available"].reshape(trace.queue.shape)
+    if "max_queue" in rounds:
+        trace.max_queue = rounds["max_queue"].reshape(shape)
     trace.rounds = problem.rounds
     return trace
 

@@ -118,7 +118,9 @@ def prepare_replay(run: Run, device: str) -> Simulation:
     settings, rounds = settings_of(run), run.summary["rounds"]
     if not 0 <= rounds <= run.scenario.rounds:
         raise InputError(f"its summary has {rounds} rounds, its scenario {run.scenario.rounds}: one was changed")
-    return Simulation(run.scenario, settings.policy, settings.seeds, learning=settings.learning, device=device)
+    return Simulation(
+        run.scenario, settings.policy, settings.seeds, learning=settings.learning, device=device, bounded=True
+    )
 
 
 def tolerances(run: Run, device: str) -> Tolerances:

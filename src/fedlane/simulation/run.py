@@ -69,7 +69,7 @@ def simulate(
         scenario = Scenario.load(scenario)
     if rounds is not None:
         scenario = scenario.with_values({"rounds": rounds})
-    simulation = Simulation(scenario, policy, seed_list(seeds), learning=learning, device=device)
+    simulation = Simulation(scenario, policy, seed_list(seeds), learning=learning, device=device, bounded=True)
     if simulation.caution is not None:
         warnings.warn(simulation.caution, stacklevel=2)
     if (remark := simulation.setup.delta_remark) is not None:

@@ -11,7 +11,7 @@ import numpy as np
 
 from fedlane.learning.architectures import parameter_count
 from fedlane.learning.datasets import DatasetInfo, dataset_info
-from fedlane.learning.partition import Partition, label_counts
+from fedlane.learning.partition import Partition, check_learnable, label_counts
 from fedlane.network import Compute, FixedLinks, Network, Radio, RadioNetwork, Topology, place
 from fedlane.privacy import delta_remark, make_mechanism, mechanism_of, released_histogram
 from fedlane.records import FloatArray, IntArray, MechanismSpec, Problem
@@ -209,9 +209,14 @@ def _model_size(scenario: Scenario, data: DatasetInfo) -> int:
 
 
 def learning_task(setup: Setup) -> "LearningTask":
-    """Return the learning part of a scenario as plain values, usable without the scenario."""
+    """Return the learning part of a scenario as plain values, usable without the scenario.
+
+    Raises:
+        InputError: If there are more clients than training samples.
+    """
     from fedlane.learning.schedule import LearningTask
 
+    check_learnable(dataset_info(setup.scenario.data.dataset).class_totals, setup.problem.clients)
     learning = setup.scenario.learning
     return LearningTask(
         dataset=setup.scenario.data.dataset,
