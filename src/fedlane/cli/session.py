@@ -95,8 +95,7 @@ class Session:
                     if simulation.ledger is not None and simulation.round:  # check an earlier ledger before playing
                         simulation.ledger.attach_file(folder.path)
                     tracking.start(simulation.scenario, simulation.label, simulation.info.seeds, round=simulation.round)
-                if simulation.caution is not None and not self.quiet:
-                    warn(simulation.caution)
+                self._remark(simulation.caution)
                 self._remark(simulation.setup.delta_remark)
                 display.begin(simulation)
                 interrupts.delay()
@@ -116,7 +115,7 @@ class Session:
         return result
 
     def _remark(self, line: str | None) -> None:
-        """Print a remark on the scenario, once."""
+        """Print a remark on the run or its scenario, once."""
         if line is not None and not self.quiet and line not in self.remarks:
             self.remarks.add(line)
             warn(line)
