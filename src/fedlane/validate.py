@@ -63,9 +63,13 @@ def printable(value: Any) -> Any:
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
-    """Return `` (did you mean 'x'?)`` for the known word closest to ``word``, or an empty string."""
-    matches = difflib.get_close_matches(word, list(known), n=1, cutoff=0.5)
-    return f" (did you mean '{matches[0]}'?)" if matches else ""
+    """Return `` (did you mean 'x'?)`` for the known word closest to ``word``, or an empty string.
+
+    Capital letters are compared like small ones.
+    """
+    words = {name.casefold(): name for name in known}
+    matches = difflib.get_close_matches(word.casefold(), list(words), n=1, cutoff=0.5)
+    return f" (did you mean '{words[matches[0]]}'?)" if matches else ""
 
 
 def unknown(kind: str, word: str, known: Iterable[str]) -> InputError:

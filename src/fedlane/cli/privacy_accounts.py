@@ -1,6 +1,7 @@
 """The results of `fedlane privacy calibrate` and `account`: rows of named values, and their table."""
 
 import math
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -8,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from rich.markup import escape
 from rich.table import Table
 
-from fedlane.cli.session import messages, screen
+from fedlane.cli.session import messages, screen, warn
 from fedlane.files import open_regular
 from fedlane.validate import InputError, printable
 
@@ -64,6 +65,21 @@ def scenario_rows(name: str, settings: list[str], seed: int) -> list[dict[str, A
         }
         for i in range(len(spec.epsilon))
     ]
+
+
+def warn_of_delta(deltas: Sequence[float], sizes: Sequence[int], scenario: str | None = None) -> None:
+    """Print one line if a delta is not below 1/|D|.
+
+    Args:
+        deltas: Delta of each client.
+        sizes: Number of each client's records.
+        scenario: The scenario, if it has the values; otherwise they come from options.
+    """
+    from fedlane.privacy import delta_remark
+
+    line = delta_remark(deltas, sizes, "--delta" if scenario is None else "privacy.delta")
+    if line is not None:
+        warn(line)
 
 
 def ledger_rows(path: Path) -> list[dict[str, Any]]:

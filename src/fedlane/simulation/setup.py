@@ -13,7 +13,7 @@ from fedlane.learning.architectures import parameter_count
 from fedlane.learning.datasets import DatasetInfo, dataset_info
 from fedlane.learning.partition import Partition, check_learnable, label_counts
 from fedlane.network import Compute, FixedLinks, Network, Radio, RadioNetwork, Topology, place
-from fedlane.privacy import mechanism_of, released_histogram
+from fedlane.privacy import delta_remark, mechanism_of, released_histogram
 from fedlane.privacy.mechanism import draft_mechanism
 from fedlane.records import FloatArray, IntArray, MechanismSpec, Problem
 from fedlane.rng import generator
@@ -55,6 +55,13 @@ class Setup:
     def air(self) -> Network:
         """The old name of ``network``."""
         return self.network
+
+    @property
+    def delta_remark(self) -> str | None:
+        """One line if a calibrated budget has a delta that is not below 1/|D|; else None."""
+        if not mechanism_of(self.mechanism.name).is_calibrated:
+            return None
+        return delta_remark(self.mechanism.delta, self.label_counts.sum(axis=2))
 
     def feasible_scale(self, quotas: FloatArray) -> FloatArray | None:
         """The largest multiple of the quotas that any policy can serve.
