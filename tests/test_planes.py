@@ -49,7 +49,7 @@ MAY_IMPORT = {
 MAY_ANNOTATE_WITH = {
     "trackers": {"scenario", "simulation"},
     "flower": {"flower.client", "flower.server"},  # its names are loaded when they are first used
-    "fedlane": {"matching", "scenario", "scheduling", "simulation"},  # likewise
+    "fedlane": {"experiments", "matching", "scenario", "scheduling", "simulation"},  # likewise
 }
 """Room -> further rooms that it may import under ``if TYPE_CHECKING``."""
 

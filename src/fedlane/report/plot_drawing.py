@@ -180,8 +180,8 @@ def _draw_heat_maps(figure: "Figure", grid: Any, layout: PlotLayout) -> None:
     """Draw heat maps that share one scale from white to the page's first colour and on to dark."""
     from matplotlib.colors import LinearSegmentedColormap, Normalize
 
-    colours = LinearSegmentedColormap.from_list("fedlane", ["#ffffff", COLOURS[0], "#00263b"])
-    colours.set_bad(MISSING)
+    shades = LinearSegmentedColormap.from_list("fedlane", ["#ffffff", COLOURS[0], "#00263b"])
+    colours = shades.with_extremes(bad=MISSING)
     values = np.concatenate([panel.cells.ravel() for panel in layout.panels if panel.cells is not None])
     low, high = float(np.nanmin(values)), float(np.nanmax(values))
     scale = Normalize(low - 0.05 * (high - low), high if high > low else low + 1.0)

@@ -28,12 +28,16 @@ def check_name(kind: str, name: str, known: Iterable[str], data: PlotData) -> No
 
 
 def varying_keys(data: PlotData, rows: Sequence[int] | range) -> list[str]:
-    """Names of keys that differ between rows, without seeds, the runs' names and values that follow from others."""
+    """Names of keys that differ between rows, without seeds, the runs' names and values that follow from others.
+
+    A run's scenario also holds its policy's parameters, under ``policies.``; in a sweep, these are keys of the grid.
+    """
     ignored = ("seed", "run")
+    derived = "policies." if data.curves else ()
     return [
         name
         for name, values in data.keys.items()
-        if name not in ignored and not name.startswith("policies.") and len({values[row] for row in rows}) > 1
+        if name not in ignored and not name.startswith(derived) and len({values[row] for row in rows}) > 1
     ]
 
 

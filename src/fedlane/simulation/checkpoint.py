@@ -28,12 +28,14 @@ class Checkpoint:
         seeds: One seed per replica.
         learning: Whether the run trains a model.
         arrays: The arrays by name.
+        version: `Policy.version` of the policy that was played.
     """
 
     label: str
     seeds: tuple[int, ...]
     learning: bool
     arrays: Mapping[str, np.ndarray[Any, Any]]
+    version: int = 1
 
     @property
     def state(self) -> State:
@@ -52,6 +54,7 @@ class Checkpoint:
             "_label": np.array(self.label),
             "_seeds": np.array(self.seeds, np.int64),
             "_learning": np.array(self.learning),
+            "_version": np.array(self.version, np.int64),
         }
         np.savez(file, allow_pickle=False, **header, **self.arrays)
 
@@ -68,6 +71,7 @@ class Checkpoint:
                 label=str(arrays.pop("_label")),
                 seeds=tuple(int(seed) for seed in arrays.pop("_seeds")),
                 learning=bool(arrays.pop("_learning")),
+                version=int(arrays.pop("_version", np.array(1))),  # checkpoints of 0.1.0 have none
                 arrays=arrays,
             )
         except READ_ERRORS as error:

@@ -281,7 +281,7 @@ class Simulation:
         }
         if self.federation is not None:
             arrays["weights"] = self.federation.weights.cpu().numpy()
-        return Checkpoint(self.label, self.setup.seeds, self.federation is not None, arrays)
+        return Checkpoint(self.label, self.setup.seeds, self.federation is not None, arrays, self.policy.version)
 
     @classmethod
     def resume(cls, folder: str | Path, device: str | None = None) -> "Simulation":
@@ -304,6 +304,12 @@ class Simulation:
             device=device or settings.device,
             bounded=True,
         )
+        version = simulation.policy.version
+        if saved.version != version:
+            raise InputError(
+                f"{folder} cannot be resumed: it was played with version {saved.version} of policy "
+                f"{simulation.policy.name}, and this is version {version}"
+            )
         simulation.keep_segments_in(Path(folder))
         try:
             simulation._restore(saved)
