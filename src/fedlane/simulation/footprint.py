@@ -25,7 +25,10 @@ TABLE_BYTES_PER_CHANNEL, TABLE_BYTES_PER_CLIENT = 150, 250
 """Bytes, per seed and round, that the tables take while they are made and written: for every channel and for every
 client. Both are measured (tests/simulation/test_footprint.py)."""
 NETWORK_ARRAYS = 4
-"""Arrays (R, U, N) of doubles that the radio network keeps."""
+"""Arrays (R, U, N) of doubles that the radio network keeps, unless it is large."""
+STATE_COPIES = 4
+"""A policy's state, and three times its size while a round is decided: measured are 61 bytes per pair for `mamab-om`,
+whose state has 16, and 75 for `lane`, whose state has 20 (docs/scale.md)."""
 SETUP_BYTES_PER_CLIENT = 600
 """Bytes per seed and client of the preparation: partition, quotas, mechanism and compute times."""
 
@@ -74,8 +77,8 @@ def run_footprint(
         bounded: Whether the trace may be bounded, see `fedlane.simulation.trace.Trace`.
     """
     clients, channels, rounds = scenario.network.clients, scenario.network.channels, scenario.rounds
-    pairs = clients * channels
     drawn = min(2 * block_rounds(clients, channels), rounds)  # the old block is kept until the next one is drawn
+    pairs = 0 if keeps_no_pairs(scenario, policy) else clients * channels
     draws = 8 * drawn * (pairs * (3 if scenario.network.fading == "rayleigh" else 2) + clients)
     space = 8.0 * NETWORK_ARRAYS * pairs + draws + SETUP_BYTES_PER_CLIENT * clients
     growing, fixed = _trace_bytes(scenario, seeds, bounded)
@@ -87,6 +90,13 @@ def run_footprint(
     if (available := available_bytes()) is None or rough.total < available:
         per_seed["clients and channels"] += _state_bytes(policy, scenario)
     return Footprint(seeds, per_seed, fixed)
+
+
+def keeps_no_pairs(scenario: Scenario, policy: Policy) -> bool:
+    """Whether the network keeps nothing for each client-channel pair: it is large, and the policy does not read it."""
+    network = scenario.network
+    large = network.rates_mbps is None and block_rounds(network.clients, network.channels) == 1
+    return large and not policy.requires & {"channel_state", "distributions"}
 
 
 def _trace_bytes(scenario: Scenario, seeds: int, bounded: bool) -> tuple[float, dict[str, float]]:
@@ -105,7 +115,7 @@ def _trace_bytes(scenario: Scenario, seeds: int, bounded: bool) -> tuple[float, 
 
 
 def _state_bytes(policy: Policy, scenario: Scenario) -> float:
-    """Return the size of a policy's first state for one seed; policies keep one or two copies of it."""
+    """Return the memory of a policy for one seed, from the size of its first state."""
     network = scenario.network
     problem = Problem(
         clients=network.clients,
@@ -115,7 +125,7 @@ def _state_bytes(policy: Policy, scenario: Scenario) -> float:
         quotas=np.zeros((1, network.clients)),
         sizes=np.ones((1, network.clients)),  # the number of records does not change the size of a state
     )
-    return 2.0 * sum(array.nbytes for array in policy.init(problem).values())
+    return float(STATE_COPIES) * sum(array.nbytes for array in policy.init(problem).values())
 
 
 def _learning_bytes(scenario: Scenario, seeds: int, device: str) -> tuple[float, dict[str, float]]:
