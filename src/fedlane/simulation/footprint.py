@@ -31,6 +31,8 @@ STATE_COPIES = 4
 whose state has 16, and 75 for `lane`, whose state has 20 (docs/scale.md)."""
 SETUP_BYTES_PER_CLIENT = 600
 """Bytes per seed and client of the preparation: partition, quotas, mechanism and compute times."""
+GROWTH_CLIENTS, GROWTH_CHANNELS = 16, 8
+"""Smallest network on which the growth of a policy's state is measured."""
 
 
 @dataclass(frozen=True)
@@ -87,8 +89,10 @@ def run_footprint(
         per_seed["the model"], for_learning = _learning_bytes(scenario, seeds, device)
         fixed |= for_learning
     rough = Footprint(seeds, per_seed, fixed)
-    if (available := available_bytes()) is None or rough.total < available:
-        per_seed["clients and channels"] += _state_bytes(policy, scenario)
+    available = available_bytes()
+    fits = available is None or rough.total < available
+    state = _state_bytes(policy, scenario, clients, channels) if fits else _grown_state_bytes(policy, scenario)
+    per_seed["clients and channels"] += state
     return Footprint(seeds, per_seed, fixed)
 
 
@@ -114,18 +118,28 @@ def _trace_bytes(scenario: Scenario, seeds: int, bounded: bool) -> tuple[float, 
     return float(rounds * per_round), {}
 
 
-def _state_bytes(policy: Policy, scenario: Scenario) -> float:
+def _state_bytes(policy: Policy, scenario: Scenario, clients: int, channels: int) -> float:
     """Return the memory of a policy for one seed, from the size of its first state."""
-    network = scenario.network
     problem = Problem(
-        clients=network.clients,
-        channels=network.channels,
+        clients=clients,
+        channels=channels,
         rounds=scenario.rounds,
-        deadline_s=network.deadline_s,
-        quotas=np.zeros((1, network.clients)),
-        sizes=np.ones((1, network.clients)),  # the number of records does not change the size of a state
+        deadline_s=scenario.network.deadline_s,
+        quotas=np.zeros((1, clients)),
+        sizes=np.ones((1, clients)),  # the number of records does not change the size of a state
     )
     return float(STATE_COPIES) * sum(array.nbytes for array in policy.init(problem).values())
+
+
+def _grown_state_bytes(policy: Policy, scenario: Scenario) -> float:
+    """Return the memory of a policy whose state must not be allocated, from its growth on small networks."""
+    u, n = scenario.network.clients / GROWTH_CLIENTS - 1, scenario.network.channels / GROWTH_CHANNELS - 1
+    small, more_clients, more_channels, both = (
+        _state_bytes(policy, scenario, clients * GROWTH_CLIENTS, channels * GROWTH_CHANNELS)
+        for clients, channels in ((1, 1), (2, 1), (1, 2), (2, 2))
+    )
+    pairs = both - more_clients - more_channels + small
+    return max(0.0, small + u * (more_clients - small) + n * (more_channels - small) + u * n * pairs)
 
 
 def _learning_bytes(scenario: Scenario, seeds: int, device: str) -> tuple[float, dict[str, float]]:
