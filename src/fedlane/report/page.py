@@ -16,7 +16,7 @@ from fedlane.report.packing import embedded
 from fedlane.validate import InputError
 
 SCRIPTS = (
-    *("dom", "format", "data", "scales", "pen", "saving", "chart", "lines", "dots", "bars", "heatmap"),
+    *("dom", "format", "data", "scales", "pen", "saving", "chart", "lines", "dots", "grid", "bars", "heatmap"),
     *("map", "round", "timeline", "player", "summary", "figures", "privacy", "scenario"),
     *("sweep", "sweep_figures", "sweep_heat", "live", "app"),
 )
