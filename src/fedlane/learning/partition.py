@@ -21,12 +21,34 @@ class Partition:
     shards     a client has round(M (1 - degree)) equal shards, at least one, of one class each;
     iid        label shares are those of the data set; the degree is ignored.
 
-    Client sizes are equal, or uniform in [1 - imbalance, 1 + imbalance] times the mean.
+    Client sizes are equal, or uniform in [1 - imbalance, 1 + imbalance] times the mean. The mean is
+    ``samples_per_client``; None divides the whole data set.
     """
 
     kind: str
     degree: float
     imbalance: float
+    samples_per_client: int | None = None
+
+    def total(self, available: int, clients: int) -> int:
+        """Return how many of the data set's ``available`` training samples the clients hold together.
+
+        Raises:
+            InputError: There are too few samples for all clients.
+        """
+        if clients > available:
+            raise InputError(
+                f"network.clients must be at most {available}, the number of training samples, got {clients}"
+            )
+        if self.samples_per_client is None:
+            return available
+        most = available // clients
+        if self.samples_per_client > most:
+            raise InputError(
+                f"data.samples_per_client must be at most {most}, because {clients} clients share {available} training "
+                f"samples, got {self.samples_per_client}"
+            )
+        return clients * self.samples_per_client
 
 
 def label_counts(partition: Partition, class_totals: IntArray, clients: int, seed: int) -> IntArray:
@@ -34,9 +56,7 @@ def label_counts(partition: Partition, class_totals: IntArray, clients: int, see
 
     A class with too few samples is shared in proportion. Clients that lack samples get samples of other classes.
     """
-    total = int(class_totals.sum())
-    if clients > total:
-        raise InputError(f"network.clients must be at most {total}, the number of training samples, got {clients}")
+    total = partition.total(int(class_totals.sum()), clients)
     rng = generator(seed, "partition")
     sizes = _sizes(clients, total, partition.imbalance, rng)
     wanted = _label_shares(partition, class_totals, clients, rng) * sizes[:, None]

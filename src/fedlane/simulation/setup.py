@@ -83,7 +83,7 @@ def prepare(scenario: Scenario, seeds: Sequence[int]) -> Setup:
     """
     network, privacy = scenario.network, scenario.privacy
     data = dataset_info(scenario.data.dataset)
-    partition = Partition(scenario.data.partition, scenario.data.noniid_degree, scenario.data.imbalance)
+    partition = _partition(scenario)
     counts = np.stack([label_counts(partition, data.class_totals, network.clients, seed) for seed in seeds])
     sizes = counts.sum(axis=2).astype(np.float64)
     weights = _model_size(scenario, data)
@@ -116,6 +116,13 @@ def prepare(scenario: Scenario, seeds: Sequence[int]) -> Setup:
             sizes=sizes,
         ),
     )
+
+
+def _partition(scenario: Scenario) -> Partition:
+    """How the scenario divides its data set."""
+    data = scenario.data
+    samples = None if data.samples_per_client == "all" else data.samples_per_client
+    return Partition(data.partition, data.noniid_degree, data.imbalance, samples)
 
 
 def _mechanism(scenario: Scenario, sizes: IntArray) -> MechanismSpec:
