@@ -12,6 +12,7 @@ from fedlane.scheduling import registry
 from support.terminal import fedlane_process
 
 KERNELS = {
+    "cs-ucb-q": set(),
     "genie": {"search_batch"},
     "lane": {"search_batch"},
     "mamab-gmba": {"greedy_batch"},
@@ -19,6 +20,7 @@ KERNELS = {
     "random": set(),
     "round-robin": set(),
     "single-ucb": set(),
+    "ucb-index": set(),
 }
 
 
