@@ -2,6 +2,7 @@
 
 python benchmarks/scale.py [POLICY ...]            # sizes of the fleet; default: random, lane and mamab-om:T0=0.01
 python benchmarks/scale.py --rounds [POLICY]       # numbers of rounds, with the run folder; default: random
+python benchmarks/scale.py --pairs [POLICY ...]    # 100,000 x 100 and 10,000 x 1,000 in turn, three times
 """
 
 import resource
@@ -14,12 +15,15 @@ from pathlib import Path
 import numpy as np
 
 from fedlane import Run, Scenario, Simulation
+from fedlane.cli.session import Session
 from fedlane.simulation.results import RunFolder
 
 SIZES = ((1000, 100), (10_000, 100), (30_000, 100), (100_000, 100), (10_000, 1000), (100_000, 10), (300_000, 100))
 """Clients and channels; 100,000 x 100 and 10,000 x 1,000 have the same number of pairs."""
-ROUNDS = (1000, 10_000, 100_000)
-LONG_RUN = (200, 100)
+EQUAL_PAIRS = ((100_000, 100), (10_000, 1000))
+REPETITIONS = 3
+ROUNDS = (10_000, 100_000)
+LONG_RUNS = ((20, 8), (200, 100))
 """Clients and channels of the runs of many rounds."""
 POLICIES = ("random", "lane", "mamab-om:T0=0.01")
 
@@ -40,39 +44,39 @@ def scenario(clients: int, channels: int, rounds: int) -> Scenario:
 
 
 def measure(clients: int, channels: int, policy: str) -> str:
-    """Median time of a round after the policy's random phase, and the peak memory of the process."""
+    """Median time of a round after the policy's random phase, and the peak memory of the process.
+
+    Time per pair is processor time, which other work on the machine changes less; rounds use one core.
+    """
     start = time.perf_counter()
     simulation = Simulation(scenario(clients, channels, 8), policy, [0], bounded=True)
     setup_s = time.perf_counter() - start
-    times = []
+    elapsed_s, busy_s = [], []
     while not simulation.finished:
-        start = time.perf_counter()
+        start, busy = time.perf_counter(), time.process_time()
         simulation.step()
-        times.append(time.perf_counter() - start)
-    median_ms = 1e3 * float(np.median(times[3:]))  # compilation happens in the first rounds
-    per_pair_ns = 1e6 * median_ms / (clients * channels)
+        elapsed_s.append(time.perf_counter() - start)
+        busy_s.append(time.process_time() - busy)
+    round_ms = 1e3 * float(np.median(elapsed_s[3:]))  # compilation happens in the first rounds
+    per_pair_ns = 1e9 * float(np.median(busy_s[3:])) / (clients * channels)
     size = f"{policy:17} {clients:7,} x {channels:5,}  setup {setup_s:5.2f} s"
-    return f"{size}  {median_ms:8.1f} ms per round ({per_pair_ns:6.1f} ns per pair)  peak {peak_mib():6.0f} MiB"
+    return f"{size}  {round_ms:8.1f} ms per round ({per_pair_ns:6.1f} ns per pair)  peak {peak_mib():6.0f} MiB"
 
 
-def measure_rounds(rounds: int, policy: str) -> str:
-    """Time and peak memory of a run of many rounds, its folder included, and the time to open the folder."""
+def measure_rounds(clients: int, channels: int, rounds: int, policy: str) -> str:
+    """Time and peak memory of a run at the terminal, with its folder, and the time to open the folder."""
     with tempfile.TemporaryDirectory() as temporary:
         folder = RunFolder.create(Path(temporary) / "run")
-        simulation = Simulation(scenario(*LONG_RUN, rounds), policy, [0], bounded=True)
-        simulation.keep_segments_in(folder.path)
+        terms = scenario(clients, channels, rounds)
         start = time.perf_counter()
-        simulation.play()
-        played_s = time.perf_counter() - start
-        folder.write(simulation.result())
-        written_s = time.perf_counter() - start - played_s
-        peak = peak_mib()
+        Session(quiet=True).play(policy, lambda: Simulation(terms, policy, [0], bounded=True), folder)
+        played_s, peak = time.perf_counter() - start, peak_mib()
         start = time.perf_counter()
         every = Run.load(folder.path).summary.get("client_rounds_every", 1)
         opened_s = time.perf_counter() - start
     return (
-        f"{policy:17} {rounds:9,} rounds  {1e3 * played_s / rounds:6.2f} ms per round  writing {written_s:6.2f} s  "
-        f"opening {opened_s:5.2f} s  peak {peak:6.0f} MiB  client_rounds every {every}"
+        f"{policy:10} {clients} x {channels}, {rounds:7,} rounds  {played_s:6.1f} s ({1e3 * played_s / rounds:5.2f} ms "
+        f"per round)  opening {opened_s:5.2f} s  peak {peak:5.0f} MiB  client_rounds every {every}"
     )
 
 
@@ -85,12 +89,13 @@ def main(arguments: list[str]) -> None:
     """Measure one size, or start a process for each size."""
     if arguments[:1] == ["--measure"]:
         policy, sizes = arguments[1], [int(text) for text in arguments[2:]]
-        print(measure_rounds(sizes[0], policy) if len(sizes) == 1 else measure(sizes[0], sizes[1], policy), flush=True)
+        print(measure_rounds(*sizes, policy=policy) if sizes[2:] else measure(*sizes, policy=policy), flush=True)
         return
-    long = arguments[:1] == ["--rounds"]
-    policies = arguments[1:] or POLICIES[:1] if long else arguments or POLICIES
-    cases: list[tuple[int, ...]] = [(rounds,) for rounds in ROUNDS] if long else list(SIZES)
-    for policy in policies:
+    mode = arguments.pop(0) if arguments[:1] in (["--rounds"], ["--pairs"]) else ""
+    cases: list[tuple[int, ...]] = list(EQUAL_PAIRS) * REPETITIONS if mode == "--pairs" else list(SIZES)
+    if mode == "--rounds":
+        cases = [(*size, rounds) for size in LONG_RUNS for rounds in ROUNDS]
+    for policy in arguments or (POLICIES[:1] if mode == "--rounds" else POLICIES):
         for case in cases:
             subprocess.run([sys.executable, __file__, "--measure", policy, *map(str, case)], check=True)
 

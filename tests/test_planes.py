@@ -21,7 +21,10 @@ MODULES = {
     for path in sorted(ROOT.rglob("*.py"))
 }
 
-NEUTRAL = {"records", "rng", "validate", "cache", "files", "parquet_tables", "intervals", "targets", "matching"}
+NEUTRAL = {
+    *("records", "rng", "validate", "cache", "files", "parquet_tables", "intervals", "number_text", "targets"),
+    "matching",
+}
 PLANES = {"network", "scheduling", "learning", "privacy", "theory"}
 JOINED = NEUTRAL | PLANES | {"scenario", "simulation"}
 

@@ -1,6 +1,7 @@
 """Parquet tables from run folders: reading them with bounds on memory, and their columns as arrays."""
 
 import contextlib
+from collections import Counter
 from collections.abc import Collection, Iterator
 from itertools import pairwise
 from pathlib import Path
@@ -13,7 +14,7 @@ from numpy.typing import NDArray
 
 from fedlane.files import open_regular
 from fedlane.records import FloatArray
-from fedlane.validate import InputError
+from fedlane.validate import InputError, printable
 
 MAX_ROWS, MAX_VALUES, MAX_BYTES = 50_000_000, 500_000_000, 2**30
 """Largest Parquet table that is read: rows, values, and bytes that its columns need in memory."""
@@ -183,6 +184,9 @@ def _metadata(path: Path, columns: Collection[str]) -> tuple[Any, "pa.Schema"]:
             schema = metadata.schema.to_arrow_schema()
     except (OSError, pa.ArrowException) as error:
         raise _damaged(path, error) from error
+    twice = next((name for name, count in Counter(schema.names).items() if count > 1), None)
+    if twice is not None:
+        raise InputError(f"{path} was not written by FedLane: it has two columns {printable(twice)}")
     missing = [column for column in columns if schema.get_field_index(column) < 0]
     if missing:
         raise InputError(f"{path} was not written by FedLane: column {missing[0]} is missing")

@@ -2,6 +2,7 @@
 
 import dataclasses
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -79,6 +80,13 @@ class TestKeys:
         newer = keys(cell("random"))
         monkeypatch.setattr(cells_module, "RESULT_VERSION", 99)
         assert len({*before, *newer, *keys(cell("random"))}) == 3
+
+    def test_the_version_of_a_policy_for_one_replica_changes_the_key(self, tmp_path, monkeypatch):
+        shutil.copy(Path(__file__).parents[2] / "examples" / "patient_policy.py", tmp_path / "my_patient_policy.py")
+        monkeypatch.chdir(tmp_path)
+        before = keys(cell("my_patient_policy:Patient"))
+        monkeypatch.setattr(sys.modules["my_patient_policy"].Patient, "version", 2)
+        assert keys(cell("my_patient_policy:Patient")) != before
 
     def test_the_source_of_a_user_s_policy_changes_the_key(self, tmp_path, monkeypatch):
         file = tmp_path / "my_sweep_policy.py"
@@ -166,16 +174,16 @@ class TestComputing:
 
 @pytest.mark.slow
 class TestProcesses:
-    def test_schedules_and_learning_have_the_same_bits_in_two_processes(self, tmp_path):
+    def test_schedules_and_learning_have_the_same_bits_in_four_processes(self, tmp_path):
         subjects = [
             cell("lane", seeds=range(3)),
             cell("random", seeds=range(3), network__channels=3),
             cell("lane", seeds=range(10), learning=True),
         ]
         batches = [batch for subject in subjects for batch in subject.batches()]
-        stores = [BatchStore(tmp_path / name) for name in ("one", "two")]
+        stores = [BatchStore(tmp_path / name) for name in ("one", "four")]
         compute(batches, stores[0], InProcessRunner())
-        report = compute(list(reversed(batches)), stores[1], ProcessRunner(2))
+        report = compute(list(reversed(batches)), stores[1], ProcessRunner(4))
         assert (report.computed, report.failures) == (4, {})
         for batch in batches:
             files = [(store.folder / f"{batch.key}.parquet").read_bytes() for store in stores]

@@ -162,6 +162,8 @@ class TestCommand:
             (("--grid", "network.chanels=2,3"), "unknown key 'network.chanels' (did you mean 'channels'?)"),
             (("--grid", "netwrk.channels=2,3"), "(did you mean 'network'?)"),
             (("--grid", "network.channels=0,3"), "network.channels must be at least 1, got 0"),
+            (("--grid", "network.deadline_s=1.0,nan"), "network.deadline_s must be a finite number, got nan"),
+            (("--grid", "rounds=5,2020-01-01"), "rounds must be a whole number, got 2020-01-01"),
             (("--grid", "network.channels=few,3"), "network.channels must be a whole number, got 'few'"),
             (("--grid", "policies.lane.W=1,2"), "policy lane has no parameter 'W'"),
             (("--grid", "policies.lnae.V=1,2"), "unknown policy 'lnae' (did you mean 'lane'?)"),

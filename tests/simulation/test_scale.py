@@ -18,6 +18,7 @@ from fedlane.scheduling import make_policy
 from fedlane.simulation import table_parts, tables, trace_shape
 from fedlane.simulation.footprint import run_footprint
 from fedlane.simulation.merging import merge_runs
+from fedlane.simulation.replaying import prepare_replay
 from fedlane.simulation.results import RunFolder
 from fedlane.simulation.segments import NAME as SEGMENTS
 from fedlane.validate import InputError
@@ -34,7 +35,7 @@ def scenario(**changes: object) -> Scenario:
 @pytest.fixture
 def files(monkeypatch: pytest.MonkeyPatch) -> None:
     """Rounds go to files after 64 channels, and the rows of clients are made 30 at a time."""
-    monkeypatch.setattr(trace_shape, "CHANNEL_ROWS", 20)
+    monkeypatch.setattr(trace_shape, "HELD_CHANNEL_ROWS", 20)
     monkeypatch.setattr(trace_shape, "SEGMENT_ROWS", 64)
     monkeypatch.setattr(tables, "PART_ROWS", 30)
     monkeypatch.setattr(table_parts, "LAZY_ROWS", 10)
@@ -51,7 +52,7 @@ def check_same(run: Run, expected: Run, every: int = 1) -> None:
     """Compare a run with one that was in memory, of which ``run`` has every k-th round of the clients."""
     for name, table in expected.tables.items():
         stored = run.tables[name]
-        if name == "rounds":
+        if name == "rounds" and every > 1:
             stored = stored.drop_columns("max_queue")
         elif name == "client_rounds":
             table = table.filter(table["round"].to_numpy() % every == 0)
@@ -240,6 +241,54 @@ def test_the_estimate_of_memory_knows_files():
     policy = make_policy("random", {})
     held, in_files = (run_footprint(long, policy, 1, learning=False, bounded=limit) for limit in (False, True))
     assert in_files.total < held.total / 5
+
+
+@pytest.mark.parametrize(("policy", "bytes_per_pair"), [("random", 0), ("mamab-om", 64), ("lane", 80), ("genie", 40)])
+def test_the_estimate_of_memory_per_pair(policy, bytes_per_pair):
+    """docs/scale.md states what a pair costs; a policy that reads the whole network makes it keep every pair."""
+    small, large = (
+        run_footprint(
+            scenario(rounds=10, network__clients=clients, network__channels=100),
+            make_policy(policy, {}),
+            1,
+            learning=False,
+        ).per_seed["clients and channels"]
+        for clients in (1000, 2000)
+    )
+    per_pair = (large - small) / 100_000 - 6.16  # 600 bytes and two numbers per client
+    assert bytes_per_pair <= per_pair < bytes_per_pair + 3 or (policy == "genie" and per_pair > bytes_per_pair)
+
+
+@pytest.mark.usefixtures("files")
+def test_a_schedule_of_a_run_in_files_is_saved_before_they_are_removed(tmp_path):
+    def make():
+        return Simulation(scenario(), "lane", [0, 1], bounded=True)
+
+    target = RunFolder.create(tmp_path / "run")
+    Session(quiet=True).play("lane", make, target, schedule=tmp_path / "schedule.npz")
+    assert not (tmp_path / "run" / SEGMENTS).exists()
+    with np.load(tmp_path / "schedule.npz") as saved:
+        assert saved["client"].shape[1] == ROUNDS
+
+
+@pytest.mark.usefixtures("files")
+def test_runs_of_few_and_of_many_seeds_merge(monkeypatch):
+    """The run of two seeds has the largest queues in its table of rounds; the other run is too small for that."""
+    monkeypatch.setattr(trace_shape, "LISTED_CLIENT_ROWS", 900)
+    many = simulate(scenario(), "lane", seeds=[0, 1], learning=False)
+    few = simulate(scenario(), "lane", seeds=[2], learning=False)
+    assert "max_queue" in many.rounds.column_names
+    assert "max_queue" not in few.rounds.column_names
+    check_same(merge_runs({"many": many, "few": few}), whole(scenario(), seeds=(0, 1, 2)))
+
+
+def test_an_older_folder_with_every_round_of_a_large_fleet_is_replayed(monkeypatch):
+    """Before runs were thinned, every round of such a fleet was stored."""
+    stored = whole(scenario())
+    monkeypatch.setattr(trace_shape, "CLIENT_ROWS", 140)
+    assert prepare_replay(stored, "cpu").trace.every == 1
+    thinned = simulate(scenario(), "lane", seeds=[0, 1], learning=False)
+    assert prepare_replay(thinned, "cpu").trace.every == 8
 
 
 def test_a_fleet_may_have_more_clients_than_the_data_set_has_samples():

@@ -3,7 +3,7 @@
 import sys
 import time
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -45,11 +45,13 @@ class Session:
         quiet: Show no progress.
         checkpoint_every: Rounds between two checkpoints of a run that learns.
         track: Trackers as the user named them, for example ``mlflow:URI``.
+        remarks: Remarks on the scenario that have been printed, which is the same for all runs of a comparison.
     """
 
     quiet: bool = False
     checkpoint_every: int = 50
     track: "Sequence[str]" = ()
+    remarks: set[str] = field(default_factory=set)
 
     def play(
         self,
@@ -93,8 +95,8 @@ class Session:
                     if simulation.ledger is not None and simulation.round:  # check an earlier ledger before playing
                         simulation.ledger.attach_file(folder.path)
                     tracking.start(simulation.scenario, simulation.label, simulation.info.seeds, round=simulation.round)
-                if simulation.caution is not None and not self.quiet:
-                    warn(simulation.caution)
+                self._remark(simulation.caution)
+                self._remark(simulation.setup.delta_remark)
                 display.begin(simulation)
                 interrupts.delay()
                 try:
@@ -111,6 +113,12 @@ class Session:
             simulation.schedule().save(schedule)
         folder.remove_segments()
         return result
+
+    def _remark(self, line: str | None) -> None:
+        """Print a remark on the run or its scenario, once."""
+        if line is not None and not self.quiet and line not in self.remarks:
+            self.remarks.add(line)
+            warn(line)
 
     def _play_rounds(
         self,

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
-from rich.table import Table
 
 from fedlane.cli.compiling import announce_compilation
 from fedlane.cli.display import LINE_S
@@ -39,8 +38,8 @@ if TYPE_CHECKING:  # imported inside functions, to keep `fedlane --help` fast
     from fedlane.experiments.sweep import SweepResult
     from fedlane.experiments.sweep_plan import SweepCell, SweepPlan
 
-SHOWN_FAILURES, SHOWN_CELLS = 5, 40
-"""Largest number of failures and of cells that are printed; the files have all."""
+SHOWN_FAILURES = 5
+"""Largest number of failures that are printed; failures.json has all."""
 
 
 def sweep(
@@ -208,7 +207,7 @@ def _show_plan(plan: "SweepPlan", folder: Path | None, workers: int, *, as_json:
 
 def _print_result(result: "SweepResult", plan: "SweepPlan", folder: Path, *, quiet: bool) -> None:
     """Print means over seeds, what failed, and where the results are."""
-    from fedlane.experiments.sweep import FAILURES, TABLE
+    from fedlane.report.sweep_cells import FAILURES, SHOWN_CELLS, TABLE, cells_table, sweep_cells
 
     for failure in result.failures[:SHOWN_FAILURES]:
         values = " ".join(f"{key}={value}" for key, value in failure["values"].items())
@@ -220,7 +219,7 @@ def _print_result(result: "SweepResult", plan: "SweepPlan", folder: Path, *, qui
     if quiet:
         return
     if result.table.num_rows > 0 and len(plan.cells) <= SHOWN_CELLS:
-        screen.print(_means(result, plan))
+        screen.print(cells_table(sweep_cells(result.table)))
     report = result.report
     if report.retried:
         print_notes([f"{report.retried} batches were started again, because their worker had died"])
@@ -233,23 +232,4 @@ def _print_result(result: "SweepResult", plan: "SweepPlan", folder: Path, *, qui
         facet = f" --facet {others[0]}" if others else ""
         hint = f"fedlane plot {folder} --x {x} --y {measure}{facet} --out sweep.pdf"
         screen.print(f"Draw it with: {hint}", highlight=False, markup=False, soft_wrap=True)
-
-
-def _means(result: "SweepResult", plan: "SweepPlan") -> Table:
-    """A table with the means over seeds of every cell."""
-    from rich import box
-
-    keys = [*plan.grid, "policy"]
-    measures = {"cumulative_delay_s": "delay (s)", "late_share": "late", "min_participation": "min. part."}
-    if plan.learning:
-        measures["final_accuracy"] = "accuracy"
-    means = result.table.group_by(keys, use_threads=False).aggregate([(name, "mean") for name in measures])
-    short = [key.rpartition(".")[2] for key in keys]
-    table = Table(*(short if len({*short}) == len(short) else keys), box=box.SIMPLE_HEAD)
-    for heading in measures.values():
-        table.add_column(heading, justify="right")
-    for row in means.to_pylist():
-        values = [row[f"{name}_mean"] for name in measures]
-        numbers = ["-" if value is None else f"{value:,.4g}" for value in values]
-        table.add_row(*(str(printable(str(row[key]))) for key in keys), *numbers)
-    return table
+    screen.print(f"Look at it with: fedlane report {folder}", highlight=False, markup=False, soft_wrap=True)

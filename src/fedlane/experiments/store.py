@@ -14,6 +14,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedlane.experiments.experiment_settings import SETTINGS as SETTINGS
+from fedlane.experiments.experiment_settings import with_setting
 from fedlane.experiments.readings.axes import Reading
 from fedlane.experiments.readings.design import reading_named, stored_design
 from fedlane.files import READ_ERRORS, file_name, load_arrays, write_atomically
@@ -28,26 +30,6 @@ TASKS = {"fashion-mnist": "paper-fmnist", "cifar10": "paper-cifar10"}
 """Preset of each task."""
 READINGS = ("calibrated", "literal", *(reading.name for reading in stored_design()))
 """Readings of the paper: its exploration bonus scaled or as printed (reading 11), and those of the map of readings."""
-SETTINGS: dict[str, dict[str, Any]] = {
-    "base": {},
-    "private": {"privacy.epsilon": 0.8, "learning.batch_size": 10},
-    "epsilon-0.8": {"privacy.epsilon": 0.8},
-    "nonuniform": {"privacy.epsilon": "nonuniform"},
-    "same-interference": {"same interference": True},
-    "long-deadline": {"network.deadline_s": 60.0},
-    "softmax": {"learning.model": "softmax"},
-    "softmax-slow": {"learning.model": "softmax", "learning.learning_rate": 0.005},
-    **{f"tau-{tau}": {"learning.local_iterations": tau} for tau in (1, 2, 10)},
-    **{f"clients-{clients}": {"network.clients": clients} for clients in (6, 20, 40)},
-    **{f"channels-{channels}": {"network.channels": channels} for channels in (2, 6, 8)},
-    **{f"degree-{degree:g}": {"data.noniid_degree": degree} for degree in (0.0, 0.5, 0.95)},
-    **{f"deadline-{factor:g}": {"deadline factor": factor} for factor in (0.5, 0.75, 1.5, 2.0)},
-}
-"""Changes to the preset by setting.
-
-A deadline factor multiplies the preset's deadline. With the same interference, all pairs have the middle of the
-preset's range in dB.
-"""
 
 
 @dataclass(frozen=True)
@@ -70,14 +52,8 @@ class Experiment:
         scenario = Scenario.load(TASKS[self.task] + ("-literal" if self.reading == "literal" else ""))
         if self.reading not in ("calibrated", "literal"):
             scenario = scenario.with_values(reading_named(self.reading).values())
-        changes = dict(SETTINGS[self.setting])
-        factor = changes.pop("deadline factor", None)
-        if factor is not None:
-            changes["network.deadline_s"] = factor * scenario.network.deadline_s
-        if changes.pop("same interference", False):
-            low, high = scenario.network.interference_db
-            changes["network.interference_db"] = [(low + high) / 2] * 2
-        return scenario.with_values(changes if rounds is None else {**changes, "rounds": rounds})
+        scenario = with_setting(scenario, self.setting)
+        return scenario if rounds is None else scenario.with_values({"rounds": rounds})
 
 
 def under(experiment: Experiment, reading: Reading | None) -> Experiment:
@@ -248,7 +224,8 @@ def batches(wanted: Iterable[SeededExperiment], max_size: int) -> list[list[Seed
     groups: dict[tuple[object, ...], list[SeededExperiment]] = {}
     for experiment, seed in wanted:
         scenario = experiment.scenario()
-        kind = (experiment.task, scenario.learning, scenario.network.clients, scenario.network.channels)
+        samples = scenario.data.samples_per_client
+        kind = (experiment.task, samples, scenario.learning, scenario.network.clients, scenario.network.channels)
         groups.setdefault(kind, []).append((experiment, seed))
     return [group[first : first + max_size] for group in groups.values() for first in range(0, len(group), max_size)]
 

@@ -17,12 +17,13 @@ from fedlane.experiments.engine.work_batches import FinishedBatch, parquet
 from fedlane.experiments.sweep_grid import grid_column, plain_grid
 from fedlane.experiments.sweep_plan import FORMAT, SweepCell, SweepPlan
 from fedlane.files import read_regular, write_atomically
+from fedlane.report.sweep_cells import FAILURES, PLAN, SCENARIO, TABLE
 from fedlane.scenario import Scenario
 from fedlane.simulation.run import seed_list
 from fedlane.validate import InputError
 
-PLAN, TABLE, FAILURES, CELLS = "sweep.json", "sweep.parquet", "failures.json", "cells"
-"""Files of a sweep's folder, and its folder of stored batches."""
+CELLS = "cells"
+"""Folder of the stored batches in a sweep's folder."""
 MAX_PLAN_BYTES = 50_000_000
 
 
@@ -205,6 +206,7 @@ def claim_folder(plan: SweepPlan, folder: Path) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         if not (folder / PLAN).exists():
+            write_atomically(folder / SCENARIO, plan.scenario.to_toml().encode())
             write_atomically(folder / PLAN, (json.dumps(plan.description(), indent=2) + "\n").encode())
     except OSError as error:
         raise InputError(f"{folder} cannot be written: {error.strerror}") from error

@@ -1,6 +1,5 @@
 """The plan of a sweep: every policy in every combination of the grid's values, checked before anything is computed."""
 
-import json
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -8,7 +7,7 @@ from functools import cached_property
 from typing import Any
 
 from fedlane.experiments.engine.cells import RESULT_VERSION, Cell
-from fedlane.experiments.engine.work_batches import WorkBatch, digest
+from fedlane.experiments.engine.work_batches import WorkBatch
 from fedlane.experiments.sweep_grid import GridValue, check_grid, combinations, shown
 from fedlane.scenario import Scenario
 from fedlane.scheduling.registry import make_policy, policies, split_name
@@ -75,7 +74,7 @@ class SweepPlan:
                 cells.append(self._cell(scenario, error, values, policy))
         for key, options in self.grid.items():
             for value in options:
-                same = [cell for cell in cells if cell.values[key] == value]
+                same = [cell for cell in cells if cell.values[key] is value]  # NaN is not equal to itself
                 if all(cell.error is not None for cell in same):
                     raise InputError(str(same[0].error))
         return cells
@@ -97,10 +96,6 @@ class SweepPlan:
             "learning": self.learning,
             "device": self.device,
         }
-
-    def key(self) -> str:
-        """Return a digest of the plan."""
-        return digest(json.loads(json.dumps(self.description())))
 
     def _check(self) -> None:
         """Raise `InputError` for what is wrong in every combination."""

@@ -106,7 +106,8 @@ def _read(folder: Path) -> RunFiles:
     parsed = _parsed(folder / "summary.json", json.loads, summary)
     small = {name: columns for name, columns in TABLES.items() if name != "client_rounds"}
     tables = {name: read_table(folder / f"{name}.parquet", columns) for name, columns in small.items()}
-    tables["client_rounds"], every = _client_rounds(folder / "client_rounds.parquet", parsed)
+    thin = "max_queue" in tables["rounds"].column_names
+    tables["client_rounds"], every = _client_rounds(folder / "client_rounds.parquet", parsed, thin=thin)
     return RunFiles(
         folder=folder.resolve().name,
         toml=toml,
@@ -119,13 +120,19 @@ def _read(folder: Path) -> RunFiles:
     )
 
 
-def _client_rounds(path: Path, summary: Mapping[str, Any]) -> tuple[pa.Table, int]:
-    """Return the table ``client_rounds``, thinned if it is large, and the stride of its rounds."""
+def _client_rounds(path: Path, summary: Mapping[str, Any], *, thin: bool) -> tuple[pa.Table, int]:
+    """Return the table ``client_rounds``, thinned if it is large, and the stride of its rounds.
+
+    Args:
+        path: The file.
+        summary: The run's summary, with the stride of the file's rounds.
+        thin: Whether rounds may be left out, because another table has the largest queues.
+    """
     stored = summary.get("client_rounds_every", 1)
     if type(stored) is not int or not 1 <= stored < 2**31:
         raise InputError(f"{path.parent / 'summary.json'} is damaged: client_rounds_every must be a whole number")
     rows = table_rows(path, TABLES["client_rounds"])
-    if rows <= CLIENT_ROUND_ROWS:
+    if rows <= CLIENT_ROUND_ROWS or not thin:
         return read_table(path, TABLES["client_rounds"]), stored
     every = stored * -(-rows // CLIENT_ROUND_ROWS)
     parts = [

@@ -25,9 +25,14 @@ TABLE_BYTES_PER_CHANNEL, TABLE_BYTES_PER_CLIENT = 150, 250
 """Bytes, per seed and round, that the tables take while they are made and written: for every channel and for every
 client. Both are measured (tests/simulation/test_footprint.py)."""
 NETWORK_ARRAYS = 4
-"""Arrays (R, U, N) of doubles that the radio network keeps."""
+"""Arrays (R, U, N) of doubles that the radio network keeps, unless it is large."""
+STATE_COPIES = 4
+"""A policy's state, and three times its size while a round is decided: measured are 61 bytes per pair for `mamab-om`,
+whose state has 16, and 75 for `lane`, whose state has 20 (docs/scale.md)."""
 SETUP_BYTES_PER_CLIENT = 600
 """Bytes per seed and client of the preparation: partition, quotas, mechanism and compute times."""
+GROWTH_CLIENTS, GROWTH_CHANNELS = 16, 8
+"""Smallest network on which the growth of a policy's state is measured."""
 
 
 @dataclass(frozen=True)
@@ -74,8 +79,8 @@ def run_footprint(
         bounded: Whether the trace may be bounded, see `fedlane.simulation.trace.Trace`.
     """
     clients, channels, rounds = scenario.network.clients, scenario.network.channels, scenario.rounds
-    pairs = clients * channels
     drawn = min(2 * block_rounds(clients, channels), rounds)  # the old block is kept until the next one is drawn
+    pairs = 0 if keeps_no_pairs(scenario, policy) else clients * channels
     draws = 8 * drawn * (pairs * (3 if scenario.network.fading == "rayleigh" else 2) + clients)
     space = 8.0 * NETWORK_ARRAYS * pairs + draws + SETUP_BYTES_PER_CLIENT * clients
     growing, fixed = _trace_bytes(scenario, seeds, bounded)
@@ -84,9 +89,18 @@ def run_footprint(
         per_seed["the model"], for_learning = _learning_bytes(scenario, seeds, device)
         fixed |= for_learning
     rough = Footprint(seeds, per_seed, fixed)
-    if (available := available_bytes()) is None or rough.total < available:
-        per_seed["clients and channels"] += _state_bytes(policy, scenario)
+    available = available_bytes()
+    fits = available is None or rough.total < available
+    state = _state_bytes(policy, scenario, clients, channels) if fits else _grown_state_bytes(policy, scenario)
+    per_seed["clients and channels"] += state
     return Footprint(seeds, per_seed, fixed)
+
+
+def keeps_no_pairs(scenario: Scenario, policy: Policy) -> bool:
+    """Whether the network keeps nothing for each client-channel pair: it is large, and the policy does not read it."""
+    network = scenario.network
+    large = network.rates_mbps is None and block_rounds(network.clients, network.channels) == 1
+    return large and not policy.requires & {"channel_state", "distributions"}
 
 
 def _trace_bytes(scenario: Scenario, seeds: int, bounded: bool) -> tuple[float, dict[str, float]]:
@@ -104,18 +118,28 @@ def _trace_bytes(scenario: Scenario, seeds: int, bounded: bool) -> tuple[float, 
     return float(rounds * per_round), {}
 
 
-def _state_bytes(policy: Policy, scenario: Scenario) -> float:
-    """Return the size of a policy's first state for one seed; policies keep one or two copies of it."""
-    network = scenario.network
+def _state_bytes(policy: Policy, scenario: Scenario, clients: int, channels: int) -> float:
+    """Return the memory of a policy for one seed, from the size of its first state."""
     problem = Problem(
-        clients=network.clients,
-        channels=network.channels,
+        clients=clients,
+        channels=channels,
         rounds=scenario.rounds,
-        deadline_s=network.deadline_s,
-        quotas=np.zeros((1, network.clients)),
-        sizes=np.ones((1, network.clients)),  # the number of records does not change the size of a state
+        deadline_s=scenario.network.deadline_s,
+        quotas=np.zeros((1, clients)),
+        sizes=np.ones((1, clients)),  # the number of records does not change the size of a state
     )
-    return 2.0 * sum(array.nbytes for array in policy.init(problem).values())
+    return float(STATE_COPIES) * sum(array.nbytes for array in policy.init(problem).values())
+
+
+def _grown_state_bytes(policy: Policy, scenario: Scenario) -> float:
+    """Return the memory of a policy whose state must not be allocated, from its growth on small networks."""
+    u, n = scenario.network.clients / GROWTH_CLIENTS - 1, scenario.network.channels / GROWTH_CHANNELS - 1
+    small, more_clients, more_channels, both = (
+        _state_bytes(policy, scenario, clients * GROWTH_CLIENTS, channels * GROWTH_CHANNELS)
+        for clients, channels in ((1, 1), (2, 1), (1, 2), (2, 2))
+    )
+    pairs = both - more_clients - more_channels + small
+    return max(0.0, small + u * (more_clients - small) + n * (more_channels - small) + u * n * pairs)
 
 
 def _learning_bytes(scenario: Scenario, seeds: int, device: str) -> tuple[float, dict[str, float]]:
@@ -131,7 +155,9 @@ def _learning_bytes(scenario: Scenario, seeds: int, device: str) -> tuple[float,
     from fedlane.learning.models import make_model
 
     clients = scenario.network.clients
-    largest = (1.0 + scenario.data.imbalance) * records / clients  # about the records of the largest client
+    samples = scenario.data.samples_per_client
+    mean_size = records / clients if samples == "all" else samples
+    largest = (1.0 + scenario.data.imbalance) * mean_size  # about the records of the largest client
     batch = min(float(np.max(scenario.learning.batch_size)), largest)
     per_client = batch * make_model(name, data.input_shape, data.classes).bytes_per_sample() + 12.0 * weights
     one_seed = min(scenario.network.channels, clients) * per_client

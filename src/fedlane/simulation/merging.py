@@ -59,7 +59,7 @@ def merge_runs(runs: Mapping[str, Run]) -> Run:
     )
     seeds = tuple(source.seed for source in sources)
     try:
-        tables = {name: _merged_table([run.tables[name] for run in listed], sources) for name in listed[0].tables}
+        tables = {name: _merged_table([_table(run, name) for run in listed], sources) for name in listed[0].tables}
         setup = prepare(listed[0].scenario, seeds)
         trace = _trace(tables, setup, _every(listed[0].summary))
         ledger = merged_ledger([(listed[s.run].ledger, s.replica) for s in sources]) if listed[0].ledger else ""
@@ -117,8 +117,8 @@ def _facts(run: Run) -> Iterator[tuple[str, Any]]:
     if settings.learning:
         yield "device", settings.device
     yield "version of FedLane", run.summary.get("version")
-    for name, table in run.tables.items():
-        yield f"columns of {name}", {field.name: str(field.type) for field in table.schema}
+    for name in run.tables:
+        yield f"columns of {name}", {field.name: str(field.type) for field in _table(run, name).schema}
     yield "the rounds of client_rounds (every k-th; client_rounds_every in summary.json)", _every(run.summary)
     yield "whether there is a ledger", bool(run.ledger)
 
@@ -151,6 +151,13 @@ def _merged_models(
             elif name.startswith(prefix):
                 merged[f"replica{number}.{name.removeprefix(prefix)}"] = tensor
     return merged
+
+
+def _table(run: Run, name: str) -> pa.Table:
+    """Return a table, without the largest queue if it follows from ``client_rounds``: runs of few seeds lack it."""
+    table = run.tables[name]
+    redundant = name == "rounds" and _every(run.summary) == 1 and "max_queue" in table.column_names
+    return table.drop_columns(["max_queue"]) if redundant else table
 
 
 def _every(summary: Mapping[str, Any]) -> int:

@@ -44,7 +44,7 @@ class Trace:
         rounds: Number of rounds played so far.
         every: k, the number of rounds from one row of ``queue`` to the next.
         first: The round of the first row of ``client``.
-        max_queue: (R, T): the largest queue after each round; None in a whole trace.
+        max_queue: (R, T): the largest queue after each round; None if ``queue`` has every round and is not very large.
         served: (R, T): number of punctual clients of each round; None in a whole trace.
         uploads: (R, K, U): each client's uploads up to and including the round; None in a whole trace.
         totals: Sums over all rounds; None in a whole trace.
@@ -92,7 +92,7 @@ class Trace:
             return cls.empty(replicas, rounds, clients, channels)
         trace = cls.empty(replicas, rounds, clients, 0, shape.every)
         trace._new_window(channel_arrays(replicas, shape.window, channels))
-        trace.max_queue = np.zeros((replicas, rounds), np.float32)
+        trace.max_queue = np.zeros((replicas, rounds), np.float32) if shape.largest else None
         trace.served = np.zeros((replicas, rounds), np.int32)
         trace.uploads = np.zeros(trace.queue.shape, np.int32)
         trace.totals = Totals.zero(replicas, clients)
@@ -134,11 +134,12 @@ class Trace:
         kept, between = divmod(self.rounds, self.every)
         if not between:
             self.queue[:, kept], self.available[:, kept] = queue, available
-        if self.totals is None or self.max_queue is None or self.served is None or self.uploads is None:
+        if self.max_queue is not None:
+            self.max_queue[:, self.rounds] = queue.max(axis=1, initial=0.0)
+        if self.totals is None or self.served is None or self.uploads is None:
             return
         self.totals.queue[:] = queue
         self.totals.add(self.client[:, row], self.punctual[:, row])
-        self.max_queue[:, self.rounds] = queue.max(axis=1, initial=0.0)
         self.served[:, self.rounds] = self.punctual[:, row].sum(axis=1)
         if not between:
             self.uploads[:, kept] = self.totals.assigned

@@ -31,7 +31,8 @@ def check_trace(trace: "Trace") -> None:
         raise InputError("trace.accuracy must be finite")
     if trace.max_queue is not None:
         largest = trace.max_queue[:, :: trace.every]
-        if not np.all(np.isfinite(trace.max_queue)) or not np.array_equal(largest, trace.queue.max(axis=2, initial=0)):
+        reachable = np.isfinite(trace.max_queue) & (trace.max_queue >= 0)
+        if not np.all(reachable) or not np.array_equal(largest, trace.queue.max(axis=2, initial=0)):
             raise InputError("trace.max_queue does not agree with trace.queue")
 
 

@@ -8,11 +8,14 @@ from numpy.typing import NDArray
 
 from fedlane.records import BoolArray, FloatArray, IntArray
 
+HELD_CLIENT_ROWS, HELD_CHANNEL_ROWS = 500_000, 250_000
+"""Largest numbers of seeds x rounds x clients, and x channels, whose trace is whole; beyond, rounds are moved to files.
+A row of a client needs about 250 bytes of memory while its table is made, a row of a channel 180."""
+LISTED_CLIENT_ROWS = 2_000_000
+"""With more seeds x rounds x clients, the table ``rounds`` has the largest queue: reports do not read every row."""
 CLIENT_ROWS = 10_000_000
 """Largest number of seeds x rounds x clients of which every round is kept; beyond, every k-th round is."""
-CHANNEL_ROWS = 2_000_000
-"""Largest number of seeds x rounds x channels that is held in memory; beyond, rounds are moved to files."""
-SEGMENT_ROWS = 500_000
+SEGMENT_ROWS = 250_000
 """Number of seeds x rounds x channels in a file."""
 
 
@@ -51,20 +54,23 @@ class TraceShape:
         window: S, rounds of the channels' arrays.
         every: k, rounds from one row of the clients' arrays to the next.
         bounded: Whether the trace is bounded.
+        largest: Whether the trace has the largest queue of every round.
     """
 
     window: int
     every: int
     bounded: bool
+    largest: bool
 
     @classmethod
     def of(cls, replicas: int, rounds: int, clients: int, channels: int) -> "TraceShape":
         """Return the shape that `Trace.fitting` chooses."""
         client_rows, channel_rows = replicas * rounds * clients, replicas * rounds * channels
-        if client_rows <= CLIENT_ROWS and channel_rows <= CHANNEL_ROWS:
-            return cls(rounds, 1, bounded=False)
+        every = max(1, -(-client_rows // CLIENT_ROWS))
+        if every == 1 and client_rows <= HELD_CLIENT_ROWS and channel_rows <= HELD_CHANNEL_ROWS:
+            return cls(rounds, 1, bounded=False, largest=False)
         window = max(1, min(rounds, SEGMENT_ROWS // (replicas * channels)))
-        return cls(window, max(1, -(-client_rows // CLIENT_ROWS)), bounded=True)
+        return cls(window, every, bounded=True, largest=every > 1 or client_rows > LISTED_CLIENT_ROWS)
 
 
 def channel_arrays(replicas: int, rounds: int, channels: int) -> dict[str, NDArray[Any]]:
