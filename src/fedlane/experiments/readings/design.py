@@ -1,11 +1,14 @@
 """The design of the map: readings spread evenly over all axes at once, fixed before any result was computed.
 
-The points are a scrambled Sobol sequence with one dimension per axis, cut into equal parts, one per level. They are
-kept in `design.csv`, which is what the map uses, so that another version of SciPy cannot change the design.
+Each point is a row of a Latin hypercube with one dimension per axis, cut into equal parts, one per level. Of many
+hypercubes, the one is taken in which pairs of levels of any two axes occur most evenly: with few points, some pairs
+of dimensions of a Sobol sequence leave out whole combinations. The design is kept in `design.csv`, which is what the
+map uses, so that another version of SciPy cannot change it.
 """
 
 import csv
 import io
+from collections.abc import Sequence
 from functools import cache
 from importlib.resources import files
 
@@ -13,23 +16,42 @@ import numpy as np
 from scipy.stats import qmc
 
 from fedlane.experiments.readings.axes import AXES, PRESET, Reading
+from fedlane.records import IntArray
 from fedlane.validate import unknown
 
-SIZE, SEED = 64, 20261116
-"""Number of points (a power of two, as a Sobol sequence needs), and the seed of the scrambling."""
+SIZE, TRIALS = 64, 2000
+"""Number of readings, and number of hypercubes that are compared."""
 
 
-def sobol_design(size: int = SIZE, seed: int = SEED) -> list[Reading]:
-    """Return readings spread over all axes."""
-    points = qmc.Sobol(len(AXES), scramble=True, seed=seed).random(size)
-    readings = []
-    for number, point in enumerate(points):
-        levels = [list(axis.levels)[int(u * len(axis.levels))] for axis, u in zip(AXES, point, strict=True)]
-        readings.append(Reading(f"map-{number:02d}", tuple(levels)))
-    return readings
+def even_design(size: int = SIZE, trials: int = TRIALS) -> list[Reading]:
+    """Return readings spread over all axes: the most even of some Latin hypercubes."""
+    best = min((_levels(size, seed) for seed in range(trials)), key=unevenness)
+    names = [list(axis.levels) for axis in AXES]
+    return [
+        Reading(f"map-{number:02d}", tuple(names[k][level] for k, level in enumerate(row)))
+        for number, row in enumerate(best)
+    ]
 
 
-def design_text(readings: list[Reading]) -> str:
+def _levels(size: int, seed: int) -> IntArray:
+    """(size, axes): levels of a Latin hypercube's points."""
+    points = qmc.LatinHypercube(len(AXES), seed=seed).random(size)
+    return np.asarray(points * [len(axis.levels) for axis in AXES], np.int64)
+
+
+def unevenness(levels: IntArray) -> float:
+    """Largest relative deviation of the number of readings with a pair of levels from its mean, over all pairs."""
+    worst, size = 0.0, len(levels)
+    for a, first in enumerate(AXES):
+        for b, second in enumerate(AXES[:a]):
+            shape = len(first.levels), len(second.levels)
+            counts = np.bincount(levels[:, a] * shape[1] + levels[:, b], minlength=shape[0] * shape[1])
+            mean = size / (shape[0] * shape[1])
+            worst = max(worst, float(np.abs(counts - mean).max() / mean))
+    return worst
+
+
+def design_text(readings: Sequence[Reading]) -> str:
     """Return readings as CSV, one row each."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
@@ -59,7 +81,7 @@ def reading_named(name: str) -> Reading:
     return readings[name]
 
 
-def balance(readings: list[Reading]) -> dict[str, np.ndarray]:
+def balance(readings: Sequence[Reading]) -> dict[str, IntArray]:
     """Return, by axis, how many readings have each level."""
     return {
         axis.name: np.array([sum(reading.levels[k] == level for reading in readings) for level in axis.levels])

@@ -6,7 +6,7 @@ are `not computed` until its learning curves are stored, too. A reading's verdic
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -145,9 +145,9 @@ def judge_readings(
     for reading, batch in batches.items():
         if batch.key in report.failures:
             raise InputError(f"{reading.name}: {report.failures[batch.key]}")
-    return {
-        reading: [Verdict(**row) for row in store.read(batch.key).to_pylist()] for reading, batch in batches.items()
-    }
+    names = [field.name for field in fields(Verdict)]
+    tables = {reading: store.read(batch.key, names, texts=True) for reading, batch in batches.items()}
+    return {reading: [Verdict(**row) for row in table.select(names).to_pylist()] for reading, table in tables.items()}
 
 
 def rough(plan: MapPlan, readings: int, rounds: int) -> MapPlan:
