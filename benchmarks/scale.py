@@ -89,15 +89,12 @@ def main(arguments: list[str]) -> None:
     """Measure one size, or start a process for each size."""
     if arguments[:1] == ["--measure"]:
         policy, sizes = arguments[1], [int(text) for text in arguments[2:]]
-        line = measure(*sizes, policy) if len(sizes) == 2 else measure_rounds(*sizes, policy)  # type: ignore[call-arg]
-        print(line, flush=True)
+        print(measure_rounds(*sizes, policy=policy) if sizes[2:] else measure(*sizes, policy=policy), flush=True)
         return
     mode = arguments.pop(0) if arguments[:1] in (["--rounds"], ["--pairs"]) else ""
-    cases: list[tuple[int, ...]] = {
-        "--rounds": [(*size, rounds) for size in LONG_RUNS for rounds in ROUNDS],
-        "--pairs": [*EQUAL_PAIRS] * REPETITIONS,
-        "": [*SIZES],
-    }[mode]
+    cases: list[tuple[int, ...]] = list(EQUAL_PAIRS) * REPETITIONS if mode == "--pairs" else list(SIZES)
+    if mode == "--rounds":
+        cases = [(*size, rounds) for size in LONG_RUNS for rounds in ROUNDS]
     for policy in arguments or (POLICIES[:1] if mode == "--rounds" else POLICIES):
         for case in cases:
             subprocess.run([sys.executable, __file__, "--measure", policy, *map(str, case)], check=True)

@@ -155,7 +155,9 @@ def _learning_bytes(scenario: Scenario, seeds: int, device: str) -> tuple[float,
     from fedlane.learning.models import make_model
 
     clients = scenario.network.clients
-    largest = (1.0 + scenario.data.imbalance) * records / clients  # about the records of the largest client
+    samples = scenario.data.samples_per_client
+    mean_size = records / clients if samples == "all" else samples
+    largest = (1.0 + scenario.data.imbalance) * mean_size  # about the records of the largest client
     batch = min(float(np.max(scenario.learning.batch_size)), largest)
     per_client = batch * make_model(name, data.input_shape, data.classes).bytes_per_sample() + 12.0 * weights
     one_seed = min(scenario.network.channels, clients) * per_client
