@@ -174,7 +174,7 @@ class Drawer:
                 Experiment(FASHION_MNIST, policy, (prefix + setting).removesuffix("-base"))
                 for setting in ("base", "epsilon-0.8", "private")
             )
-            x = self.curves(base, self.plan.first_learning_seed).round + 1.0
+            x = (self.curves(base, self.plan.first_learning_seed).round + 1).astype(np.float64)
             for colour, (experiment, batch) in enumerate(zip(stricter, (64, 10), strict=True)):
                 before, after = (self.over_seeds(run, self.accuracy, learned=True) for run in (base, experiment))
                 values = np.cumsum(before - after, axis=1) / np.arange(1.0, len(x) + 1)
