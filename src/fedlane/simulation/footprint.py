@@ -29,6 +29,8 @@ NETWORK_ARRAYS = 4
 STATE_COPIES = 4
 """A policy's state, and three times its size while a round is decided: measured are 61 bytes per pair for `mamab-om`,
 whose state has 16, and 75 for `lane`, whose state has 20 (docs/scale.md)."""
+LARGEST_STATE_PER_PAIR = 24
+"""Bytes per pair that must be available before a state is made to learn its size; FedLane's policies need up to 20."""
 SETUP_BYTES_PER_CLIENT = 600
 """Bytes per seed and client of the preparation: partition, quotas, mechanism and compute times."""
 
@@ -86,9 +88,10 @@ def run_footprint(
     if learning:
         per_seed["the model"], for_learning = _learning_bytes(scenario, seeds, device)
         fixed |= for_learning
-    rough = Footprint(seeds, per_seed, fixed)
-    if (available := available_bytes()) is None or rough.total < available:
-        per_seed["clients and channels"] += _state_bytes(policy, scenario)
+    largest_state = float(LARGEST_STATE_PER_PAIR * clients * channels)
+    rough = Footprint(seeds, per_seed, fixed).total + largest_state
+    fits = (available := available_bytes()) is None or rough < available
+    per_seed["clients and channels"] += _state_bytes(policy, scenario) if fits else largest_state
     return Footprint(seeds, per_seed, fixed)
 
 
