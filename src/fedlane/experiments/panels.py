@@ -162,7 +162,7 @@ class Drawer:
         panels = []
         for setting, title in (("samples-800-nonuniform", "non-uniform epsilon"), ("various", "various data")):
             for noise, reading in (("", "noise as printed"), ("-sqrt_d", "noise times sqrt(d)")):
-                name = f"800 samples, {title},\n{reading}"
+                name = f"800 samples,\n{title}, {reading}"
                 panels.append(self.selection_panel(FASHION_MNIST, setting + noise, name, by_quota=setting == "various"))
         return [*panels, self._privacy_panel("800 samples", "samples-800-"), self._privacy_panel("6,000 samples", "")]
 
@@ -178,8 +178,8 @@ class Drawer:
             for colour, (experiment, batch) in enumerate(zip(stricter, (64, 10), strict=True)):
                 before, after = (self.over_seeds(run, self.accuracy, learned=True) for run in (base, experiment))
                 values = np.cumsum(before - after, axis=1) / np.arange(1.0, len(x) + 1)
-                lines[f"{policy_label(policy)}, epsilon 0.8, b = {batch}"] = Line(x, values, colour, dash)
-        return Panel(f"{TASK_NAMES[FASHION_MNIST]}, {title}", "round", "accuracy lost to privacy", lines)
+                lines[f"{policy_label(policy)}, b = {batch}"] = Line(x, values, colour, dash)
+        return Panel(f"{TASK_NAMES[FASHION_MNIST]}, {title}", "round", "accuracy lost at epsilon 0.8", lines)
 
     def _assigned_share(self, experiment: Experiment, seed: int) -> FloatArray:
         return self.store.result(experiment, seed).share("assigned")
