@@ -1,6 +1,7 @@
 """The panels of every figure, drawn from stored results."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -24,6 +25,7 @@ from fedlane.learning.schedule import Curves
 from fedlane.privacy.paper import PaperLeakage, composed_gaussian, formula_6
 from fedlane.records import FloatArray
 from fedlane.report.paper_figures import Line, Panel
+from fedlane.simulation.optimal_delays import optimal_delays
 from fedlane.simulation.setup import prepare
 
 Measure = Callable[[Experiment, int], FloatArray]
@@ -106,8 +108,24 @@ class Drawer:
         return [self.accuracy_panel(task, ALL_POLICIES, "base") for task in self.plan.tasks]
 
     def fig_delay(self) -> list[Panel]:
-        """Accumulated delay of all policies."""
-        return [self.delay_panel(task, ALL_POLICIES, "base") for task in self.plan.tasks]
+        """Accumulated delay of all policies, and of the optimum."""
+        panels = []
+        for task in self.plan.tasks:
+            panel = self.delay_panel(task, ALL_POLICIES, "base")
+            panels.append(replace(panel, lines={**panel.lines, **self._optimum_line(task)}))
+        return panels
+
+    def _optimum_line(self, task: str) -> dict[str, Line]:
+        """Accumulated delay at the optimum's mean, over the seeds whose lowered quotas can be served."""
+        base = Experiment(task, "random")
+        seeds = self.plan.seeds(base)
+        round_s = optimal_delays(prepare(base.scenario(self.store.rounds), seeds))
+        if round_s is None or np.isnan(round_s).all():
+            return {}
+        x = np.arange(1.0, self.store.rounds + 1)
+        served = round_s[~np.isnan(round_s)]
+        seeds_text = "" if len(served) == len(seeds) else f" ({len(served)} of {len(seeds)} seeds)"
+        return {f"optimum{seeds_text}": Line(x, served[:, None] * x, 5, 2)}
 
     def fig_rounds(self) -> list[Panel]:
         """Aggregation rounds completed within a time budget."""

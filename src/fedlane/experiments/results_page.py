@@ -15,7 +15,10 @@ CAPTIONS = {
     "fig-rounds": "Aggregation rounds completed within a time budget.",
     "fig-selection": "Share of rounds in which each client was selected, and its quota.",
     "fig-accuracy": "Test accuracy of all policies.",
-    "fig-delay": "Accumulated delay of all policies.",
+    "fig-delay": "Accumulated delay of all policies. The dotted line is the optimum: the smallest long-run mean delay "
+    "of any policy that uses every channel, does not see the channels of the coming round and serves 7/8 of the quotas "
+    "(a linear program over all matchings), over the seeds whose quotas allow that. A run may end a little below it "
+    "with quotas unserved. `genie` is a heuristic that knows the distributions; it is not the optimum.",
     "fig-regret": "Cumulative pseudo-regret. The title says whether Theorem 4's bound is vacuous.",
     "fig-queues": "The longest virtual queue with the additive rule, with success weights, and with `lane`.",
     "fig-convergence": "The gap between the loss over all training records and its optimum (softmax), the squared "

@@ -8,6 +8,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from fedlane.report.comparison import TIME
+from fedlane.report.optimum_ratio import optimum_caption
 from fedlane.report.terminal import comparison_table, policy_table, with_interval
 
 DIFFERENCES = (
@@ -26,7 +27,10 @@ def comparison_tables(content: Mapping[str, Any]) -> Group:
     Args:
         content: The content of comparison.json.
     """
-    parts: list[Table | str] = [comparison_table(content["runs"])]
+    table = comparison_table(content["runs"])
+    if caption := optimum_caption(content):
+        table.caption = f"{table.caption}; {caption}"
+    parts: list[Table | str] = [table]
     if content["target_accuracy"] is not None:
         parts += ["", _time_table(content)]
     if len(content["runs"]) > 1:

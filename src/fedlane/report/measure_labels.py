@@ -33,6 +33,7 @@ _LABELS = {
     "max_queue": MeasureLabel("largest queue"),
     "final_accuracy": MeasureLabel("final accuracy", "%", 100.0),
     "feasible_scale": MeasureLabel("feasible multiple of the quotas"),
+    "delay_over_optimum": MeasureLabel("delay relative to the optimum"),
     "time_to_accuracy_s": MeasureLabel("time to accuracy", "s"),
     "time_to_target_s": MeasureLabel("time to target accuracy", "s"),
     "simulated_time_s": MeasureLabel("simulated time", "s"),

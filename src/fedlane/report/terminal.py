@@ -7,6 +7,8 @@ from rich.box import SIMPLE_HEAD
 from rich.markup import escape
 from rich.table import Table
 
+from fedlane.report.optimum_ratio import RATIO
+
 Summary = Mapping[str, Any]
 
 _ROWS = (
@@ -106,14 +108,17 @@ def comparison_table(summaries: Sequence[Summary]) -> Table:
     if len(first["seeds"]) > 1:
         title += " · mean ± 95% interval"
     learned = first["final_accuracy"]["mean"] is not None
-    headings = ["delay (s)", "ratio", "late", "min.\nparticipation", "queue"] + ["accuracy"] * learned
-    table = policy_table(title, headings, narrow=learned)
+    optimal = any(summary.get(RATIO) for summary in summaries)
+    headings = ["delay (s)", "ratio", *["times\noptimum"] * optimal, "late", "min.\nparticipation", "queue"]
+    headings += ["accuracy"] * learned
+    table = policy_table(title, headings, narrow=learned or optimal)
     base = first["cumulative_delay_s"]["mean"]
     for summary in summaries:
         table.add_row(
             escape(summary["policy"]),
             _plus_minus(summary["cumulative_delay_s"]),
             f"{summary['cumulative_delay_s']['mean'] / base:.2f}" if base else "-",
+            *([_times_optimum(summary)] if optimal else []),
             f"{summary['late_share']['mean']:.1%}",
             f"{summary['min_participation']['mean']:.2f}",
             f"{summary['max_queue']['mean']:.1f}",
@@ -124,6 +129,11 @@ def comparison_table(summaries: Sequence[Summary]) -> Table:
         "min. participation: smallest share of rounds of any client"
     )
     return table
+
+
+def _times_optimum(summary: Summary) -> str:
+    ratio = summary.get(RATIO)
+    return "-" if not ratio or ratio["mean"] is None else f"{ratio['mean']:.2f}"
 
 
 def notes(summary: Summary) -> list[str]:

@@ -2,18 +2,22 @@
 
 from fedlane.theory.convergence import BoundInputs, convex_bound, drift, model_divergence, nonconvex_bound
 from fedlane.theory.divergence import theta
+from fedlane.theory.matching_program import Optimum
+from fedlane.theory.optimum import optimum
 from fedlane.theory.quotas import feasible_scale, quotas
 from fedlane.theory.regret import Bound, gaps, pseudo_regret, queue_stability, regret_bound
 
 __all__ = [
     "Bound",
     "BoundInputs",
+    "Optimum",
     "convex_bound",
     "drift",
     "feasible_scale",
     "gaps",
     "model_divergence",
     "nonconvex_bound",
+    "optimum",
     "pseudo_regret",
     "queue_stability",
     "quotas",
