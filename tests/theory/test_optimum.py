@@ -7,7 +7,7 @@ import pytest
 
 from fedlane import Scenario
 from fedlane.simulation.setup import prepare
-from fedlane.theory import column_generation, feasible_scale, optimum
+from fedlane.theory import column_generation, feasible_scale, gaps, optimum, quota_benchmark
 from fedlane.theory.column_generation import PricingProblem
 from fedlane.theory.matching_program import MatchingProgram, full_matchings
 from fedlane.validate import InputError
@@ -227,3 +227,19 @@ def test_bad_arguments_are_refused(changes, message):
     arguments = {"cdf": np.ones((2, 1, 3)), "success": [[1.0], [1.0]], "quotas": [0.1, 0.1], "deadline_s": 1.0}
     with pytest.raises(InputError, match=message):
         optimum(**{**arguments, **changes})
+
+
+def test_the_benchmark_with_quotas_by_hand_and_against_all_vertices():
+    """Without quotas it is mu*; with quotas, the best vertex of the program over all matchings."""
+    assert quota_benchmark([[0.9], [0.4]], [[1.0], [0.5]], [0.0, 0.0]) == pytest.approx(0.9)
+    assert quota_benchmark([[0.9], [0.4]], [[1.0], [0.5]], [0.0, 0.2]) == pytest.approx(0.6 * 0.9 + 0.4 * 0.4)
+    for seed in range(4):
+        cdf, success, quotas = random_network(seed, 3, 2)
+        mu = cdf.mean(axis=2)
+        rewards = [min(mu[i, 0], mu[k, 1]) for i, k in permutations(range(3), 2)]
+        _, punctual = listed(cdf, success, 1.0)
+        expected = -best_vertex(-np.array(rewards), punctual, quotas)
+        assert quota_benchmark(mu, success, quotas) == pytest.approx(expected, abs=1e-9)
+        assert quota_benchmark(mu, success, np.zeros(3)) == pytest.approx(gaps(mu).best)
+    with pytest.raises(InputError, match="no policy can serve"):
+        quota_benchmark([[0.9], [0.4]], [[1.0], [0.5]], [0.9, 0.9])

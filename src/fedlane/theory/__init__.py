@@ -3,7 +3,7 @@
 from fedlane.theory.convergence import BoundInputs, convex_bound, drift, model_divergence, nonconvex_bound
 from fedlane.theory.divergence import theta
 from fedlane.theory.matching_program import Optimum
-from fedlane.theory.optimum import optimum
+from fedlane.theory.optimum import optimum, quota_benchmark
 from fedlane.theory.quotas import feasible_scale, quotas
 from fedlane.theory.regret import Bound, gaps, pseudo_regret, queue_stability, regret_bound
 
@@ -20,6 +20,7 @@ __all__ = [
     "optimum",
     "pseudo_regret",
     "queue_stability",
+    "quota_benchmark",
     "quotas",
     "regret_bound",
     "theta",

@@ -95,7 +95,8 @@ def _master(
         raise RuntimeError(f"the linear program of the optimum failed: {solution.message}")
     prices_s = np.maximum(-solution.ineqlin.marginals, 0.0) * program.deadline_s
     round_price_s = float(solution.eqlin.marginals[0]) * program.deadline_s
-    return np.asarray(solution.x[:count]), prices_s, round_price_s, float(solution.x[count:].sum())
+    weights = np.asarray(solution.x)
+    return weights[:count], prices_s, round_price_s, float(weights[count:].sum())
 
 
 class PricingProblem:

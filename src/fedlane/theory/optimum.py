@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.optimize import linprog
 
+from fedlane.records import FloatArray
 from fedlane.theory.column_generation import generate_columns
 from fedlane.theory.matching_program import EXACT_GAP, MatchingProgram, Optimum, full_matchings, mixture
 from fedlane.validate import InputError
@@ -92,22 +93,50 @@ def _checked(cdf: ArrayLike, success: ArrayLike, quotas: ArrayLike, deadline_s: 
     return MatchingProgram(values, p, beta, float(deadline_s))
 
 
+def quota_benchmark(mean_rewards: ArrayLike, success: ArrayLike, quotas: ArrayLike) -> float:
+    """Return the largest long-run mean of a round's smallest mean reward that serves the quotas.
+
+    Theorem 4 measures regret against mu*, the best single matching, which ignores the quotas: a policy that serves them
+    has linear regret against it. This is the benchmark of a policy that serves them (reading 15).
+
+    Args:
+        mean_rewards: Mean reward of every pair (U, N), between 0 and 1.
+        success: Probability that an upload is punctual (U, N).
+        quotas: Share of rounds in which each client must be punctual (U,).
+
+    Raises:
+        InputError: An argument is wrong, no policy can serve the quotas, or there are more than `EXACT_MATCHINGS`
+            matchings.
+
+    Examples:
+        >>> round(quota_benchmark([[0.9], [0.4]], success=[[1.0], [1.0]], quotas=[0.0, 0.2]), 6)
+        0.8
+    """
+    program = _checked(np.asarray(mean_rewards, np.float64)[..., None], success, quotas, 1.0)
+    program.require_feasible()
+    if program.matchings > EXACT_MATCHINGS:
+        raise InputError(f"there are {program.matchings:,} matchings, more than {EXACT_MATCHINGS:,}")
+    matchings = full_matchings(*program.success.shape)
+    rewards = np.where(matchings >= 0, program.cdf[np.arange(matchings.shape[1]), matchings, 0], np.inf).min(axis=1)
+    weights, _ = _solved(-rewards, program.punctual(matchings), program.quotas)
+    return float(weights @ rewards / weights.sum())
+
+
 def _exact(program: MatchingProgram) -> Optimum:
     matchings = full_matchings(*program.success.shape)
     cost_s, punctual = program.delays_s(matchings), program.punctual(matchings)
-    solution = linprog(
-        cost_s / program.deadline_s,
-        A_ub=-punctual,
-        b_ub=-program.quotas,
-        A_eq=np.ones((1, len(cost_s))),
-        b_eq=[1.0],
-        method="highs",
-    )
-    if not solution.success:
-        raise RuntimeError(f"the linear program of the optimum failed: {solution.message}")
-    prices_s = np.maximum(-solution.ineqlin.marginals, 0.0) * program.deadline_s
+    weights, prices = _solved(cost_s / program.deadline_s, punctual, program.quotas)
+    prices_s = prices * program.deadline_s
     lower_s = float(program.quotas @ prices_s + (cost_s - prices_s @ punctual).min())
-    best = mixture(matchings, cost_s, np.asarray(solution.x), lower_s, prices_s)
+    best = mixture(matchings, cost_s, weights, lower_s, prices_s)
     if best.mean_delay_s - lower_s > EXACT_GAP * program.deadline_s:
         raise RuntimeError(f"the optimum {best.mean_delay_s:g} s has a certificate of {lower_s:g} s only")
     return best
+
+
+def _solved(cost: FloatArray, punctual: FloatArray, quotas: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Weights (K,) of the cheapest mixture of matchings that serves the quotas, and the prices of the quotas (U,)."""
+    solution = linprog(cost, A_ub=-punctual, b_ub=-quotas, A_eq=np.ones((1, len(cost))), b_eq=[1.0], method="highs")
+    if not solution.success:
+        raise RuntimeError(f"the linear program of the optimum failed: {solution.message}")
+    return np.asarray(solution.x), np.maximum(-solution.ineqlin.marginals, 0.0)
