@@ -143,6 +143,7 @@ class _Rate(ProgressColumn):
 
 def _compute(plan: "ReproductionPlan", store: "ResultStore", device: str, quiet: bool, *, learn: bool = True) -> None:
     """Compute the missing schedules, learning curves and losses, with progress bars."""
+    from fedlane.experiments.long_runs import compute_long_runs, to_run_long
     from fedlane.experiments.reproduce import compute_schedules
     from fedlane.experiments.theorems import compute_convergence, to_measure
 
@@ -152,6 +153,9 @@ def _compute(plan: "ReproductionPlan", store: "ResultStore", device: str, quiet:
     with announce_compilation(messages, quiet=quiet), bars as progress:
         bar = progress.add_task("schedules", total=len(plan.to_schedule(store)))
         compute_schedules(plan, store, lambda name: progress.advance(bar))
+        if missing := to_run_long(plan, store):
+            bar = progress.add_task("long runs", total=len(missing))
+            compute_long_runs(plan, store, lambda name: progress.advance(bar))
         pieces = plan.to_learn(store) if learn else []
         bar = progress.add_task("rounds learned", total=sum(len(piece) for piece in pieces) * store.rounds)
         before = 0
@@ -169,6 +173,7 @@ def _compute(plan: "ReproductionPlan", store: "ResultStore", device: str, quiet:
 
 def _draw(plan: "ReproductionPlan", store: "ResultStore", quiet: bool) -> None:
     """Draw the figures, and write the results page if the plan includes all figures."""
+    from fedlane.experiments.ablation import ablation_section
     from fedlane.experiments.claims import judge
     from fedlane.experiments.panels import Drawer
     from fedlane.experiments.reproduce import FIGURES
@@ -188,7 +193,8 @@ def _draw(plan: "ReproductionPlan", store: "ResultStore", quiet: bool) -> None:
         if written and not quiet:
             screen.print(f"Drew {written[0]}", highlight=False, markup=False, soft_wrap=True)
     if set(plan.figures) == set(FIGURES):  # the claims need all figures
-        path = write_page(store.folder, plan, drawn, judge(plan, store), theorem_table(plan, store))
+        ablation = ablation_section(plan, store)
+        path = write_page(store.folder, plan, drawn, judge(plan, store), theorem_table(plan, store), ablation=ablation)
         if not quiet:
             screen.print(f"Wrote {path}", highlight=False, markup=False, soft_wrap=True)
 

@@ -37,12 +37,16 @@ _PAPER_NAMES = {
     "round-robin": "Round Robin",
     "random": "Random",
 }
+_ONE_PARAMETER = frozenset({"single-ucb", "ucb-index", "cs-ucb-q"})
+"""Policies with a single parameter, whose name the label leaves out."""
 
 
 def policy_label(policy: str) -> str:
     """Name of a policy as the paper writes it, with its parameters."""
     kind, _, parameters = policy.partition(":")
-    parameters = parameters.replace("exploration=", "").replace(",quota_slack=0.125", "").replace("queue_weight=", "")
+    if kind in _ONE_PARAMETER:
+        parameters = parameters.partition("=")[2]
+    parameters = parameters.replace("quota_slack=", "slack ").replace("queue_weight=", "").replace(",", ", ")
     return f"{_PAPER_NAMES.get(kind, kind)} {parameters}".strip()
 
 
