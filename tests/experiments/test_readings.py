@@ -6,12 +6,13 @@ import numpy as np
 import pytest
 
 from fedlane.experiments.claims import CLAIMS, Verdict
+from fedlane.experiments.claims.verdicts import DEPENDS, HOLDS, NOT_COMPUTED, NOT_DECIDED, REFUTED
 from fedlane.experiments.engine.local_runners import InProcessRunner
-from fedlane.experiments.readings.axes import AXES, PRESET, Reading
+from fedlane.experiments.readings.axes import AXES, PRESET, PaperReading
 from fedlane.experiments.readings.design import balance, design_text, even_design, reading_named, stored_design
 from fedlane.experiments.readings.mapping import MapPlan, judge_readings
 from fedlane.experiments.readings.page import map_page
-from fedlane.experiments.readings.summary import HOLDS, NOT_COMPUTED, REFUTED, UNDECIDED, map_table, sentences, shares
+from fedlane.experiments.readings.summary import map_table, sentences, shares
 from fedlane.experiments.reproduce import compute_schedules
 from fedlane.experiments.store import Experiment, under
 from fedlane.report.verdict_map import draw_verdict_map
@@ -50,7 +51,7 @@ class TestReading:
         preset = Scenario.load("paper-fmnist")
         for k, axis in enumerate(AXES):
             for level in axis.levels:
-                reading = Reading("x", tuple(level if a == k else other.preset for a, other in enumerate(AXES)))
+                reading = PaperReading("x", tuple(level if a == k else other.preset for a, other in enumerate(AXES)))
                 changed = preset.with_values(reading.values()) != preset
                 changed |= reading.policy("single-ucb:beta=0.1") != "single-ucb:beta=0.1"
                 assert changed == (level != axis.preset)
@@ -75,17 +76,17 @@ class TestReading:
 
 def verdicts(*of_claims: str) -> list[Verdict]:
     return [
-        Verdict(number, "Fig. 2", f"claim {number}", "measure", 0.1, 0.0, 0.2, verdict, "")
+        Verdict(number, "Fig. 2", f"claim {number}", "measure", 0.1, 0.0, 0.2, verdict, 3, "")
         for number, verdict in enumerate(of_claims, start=1)
     ]
 
 
-def tiny_map() -> dict[Reading, list[Verdict]]:
+def tiny_map() -> dict[PaperReading, list[Verdict]]:
     """Four readings: claim 1 always holds, claim 2 holds at 1 kbit only, claim 3 never, claim 4 was not computed."""
     levels = {"a": "1 kbit", "b": "1 kbit", "c": "10 kbit", "d": "10 kbit"}
     return {
-        Reading(name, (payload, *PRESET.levels[1:])): verdicts(
-            HOLDS, HOLDS if payload == "1 kbit" else UNDECIDED, REFUTED, NOT_COMPUTED
+        PaperReading(name, (payload, *PRESET.levels[1:])): verdicts(
+            HOLDS, HOLDS if payload == "1 kbit" else NOT_DECIDED, REFUTED, NOT_COMPUTED
         )
         for name, payload in levels.items()
     }
@@ -117,7 +118,7 @@ class TestSummary:
     def test_the_page_shows_picture_claims_and_readings(self):
         page = map_page(tiny_map(), "figures/fig-readings.png")
         assert "![verdicts by claim and reading](figures/fig-readings.png)" in page
-        assert "| 2 | Fig. 2: claim 2 | 50% | 0% | 50% | 4 | payload (1 kbit: 100%, 10 kbit: 0%) |" in page
+        assert "| 2 | Fig. 2: claim 2 | 50% | 0% | 0% | 50% | 4 | payload (1 kbit: 100%, 10 kbit: 0%) |" in page
         assert "4 of 16 cells are not computed" in page
 
 
@@ -135,7 +136,7 @@ class TestMapping:
     @pytest.fixture(scope="class")
     def judged(self, tmp_path_factory):
         folder = tmp_path_factory.mktemp("map")
-        plan = MapPlan(stored_design()[:2], schedule_seeds=3, learning_seeds=1, rounds=16)
+        plan = MapPlan(stored_design()[:2], schedule_seeds=3, learning_seeds=1, rounds=16, long_factor=2)
         for of_rounds, store in plan.groups(folder):
             compute_schedules(of_rounds, store, lambda name: None)
         return plan, folder, judge_readings(plan, folder, InProcessRunner(), lambda: None)
@@ -145,7 +146,7 @@ class TestMapping:
         for of_reading in by_reading.values():
             assert [verdict.number for verdict in of_reading] == list(range(1, len(CLAIMS) + 1))
             assert of_reading[0].verdict == NOT_COMPUTED  # claim 1 is about accuracy
-            assert of_reading[3].verdict in (HOLDS, REFUTED, UNDECIDED)  # claim 4 is about delays
+            assert of_reading[3].verdict in (HOLDS, REFUTED, DEPENDS, NOT_DECIDED)  # claim 4 is about delays
             assert of_reading[3].low < of_reading[3].high
 
     def test_readings_differ(self, judged):
@@ -163,7 +164,7 @@ class TestMapping:
 
 
 def test_the_picture_is_drawn(tmp_path):
-    cells = [[HOLDS, REFUTED], [UNDECIDED, NOT_COMPUTED]]
+    cells = [[HOLDS, REFUTED], [NOT_DECIDED, NOT_COMPUTED]]
     written = draw_verdict_map(["1. first", "2. second"], ["map-00", "map-01"], cells, tmp_path / "map")
     assert [path.name for path in written] == ["map.png", "map.pdf"]
     assert written[0].read_bytes()[:4] == b"\x89PNG"

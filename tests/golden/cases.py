@@ -31,6 +31,8 @@ POLICIES = ("lane", "mamab-om", "mamab-gmba", "random", "round-robin", "single-u
 """All policies of the time of writing; a later one needs digests of its own only when it is added here."""
 RENAMED = {"single-ucb": "ucb-index"}
 """Policies that have another name since the time of writing: old name -> new name."""
+LINES_SINCE = ('samples_per_client = "all"\n',)
+"""Lines of a scenario file with the defaults of keys that were added since the time of writing."""
 SUMMED = ("assignments.delay_s", "rounds.delay_s", "client_rounds.queue", "client_rounds.epsilon", "clients.quota")
 PRESETS = (
     *("paper-cifar10", "paper-cifar10-literal", "paper-fmnist", "paper-fmnist-literal", "private-fmnist"),

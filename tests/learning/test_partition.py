@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from fedlane.learning.architectures import parameter_count
-from fedlane.learning.partition import Partition, label_counts
+from fedlane.learning.partition import Partition, check_learnable, label_counts
 
 TOTALS = np.full(10, 6000)
 
@@ -74,9 +74,13 @@ def test_counts_depend_on_the_seed():
     assert np.any(label_counts(settings, TOTALS, 12, 5) != label_counts(settings, TOTALS, 12, 6))
 
 
-def test_more_clients_than_samples_are_refused():
+def test_more_clients_than_samples_are_refused_for_learning_only():
     with pytest.raises(ValueError, match=r"network\.clients must be at most 60000"):
-        label_counts(Partition("iid", 0.0, 0.0), TOTALS, 60_001, 0)
+        check_learnable(TOTALS, 60_001)
+    counts = label_counts(Partition("iid", 0.0, 0.0), TOTALS, 60_001, 0)
+    np.testing.assert_array_equal(counts.sum(axis=0), 2 * TOTALS)
+    with pytest.raises(ValueError, match=r"samples_per_client must be at most 0, because 60001 clients"):
+        label_counts(Partition("iid", 0.0, 0.0, 1), TOTALS, 60_001, 0)
 
 
 @pytest.mark.parametrize("kind", ["dominant", "dirichlet", "shards", "iid"])

@@ -182,6 +182,7 @@ def _compute(
 ) -> None:
     """Compute the missing schedules, learning curves and losses, with progress bars."""
     from fedlane.experiments.engine.local_runners import InProcessRunner
+    from fedlane.experiments.long_runs import compute_long_runs, to_run_long
     from fedlane.experiments.reproduce import compute_schedules, learn_pieces
     from fedlane.experiments.theorems import compute_convergence, to_measure
 
@@ -191,6 +192,9 @@ def _compute(
     with announce_compilation(messages, quiet=quiet), bars as progress:
         bar = progress.add_task("schedules", total=len(plan.to_schedule(store)))
         compute_schedules(plan, store, lambda name: progress.advance(bar), runner)
+        if missing := to_run_long(plan, store):
+            bar = progress.add_task("long runs", total=len(missing))
+            compute_long_runs(plan, store, lambda name: progress.advance(bar))
         pieces = plan.to_learn(store) if learn else []
         bar = progress.add_task("rounds learned", total=sum(len(piece) for piece in pieces) * store.rounds)
         if isinstance(runner, InProcessRunner):
@@ -218,6 +222,7 @@ def _learn_here(
 
 def _draw(plan: "ReproductionPlan", store: "ResultStore", quiet: bool) -> None:
     """Draw the figures, and write the results page if the plan includes all figures."""
+    from fedlane.experiments.ablation import ablation_section
     from fedlane.experiments.claims import judge
     from fedlane.experiments.panels import Drawer
     from fedlane.experiments.reproduce import FIGURES
@@ -237,7 +242,8 @@ def _draw(plan: "ReproductionPlan", store: "ResultStore", quiet: bool) -> None:
         if written and not quiet:
             screen.print(f"Drew {written[0]}", highlight=False, markup=False, soft_wrap=True)
     if set(plan.figures) == set(FIGURES):  # the claims need all figures
-        path = write_page(store.folder, plan, drawn, judge(plan, store), theorem_table(plan, store))
+        ablation = ablation_section(plan, store)
+        path = write_page(store.folder, plan, drawn, judge(plan, store), theorem_table(plan, store), ablation=ablation)
         if not quiet:
             screen.print(f"Wrote {path}", highlight=False, markup=False, soft_wrap=True)
 

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from fedlane.experiments.experiment_settings import SETTINGS as SETTINGS
 from fedlane.experiments.experiment_settings import with_setting
-from fedlane.experiments.readings.axes import Reading
+from fedlane.experiments.readings.axes import PaperReading
 from fedlane.experiments.readings.design import reading_named, stored_design
 from fedlane.files import READ_ERRORS, file_name, load_arrays, write_atomically
 from fedlane.learning.schedule import Curves, LearningTask, Schedule, learn
@@ -56,7 +56,7 @@ class Experiment:
         return scenario if rounds is None else scenario.with_values({"rounds": rounds})
 
 
-def under(experiment: Experiment, reading: Reading | None) -> Experiment:
+def under(experiment: Experiment, reading: PaperReading | None) -> Experiment:
     """Return a calibrated experiment under a reading of the map, or the experiment itself without one."""
     if reading is None or experiment.reading != "calibrated":
         return experiment

@@ -5,7 +5,13 @@ from pathlib import Path
 
 from fedlane.validate import InputError
 
-COLOURS = {"holds": "#0072B2", "refuted": "#D55E00", "not decided": "#BBBBBB", "not computed": "#FFFFFF"}
+COLOURS = {
+    "holds": "#0072B2",
+    "refuted": "#D55E00",
+    "depends on the reading": "#F0E442",
+    "not decided": "#BBBBBB",
+    "not computed": "#FFFFFF",
+}
 """Colours of the verdicts, distinct for colour-blind readers and in print."""
 
 

@@ -29,6 +29,8 @@ NETWORK_ARRAYS = 4
 STATE_COPIES = 4
 """A policy's state, and three times its size while a round is decided: measured are 61 bytes per pair for `mamab-om`,
 whose state has 16, and 75 for `lane`, whose state has 20 (docs/scale.md)."""
+LARGEST_STATE_PER_PAIR = 24
+"""Bytes per pair that must be available before a state is made to learn its size; FedLane's policies need up to 20."""
 SETUP_BYTES_PER_CLIENT = 600
 """Bytes per seed and client of the preparation: partition, quotas, mechanism and compute times."""
 GROWTH_CLIENTS, GROWTH_CHANNELS = 16, 8
@@ -88,9 +90,8 @@ def run_footprint(
     if learning:
         per_seed["the model"], for_learning = _learning_bytes(scenario, seeds, device)
         fixed |= for_learning
-    rough = Footprint(seeds, per_seed, fixed)
-    available = available_bytes()
-    fits = available is None or rough.total < available
+    rough = Footprint(seeds, per_seed, fixed).total + LARGEST_STATE_PER_PAIR * clients * channels
+    fits = (available := available_bytes()) is None or rough < available
     state = _state_bytes(policy, scenario, clients, channels) if fits else _grown_state_bytes(policy, scenario)
     per_seed["clients and channels"] += state
     return Footprint(seeds, per_seed, fixed)

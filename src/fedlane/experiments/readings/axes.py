@@ -75,7 +75,7 @@ OLD_UCB = {
 
 
 @dataclass(frozen=True)
-class Reading:
+class PaperReading:
     """One way to fill in what the paper leaves open: a level on every axis.
 
     Attributes:
@@ -108,5 +108,5 @@ class Reading:
         return self.levels[[candidate.name for candidate in AXES].index(axis)]
 
 
-PRESET = Reading("preset", tuple(axis.preset for axis in AXES))
+PRESET = PaperReading("preset", tuple(axis.preset for axis in AXES))
 """The reading of the preset `paper-fmnist`: one point of the map."""

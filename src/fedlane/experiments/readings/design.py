@@ -15,7 +15,7 @@ from importlib.resources import files
 import numpy as np
 from scipy.stats import qmc
 
-from fedlane.experiments.readings.axes import AXES, PRESET, Reading
+from fedlane.experiments.readings.axes import AXES, PRESET, PaperReading
 from fedlane.records import IntArray
 from fedlane.validate import unknown
 
@@ -23,12 +23,12 @@ SIZE, TRIALS = 64, 2000
 """Number of readings, and number of hypercubes that are compared."""
 
 
-def even_design(size: int = SIZE, trials: int = TRIALS) -> list[Reading]:
+def even_design(size: int = SIZE, trials: int = TRIALS) -> list[PaperReading]:
     """Return readings spread over all axes: the most even of some Latin hypercubes."""
     best = min((_levels(size, seed) for seed in range(trials)), key=unevenness)
     names = [list(axis.levels) for axis in AXES]
     return [
-        Reading(f"map-{number:02d}", tuple(names[k][level] for k, level in enumerate(row)))
+        PaperReading(f"map-{number:02d}", tuple(names[k][level] for k, level in enumerate(row)))
         for number, row in enumerate(best)
     ]
 
@@ -51,7 +51,7 @@ def unevenness(levels: IntArray) -> float:
     return worst
 
 
-def design_text(readings: Sequence[Reading]) -> str:
+def design_text(readings: Sequence[PaperReading]) -> str:
     """Return readings as CSV, one row each."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
@@ -61,15 +61,15 @@ def design_text(readings: Sequence[Reading]) -> str:
 
 
 @cache
-def stored_design() -> tuple[Reading, ...]:
+def stored_design() -> tuple[PaperReading, ...]:
     """Return the readings of the map, in order."""
     rows = list(csv.reader(io.StringIO((files(__package__) / "design.csv").read_text(encoding="utf-8"))))
     if rows[0][1:] != [axis.name for axis in AXES]:
         raise RuntimeError("design.csv belongs to other axes")
-    return tuple(Reading(name, tuple(levels)) for name, *levels in rows[1:])
+    return tuple(PaperReading(name, tuple(levels)) for name, *levels in rows[1:])
 
 
-def reading_named(name: str) -> Reading:
+def reading_named(name: str) -> PaperReading:
     """Return the preset's reading or one of the map's.
 
     Raises:
@@ -81,7 +81,7 @@ def reading_named(name: str) -> Reading:
     return readings[name]
 
 
-def balance(readings: Sequence[Reading]) -> dict[str, IntArray]:
+def balance(readings: Sequence[PaperReading]) -> dict[str, IntArray]:
     """Return, by axis, how many readings have each level."""
     return {
         axis.name: np.array([sum(reading.levels[k] == level for reading in readings) for level in axis.levels])

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from fedlane.experiments.claims import CLAIMS, Verdict
 from fedlane.experiments.claims.evidence import Evidence
-from fedlane.experiments.claims.verdicts import verdict_on
+from fedlane.experiments.claims.verdicts import verdicts_on
 from fedlane.experiments.engine.batch_store import BatchStore
 from fedlane.experiments.engine.computing import Runner, compute
 from fedlane.experiments.engine.work_batches import FinishedBatch, WorkBatch, digest
@@ -26,7 +26,8 @@ from fedlane.experiments.labels import (
     OM_POLICIES,
     PAPER_POLICIES,
 )
-from fedlane.experiments.readings.axes import Reading
+from fedlane.experiments.long_runs import LONG_POLICIES, long_plan, long_store
+from fedlane.experiments.readings.axes import PaperReading
 from fedlane.experiments.readings.design import reading_named
 from fedlane.experiments.reproduce import PaperFigure, ReproductionPlan
 from fedlane.experiments.store import Experiment, ResultStore, under
@@ -35,7 +36,6 @@ from fedlane.validate import InputError
 CRITERIA = 1
 """Version of the criteria. Raise it when a criterion changes: stored verdicts are then computed again."""
 DEADLINES = ("deadline-0.5", "deadline-0.75", "deadline-1.5", "deadline-2", "long-deadline")
-SLACK_POLICY = "mamab-om:V=10,quota_slack=0.125,queue_weight=success"
 
 
 @dataclass(frozen=True)
@@ -48,19 +48,21 @@ class MapPlan:
         learning_seeds: Number of seeds that learn; 0 for none, so that claims about accuracy are not computed.
         first_seed: First seed of both.
         rounds: Number of rounds that replaces each reading's own, for a rough map; None for the reading's own.
+        long_factor: Length of the long runs, which Theorems 3 and 4 are judged on, relative to the others.
     """
 
-    readings: tuple[Reading, ...]
+    readings: tuple[PaperReading, ...]
     schedule_seeds: int = 20
     learning_seeds: int = 5
     first_seed: int = 0
     rounds: int | None = None
+    long_factor: int = 4
 
-    def store(self, folder: Path, reading: Reading) -> ResultStore:
+    def store(self, folder: Path, reading: PaperReading) -> ResultStore:
         """Store of a reading's results."""
         return ResultStore(folder, self.rounds or reading.rounds)
 
-    def plan(self, *readings: Reading) -> ReproductionPlan:
+    def plan(self, *readings: PaperReading) -> ReproductionPlan:
         """What is computed for some readings; each takes the place of a figure."""
         return ReproductionPlan(
             {reading.name: _experiments(reading) for reading in readings},
@@ -72,13 +74,17 @@ class MapPlan:
         )
 
     def groups(self, folder: Path) -> Iterator[tuple[ReproductionPlan, ResultStore]]:
-        """Plan and store of all readings that have the same number of rounds."""
-        by_rounds: dict[int, list[Reading]] = {}
+        """Plan and store of all readings that have the same number of rounds, and of their long runs."""
+        by_rounds: dict[int, list[PaperReading]] = {}
         for reading in self.readings:
             by_rounds.setdefault(self.store(folder, reading).rounds, []).append(reading)
-        return ((self.plan(*group), ResultStore(folder, rounds)) for rounds, group in sorted(by_rounds.items()))
+        for rounds, group in sorted(by_rounds.items()):
+            store = ResultStore(folder, rounds)
+            yield self.plan(*group), store
+            figures = {reading.name: _long_runs(reading) for reading in group}
+            yield replace(long_plan(self.plan(*group)), figures=figures), long_store(store, self.long_factor)
 
-    def batch(self, folder: Path, reading: Reading) -> WorkBatch:
+    def batch(self, folder: Path, reading: PaperReading) -> WorkBatch:
         """The batch of the engine that judges a reading."""
         values = {
             "reading": reading.name,
@@ -90,7 +96,7 @@ class MapPlan:
         return WorkBatch(digest(key), f"{__name__}:judge_reading", values)
 
 
-def _experiments(reading: Reading) -> PaperFigure:
+def _experiments(reading: PaperReading) -> PaperFigure:
     """The experiments that the claims need, on Fashion-MNIST."""
 
     def of(policies: Iterable[str], *settings: str) -> list[Experiment]:
@@ -105,25 +111,28 @@ def _experiments(reading: Reading) -> PaperFigure:
     ]
     scheduled = [
         *learned,
-        *of((SLACK_POLICY, "lane"), "base"),
         *of(OM_POLICIES, "nonuniform"),
         *of((*LARGEST_V_POLICIES, *BASELINES), "same-interference"),
     ]
     return PaperFigure(tuple(dict.fromkeys(scheduled)), tuple(dict.fromkeys(learned)))
 
 
+def _long_runs(reading: PaperReading) -> PaperFigure:
+    """The long runs, on Fashion-MNIST."""
+    return PaperFigure(tuple(under(Experiment(FASHION_MNIST, policy), reading) for policy in LONG_POLICIES))
+
+
 def judge_reading(values: Mapping[str, Any]) -> pa.Table:
     """Judge all claims under a reading; ``values`` are ``reading``, ``folder`` and ``plan``. One row per claim."""
     reading, folder = reading_named(values["reading"]), Path(values["folder"])
     plan = MapPlan(**{**values["plan"], "readings": (reading,)})
-    evidence = Evidence(plan.plan(reading), plan.store(folder, reading), reading)
-    verdicts = [verdict_on(number, claim, evidence) for number, claim in enumerate(CLAIMS, start=1)]
-    return pa.Table.from_pylist([asdict(verdict) for verdict in verdicts])
+    evidence = Evidence(plan.plan(reading), plan.store(folder, reading), reading, plan.long_factor)
+    return pa.Table.from_pylist([asdict(verdict) for verdict in verdicts_on(CLAIMS, evidence)])
 
 
 def judge_readings(
     plan: MapPlan, folder: Path, runner: Runner, progress: Callable[[], None]
-) -> dict[Reading, Sequence[Verdict]]:
+) -> dict[PaperReading, Sequence[Verdict]]:
     """Judge all readings whose verdicts are not stored yet, and return the verdicts of all.
 
     Args:

@@ -7,16 +7,16 @@ import numpy as np
 import pyarrow as pa
 
 from fedlane.experiments.claims import Verdict
-from fedlane.experiments.readings.axes import AXES, Reading
+from fedlane.experiments.claims.verdicts import DEPENDS, HOLDS, NOT_COMPUTED, NOT_DECIDED, REFUTED, VERDICTS
+from fedlane.experiments.readings.axes import AXES, PaperReading
 
-HOLDS, REFUTED, UNDECIDED, NOT_COMPUTED = "holds", "refuted", "not decided", "not computed"
-VERDICTS = (HOLDS, REFUTED, UNDECIDED, NOT_COMPUTED)
+COUNTED = (*VERDICTS, NOT_COMPUTED)
 NEARLY_ALL = 0.9
 """Share of readings that counts as nearly all."""
 LARGE_EFFECT = 0.25
 """Difference between two levels of an axis, in the share of readings under which a claim holds, that is reported."""
 
-Map = Mapping[Reading, Sequence[Verdict]]
+Map = Mapping[PaperReading, Sequence[Verdict]]
 """Verdicts on all claims by reading."""
 
 
@@ -52,12 +52,12 @@ def shares(verdicts: Map) -> list[ClaimShares]:
     rows = []
     for first in verdicts[readings[0]]:
         of_claim = [verdicts[reading][first.number - 1].verdict for reading in readings]
-        counts = {verdict: of_claim.count(verdict) for verdict in VERDICTS}
+        counts = {verdict: of_claim.count(verdict) for verdict in COUNTED}
         rows.append(ClaimShares(first.number, f"{first.figure}: {first.claim}", counts, _deciding(readings, of_claim)))
     return rows
 
 
-def _deciding(readings: Sequence[Reading], of_claim: Sequence[str]) -> list[str]:
+def _deciding(readings: Sequence[PaperReading], of_claim: Sequence[str]) -> list[str]:
     """Axes whose levels differ most in the share of readings under which a claim holds."""
     effects = []
     for k, axis in enumerate(AXES):
@@ -80,11 +80,13 @@ def _deciding(readings: Sequence[Reading], of_claim: Sequence[str]) -> list[str]
 def shares_table(rows: Sequence[ClaimShares]) -> str:
     """Return the shares as a Markdown table."""
     lines = [
-        "| # | claim | holds | refuted | not decided | readings | depends most on |",
-        "|--:|---|--:|--:|--:|--:|---|",
+        "| # | claim | holds | refuted | holds for some V or rule | not decided | readings | depends most on |",
+        "|--:|---|--:|--:|--:|--:|--:|---|",
     ]
     for row in rows:
-        numbers = [f"{row.share(verdict):.0%}" if row.judged else "" for verdict in (HOLDS, REFUTED, UNDECIDED)]
+        numbers = [
+            f"{row.share(verdict):.0%}" if row.judged else "" for verdict in (HOLDS, REFUTED, DEPENDS, NOT_DECIDED)
+        ]
         deciding = "; ".join(row.deciding[:2])
         cells = [str(row.number), row.claim, *numbers, str(row.judged), deciding]
         lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
