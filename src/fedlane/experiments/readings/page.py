@@ -1,14 +1,15 @@
 """The generated page of the map of readings, as Markdown."""
 
+from fedlane.experiments.claims.verdicts import NOT_COMPUTED
 from fedlane.experiments.readings.axes import AXES, PRESET
-from fedlane.experiments.readings.summary import NOT_COMPUTED, Map, sentences, shares, shares_table
+from fedlane.experiments.readings.summary import Map, sentences, shares, shares_table
 
 _INTRODUCTION = """\
 The paper leaves out constants that its results depend on. Each reading below fills all of them in; the {count}
-readings are spread evenly over the axes (a scrambled Sobol sequence, fixed before any result was computed), and every
-claim is judged under every reading by the criteria of the [results page](results.md): delays over {seeds} paired
-seeds, accuracy over {learning_seeds}, on Fashion-MNIST. A reading is not more likely to be the authors' because a
-claim holds under it."""
+readings are spread evenly over the axes (a Latin hypercube, fixed before any result was computed). Every claim is
+judged under every reading by the criteria of the results page: delays over {seeds} paired seeds, accuracy over
+{learning_seeds}, on Fashion-MNIST. That a claim holds under a reading does not make it more likely that the authors
+used that reading."""
 
 
 def map_page(verdicts: Map, picture: str, schedule_seeds: int = 20, learning_seeds: int = 5) -> str:
