@@ -10,9 +10,9 @@ from fedlane.experiments.claims.verdicts import DEPENDS, HOLDS, NOT_COMPUTED, NO
 from fedlane.experiments.engine.local_runners import InProcessRunner
 from fedlane.experiments.readings.axes import AXES, PRESET, PaperReading
 from fedlane.experiments.readings.design import balance, design_text, even_design, reading_named, stored_design
+from fedlane.experiments.readings.map_page import map_page
 from fedlane.experiments.readings.mapping import MapPlan, judge_readings
-from fedlane.experiments.readings.page import map_page
-from fedlane.experiments.readings.summary import map_table, sentences, shares
+from fedlane.experiments.readings.shares import map_table, sentences, shares
 from fedlane.experiments.reproduce import compute_schedules
 from fedlane.experiments.store import Experiment, under
 from fedlane.report.verdict_map import draw_verdict_map

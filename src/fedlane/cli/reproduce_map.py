@@ -12,7 +12,7 @@ from fedlane.validate import InputError
 if TYPE_CHECKING:  # imported inside functions, to keep `fedlane --help` fast
     from fedlane.experiments.engine.computing import Runner
     from fedlane.experiments.readings.mapping import MapPlan
-    from fedlane.experiments.readings.summary import Map
+    from fedlane.experiments.readings.shares import Map
 
 QUICK_READINGS, QUICK_ROUNDS = 3, 60
 
@@ -41,8 +41,8 @@ def write_map(verdicts: "Map", folder: Path, quiet: bool) -> None:
     """Write the map's picture and tables: figures/fig-readings.png, .pdf and .parquet, and readings.md."""
     import pyarrow.parquet as pq
 
-    from fedlane.experiments.readings.page import map_page
-    from fedlane.experiments.readings.summary import map_table, shares
+    from fedlane.experiments.readings.map_page import map_page
+    from fedlane.experiments.readings.shares import map_table, shares
     from fedlane.experiments.reproduce import MAP
     from fedlane.report.verdict_map import draw_verdict_map
 

@@ -2,7 +2,7 @@
 
 from fedlane.experiments.claims.verdicts import NOT_COMPUTED
 from fedlane.experiments.readings.axes import AXES, PRESET
-from fedlane.experiments.readings.summary import Map, sentences, shares, shares_table
+from fedlane.experiments.readings.shares import Map, sentences, shares, shares_table
 
 _INTRODUCTION = """\
 The paper leaves out constants that its results depend on. Each reading below fills all of them in; the {count}
