@@ -13,6 +13,7 @@ from fedlane.scheduling import registry
 from support.terminal import fedlane_process
 
 KERNELS = {
+    "cs-ucb-q": set(),
     "genie": {"search_batch"},
     "lane": {"search_batch"},
     "mamab-gmba": {"greedy_batch"},
@@ -20,6 +21,7 @@ KERNELS = {
     "random": set(),
     "round-robin": set(),
     "single-ucb": set(),
+    "ucb-index": set(),
 }
 
 

@@ -10,7 +10,8 @@ import pytest
 from fedlane import Run, Scenario, Simulation, check_policy, simulate
 from fedlane.intervals import interval
 from fedlane.scheduling import SinglePolicy, policies
-from fedlane.simulation.results import COLUMNS, MEASURES
+from fedlane.simulation import table_parts
+from fedlane.simulation.results import COLUMNS, MEASURES, RunFolder
 from fedlane.validate import InputError
 
 POLICIES = [
@@ -20,6 +21,8 @@ POLICIES = [
     "random",
     "round-robin",
     "single-ucb",
+    "cs-ucb-q:beta=0.01",
+    "ucb-index",
     "genie",
     "mamab-om:queue_weight=success",
 ]
@@ -47,7 +50,7 @@ def test_all_built_in_policies_are_tested():
 
 @pytest.mark.parametrize(("clients", "channels"), [(2, 5), (4, 1), (4, 4), (1, 1), (1, 3)])
 @pytest.mark.parametrize(
-    "policy", ["lane", "mamab-om:T0=1", "mamab-gmba:T0=1", "random", "round-robin", "single-ucb", "genie"]
+    "policy", ["lane", "mamab-om:T0=1", "mamab-gmba:T0=1", "random", "round-robin", "single-ucb", "ucb-index", "genie"]
 )
 def test_any_number_of_clients_and_channels_uses_all_of_the_fewer(policy, clients, channels):
     run = traces(policy, [0, 1], 20, **{"network.clients": clients, "network.channels": channels})
@@ -94,7 +97,7 @@ def test_reported_queues_are_those_of_the_policy():
 
 
 @pytest.mark.parametrize(
-    "policy", ["lane", "mamab-om:T0=5", "mamab-gmba:T0=5", "random", "round-robin", "single-ucb", "genie"]
+    "policy", ["lane", "mamab-om:T0=5", "mamab-gmba:T0=5", "random", "round-robin", "single-ucb", "ucb-index", "genie"]
 )
 def test_clients_with_exhausted_budgets_are_not_assigned(policy):
     run = traces(policy, [0, 1], 60, **{"privacy.max_uploads": 12})
@@ -311,8 +314,6 @@ def test_a_non_empty_folder_is_refused_and_left_alone(saved, tmp_path):
 
 def test_a_full_disk_leaves_nothing(saved, tmp_path, monkeypatch):
     """The disk is full when the third file is written."""
-    import fedlane.simulation.results as results
-
     written = []
 
     def full(table, path, **options):
@@ -321,7 +322,7 @@ def test_a_full_disk_leaves_nothing(saved, tmp_path, monkeypatch):
             raise OSError(28, "No space left on device")
         pq.write_table(table, path, **options)
 
-    monkeypatch.setattr(results, "pq", type("pq", (), {"write_table": staticmethod(full)}))
+    monkeypatch.setattr(table_parts, "pq", type("pq", (), {"write_table": staticmethod(full)}))
     with pytest.raises(InputError, match="cannot be written: No space left on device"):
         saved[0].save(tmp_path / "new")
     assert len(written) == 3
@@ -329,15 +330,13 @@ def test_a_full_disk_leaves_nothing(saved, tmp_path, monkeypatch):
 
 
 def test_a_failed_rewrite_keeps_the_last_good_state(saved, tmp_path, monkeypatch):
-    import fedlane.simulation.results as results
-
-    folder = results.RunFolder.create(tmp_path / "new")
+    folder = RunFolder.create(tmp_path / "new")
     folder.write(saved[0])
 
     def full(table, path, **options):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(results, "pq", type("pq", (), {"write_table": staticmethod(full), "read_table": pq.read_table}))
+    monkeypatch.setattr(table_parts, "pq", type("pq", (), {"write_table": staticmethod(full)}))
     with pytest.raises(InputError, match="No space left"):
         folder.write(saved[0])
     assert Run.load(tmp_path / "new").rounds.equals(saved[0].rounds)

@@ -2,19 +2,24 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
 from fedlane.experiments.claims.cases import NotComputedError
 from fedlane.experiments.labels import BOTH_TASKS, FASHION_MNIST, TASK_LETTERS
+from fedlane.experiments.long_runs import long_plan, long_store
 from fedlane.experiments.regret_and_timing import assignment_of, mean_rewards
 from fedlane.experiments.reproduce import ReproductionPlan
 from fedlane.experiments.store import Experiment, ResultStore
 from fedlane.network import Network
-from fedlane.records import FloatArray, IntArray
-from fedlane.simulation.setup import prepare
+from fedlane.records import BoolArray, FloatArray, IntArray
+from fedlane.simulation.setup import FEASIBILITY_SAMPLES, prepare
+from fedlane.theory import quota_benchmark
 from fedlane.theory.regret import Gaps, gaps, pseudo_regret, queue_stability
 
+FEASIBLE_MARGIN = 0.02
+"""Share of the quotas to spare on networks that count as feasible; the probabilities come from 2,000 samples."""
 NETWORK_SEEDS = 20
 """Number of seeds whose networks are sampled for the mean rewards."""
 
@@ -165,6 +170,40 @@ class Evidence:
                 _estimate_error(networks, assignment),
             )
         return self._rewards[experiment]
+
+    @cached_property
+    def long(self) -> "Evidence":
+        """Evidence from the long runs, which exist for the seeds `long_plan` and for Fashion-MNIST."""
+        return Evidence(long_plan(self.plan), long_store(self.store))
+
+    def feasible(self, task: str, slack: float) -> BoolArray:
+        """(S,): whether the quotas, lowered by a slack, can be served with `FEASIBLE_MARGIN` to spare."""
+        setup = prepare(Experiment(task, "random").scenario(), self.plan.scheduled_seeds)
+        scale = setup.feasible_scale((1.0 - slack) * setup.problem.quotas)
+        assert scale is not None, "the paper's networks are small and stationary"
+        return np.asarray(scale >= 1.0 + FEASIBLE_MARGIN)
+
+    def regret(self, experiment: Experiment, slack: float | None) -> tuple[FloatArray, FloatArray]:
+        """(S, T) regret after each round and (S,) mean reward of the benchmark, on the seeds that have a benchmark.
+
+        The benchmark is mu*, or with a slack the best policy that serves the quotas lowered by it.
+        """
+        seeds = self.plan.scheduled_seeds
+        self._require("schedule", experiment, seeds)
+        setup = prepare(Experiment(experiment.task, "random").scenario(), seeds)
+        success = setup.network.success_probability(FEASIBILITY_SAMPLES)
+        use = np.ones(len(seeds), np.bool_) if slack is None else self.feasible(experiment.task, slack)
+        regret, benchmark = [], []
+        for r in np.flatnonzero(use).tolist():
+            mu = mean_rewards(Experiment(experiment.task, "random"), seeds[r])
+            best = gaps(mu).best
+            against = best if slack is None else quota_benchmark(mu, success[r], (1 - slack) * setup.problem.quotas[r])
+            cumulative = pseudo_regret(mu, assignment_of(self.store.result(experiment, seeds[r])))
+            regret.append(cumulative + np.arange(1, len(cumulative) + 1) * (against - best))
+            benchmark.append(against)
+        if not regret:
+            raise NotComputedError("no network of the plan can serve the quotas")
+        return np.stack(regret), np.array(benchmark)
 
     def gaps(self, task: str) -> list[Gaps]:
         """The gaps of Theorem 4 for each network."""
