@@ -18,6 +18,7 @@ from fedlane.experiments.engine.cells import Cell
 from fedlane.experiments.engine.computing import compute
 from fedlane.experiments.engine.local_runners import ATTEMPTS, InProcessRunner, ProcessRunner
 from fedlane.experiments.engine.measuring import MEASURES
+from fedlane.experiments.engine.user_code import class_digests
 from fedlane.experiments.engine.work_batches import WorkBatch, attempt, perform
 from fedlane.report.seed_measures import seed_measures
 from fedlane.scheduling.baselines import Random
@@ -88,14 +89,59 @@ class TestKeys:
         monkeypatch.setattr(sys.modules["my_patient_policy"].Patient, "version", 2)
         assert keys(cell("my_patient_policy:Patient")) != before
 
-    def test_the_source_of_a_user_s_policy_changes_the_key(self, tmp_path, monkeypatch):
-        file = tmp_path / "my_sweep_policy.py"
+    def test_the_source_of_a_user_s_policy_and_of_what_it_imports_changes_the_key(self, tmp_path):
+        (tmp_path / "my_policy.py").write_text(
+            "from my_base import Base\n\nclass Mine(Base):\n    name = 'mine'\n", encoding="utf-8"
+        )
+        texts = {
+            "my_base": "from fedlane.scheduling.baselines import Random\n\nclass Base(Random):\n    offset = {}\n",
+            "my_model": "from my_layers import net\n# {}\n",
+            "my_layers": "WIDTH = {}\n\ndef net():\n    return WIDTH\n",
+        }
+        code = (
+            "from fedlane import Scenario\nfrom fedlane.experiments.engine.cells import Cell\n"
+            "s = Scenario.load('quickstart').with_values({'rounds': 6, 'learning.model': 'my_model:net'})\n"
+            "print(Cell(s, 'my_policy:Mine', (0, 1), True).batches()[0].key)"
+        )
+
+        def printed(**versions):
+            for name, text in texts.items():
+                (tmp_path / f"{name}.py").write_text(text.format(versions.get(name, 0)), encoding="utf-8")
+            run = subprocess.run([sys.executable, "-B", "-c", code], capture_output=True, text=True, cwd=tmp_path)
+            assert run.returncode == 0, run.stderr
+            return run.stdout
+
+        assert printed() == printed()
+        assert len({printed(), *(printed(**{name: 1}) for name in texts)}) == 4
+
+    def test_a_file_that_changed_after_it_was_loaded_is_refused(self, tmp_path, monkeypatch):
+        """The key would name code that does not run."""
+        file = tmp_path / "my_edited_policy.py"
         text = "from fedlane.scheduling.baselines import Random\nclass Mine(Random):\n    name = 'mine'\n"
         file.write_text(text)
         monkeypatch.chdir(tmp_path)
-        before = keys(cell("my_sweep_policy:Mine"))
+        (before,) = cell("my_edited_policy:Mine").batches()
         file.write_text(text + "# changed\n")
-        assert keys(cell("my_sweep_policy:Mine")) != before
+        with pytest.raises(
+            InputError, match=r"my_edited_policy\.py has changed since it was loaded: start Python again"
+        ):
+            cell("my_edited_policy:Mine").batches()
+        line = attempt(before).error  # a worker that finds other code than the batch was planned with
+        assert (
+            line == "my_edited_policy is not the code that this batch was planned with: my_edited_policy.py has changed"
+        )
+
+    def test_registered_policies_differ_by_their_code(self):
+        """Two classes of one name, as a notebook defines them one after the other."""
+        classes = []
+        for choice in ("0", "1"):
+            names = {"__name__": "typed_in", "Random": Random}
+            exec(f"class Dice(Random):\n    def chosen(self):\n        return {choice}\n", names)
+            classes.append(names["Dice"])
+        first, second = (class_digests(policy_class) for policy_class in classes)
+        assert first.keys() == second.keys() == {"typed_in.Dice"}
+        assert first != second
+        assert class_digests(Random) == {}
 
     def test_keys_do_not_depend_on_the_process(self):
         code = (
@@ -137,7 +183,7 @@ class TestBatches:
 
     def test_a_function_of_another_package_is_not_called(self):
         with pytest.raises(ValueError, match="not a function of FedLane"):
-            perform("os:getcwd", {})
+            perform(WorkBatch("k", "os:getcwd", {}))
         assert attempt(WorkBatch("k", "os:getcwd", {})).error.startswith("ValueError: os:getcwd")
 
 

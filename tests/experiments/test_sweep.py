@@ -1,14 +1,23 @@
 """`fedlane sweep` and `fedlane.sweep`: the grid, the table, the folder, and what is refused."""
 
 import json
+from unittest import mock
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 import fedlane
 from fedlane import Scenario, simulate
+from fedlane.experiments.engine.local_runners import InProcessRunner
+from fedlane.experiments.engine.work_batches import parquet
+from fedlane.experiments.sweep import play_sweep
+from fedlane.experiments.sweep_folder import claimed
 from fedlane.experiments.sweep_grid import check_grid, grid_column, parse_grids
+from fedlane.experiments.sweep_plan import SweepPlan
 from fedlane.report.seed_measures import seed_measures
+from fedlane.scheduling import make_policy
+from fedlane.simulation.footprint import check_memory
 from fedlane.validate import InputError
 from support.terminal import fedlane as command
 
@@ -57,6 +66,7 @@ class TestGrid:
     def test_columns_have_one_type(self):
         assert grid_column([1, 2]).type == "int64"
         assert grid_column([1, 2.5]).to_pylist() == [1.0, 2.5]
+        assert grid_column([10**20, 5]).to_pylist() == [1e20, 5.0]
         assert grid_column([0.5, "nonuniform"]).to_pylist() == ["0.5", "nonuniform"]
         assert grid_column([[1.0, 2.0]]).to_pylist() == ["[1.0, 2.0]"]
         assert grid_column([True, False]).type == "bool"
@@ -118,12 +128,82 @@ class TestCommand:
         assert len(counted()) == 4
         assert (tmp_path / "s" / "sweep.parquet").read_bytes() == before
 
+    def test_a_sweep_grows_by_values_policies_and_seeds(self, tmp_path, counted):
+        options = ("--policy", COUNTED, "--out", "s", "--quiet")
+        command(*BASE, "--grid", "network.channels=2,3", *options, cwd=tmp_path, code=0)
+        assert len(counted()) == 2
+        more = ("--grid", "network.channels=2,3,4", "--policy", "random", *options)
+        command(*BASE, *more, cwd=tmp_path, code=0)
+        assert len(counted()) == 3
+        assert pq.read_table(tmp_path / "s" / "sweep.parquet").num_rows == 6
+        command(*BASE, *more, "--seeds", "2", cwd=tmp_path, code=0)
+        assert pq.read_table(tmp_path / "s" / "sweep.parquet").num_rows == 12
+
+    def test_a_cell_s_file_that_holds_something_else_is_computed_again(self, tmp_path, counted):
+        options = (
+            *BASE,
+            "--grid",
+            "network.channels=2,3",
+            "--policy",
+            COUNTED,
+            "--seeds",
+            "2",
+            "--out",
+            "s",
+            "--quiet",
+        )
+        command(*options, cwd=tmp_path, code=0)
+        table = pq.read_table(tmp_path / "s" / "sweep.parquet")
+        first, second = sorted((tmp_path / "s" / "cells").iterdir())
+        good = first.read_bytes()
+        stored = pq.read_table(first)
+        text = stored.set_column(1, "cumulative_delay_s", [["a", "b"]]).replace_schema_metadata(stored.schema.metadata)
+        for content in (second.read_bytes(), good[:-40], parquet(pa.concat_tables([stored] * 3)), parquet(text)):
+            before = len(counted())
+            first.write_bytes(content)
+            command(*options, cwd=tmp_path, code=0)
+            assert len(counted()) == before + 1
+            assert pq.read_table(tmp_path / "s" / "sweep.parquet").equals(table)
+
+    def test_a_start_that_was_killed_early_can_be_repeated(self, tmp_path):
+        command(*BASE, "--grid", "network.channels=2,3", "--out", "s", "--quiet", cwd=tmp_path, code=0)
+        (tmp_path / "s" / "scenario.toml").unlink()
+        (tmp_path / "s" / "sweep.parquet").unlink()
+        command(*BASE, "--grid", "network.channels=2,3", "--out", "s", "--quiet", cwd=tmp_path, code=0)
+        assert (tmp_path / "s" / "scenario.toml").is_file()
+        (tmp_path / "killed").mkdir()
+        (tmp_path / "killed" / ".lock").touch()
+        command(*BASE, "--grid", "network.channels=2,3", "--out", "killed", "--quiet", cwd=tmp_path, code=0)
+
+    def test_a_folder_in_use_is_refused(self, tmp_path):
+        plan = SweepPlan(Scenario.load("quickstart"), ("lane",), {"network.channels": [2, 3]}, (0,), False)
+        with claimed(plan, tmp_path / "s"), pytest.raises(InputError, match="is in use"), claimed(plan, tmp_path / "s"):
+            pass
+
+    def test_an_empty_address_is_refused(self, tmp_path):
+        options = ("--grid", "network.channels=2,3", "--ray-address", "", "--out", "s")
+        result = command(*BASE, *options, cwd=tmp_path, code=2)
+        assert "--ray-address is empty" in result.stderr
+
+    def test_a_fleet_too_large_for_a_whole_trace_is_swept(self):
+        """A sweep keeps no trace: 100,000 clients over 3,000 rounds would take 77 GB."""
+        grid = {"network.clients": [100_000]}
+        scenario = Scenario.load("quickstart").with_values({"network.channels": 100, "rounds": 3000})
+        plan = SweepPlan(scenario, ("random",), grid, (0,), False)
+        simulation = plan.batches[0].values
+        check_memory(
+            Scenario.from_values(simulation["scenario"]), make_policy("random"), 1, learning=False, bounded=True
+        )
+        with mock.patch("fedlane.experiments.engine.measuring.Simulation", side_effect=RuntimeError) as made:
+            play_sweep(plan, InProcessRunner())
+        assert made.call_args.kwargs["bounded"] is True
+
     def test_another_sweep_s_folder_is_refused(self, tmp_path):
         command(*BASE, "--grid", "network.channels=2,3", "--out", "s", "--quiet", cwd=tmp_path, code=0)
         for options, difference in (
-            (("--grid", "network.channels=2,4"), "grid"),
-            (("--grid", "network.channels=2,3", "--policy", "random"), "policies"),
-            (("--grid", "network.channels=2,3", "--seeds", "3"), "seeds"),
+            (("--grid", "network.channels=2,4"), "grid (a sweep can grow"),
+            (("--grid", "network.channels=2,3", "--policy", "random"), "policies (a sweep can grow"),
+            (("--grid", "network.channels=2,3", "--seeds", "5:8"), "seeds (a sweep can grow"),
             (("--grid", "network.channels=2,3", "--set", "network.clients=9"), "scenario value network"),
         ):
             result = command(*BASE, *options, "--out", "s", cwd=tmp_path, code=2)
@@ -146,7 +226,7 @@ class TestCommand:
         options = ("--grid", "network.channels=2,3", "--policy", "random", "--out", "s", "--dry-run")
         result = command(*BASE, *options, cwd=tmp_path, code=0)
         assert result.stdout.splitlines()[:2] == ["random network.channels=2", "random network.channels=3"]
-        assert "2 cells x 1 seeds, 2 cells to compute: about" in result.stdout
+        assert "2 cells x 1 seed, 2 cells to compute: about" in result.stdout
         assert list(tmp_path.iterdir()) == []
         content = json.loads(command(*BASE, *options, "--json", cwd=tmp_path, code=0).stdout)
         assert content["missing"] == 2

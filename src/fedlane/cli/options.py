@@ -59,6 +59,8 @@ def chosen_ray(ray: bool, address: str | None) -> bool | str:
     """Return the cluster that ``--ray`` or ``--ray-address`` selects: an address, True for the local Ray, or False."""
     if ray and address is not None:
         raise InputError("--ray and --ray-address cannot be combined")
+    if address is not None and not address.strip():
+        raise InputError("--ray-address is empty: give HOST:PORT")
     return ray if address is None else address
 
 

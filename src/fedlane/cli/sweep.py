@@ -126,11 +126,10 @@ def _content(result: "SweepResult", plan: "SweepPlan", folder: Path, elapsed_s: 
     }
 
 
-def _stored_keys(folder: Path | None) -> set[str]:
-    from fedlane.experiments.engine.batch_store import BatchStore
-    from fedlane.experiments.sweep import CELLS
+def _stored_keys(plan: "SweepPlan", folder: Path | None) -> set[str]:
+    from fedlane.experiments.sweep_folder import CELLS, CellStore
 
-    return set() if folder is None else BatchStore(folder / CELLS).keys()
+    return set() if folder is None else CellStore(folder / CELLS, plan.batches).keys()
 
 
 def _is_stored(cell: "SweepCell", stored: set[str]) -> bool:
@@ -138,14 +137,14 @@ def _is_stored(cell: "SweepCell", stored: set[str]) -> bool:
 
 
 def _count_stored(plan: "SweepPlan", folder: Path) -> int:
-    stored = _stored_keys(folder)
+    stored = _stored_keys(plan, folder)
     return sum(_is_stored(cell, stored) for cell in plan.cells)
 
 
 @contextlib.contextmanager
 def _progress(plan: "SweepPlan", folder: Path, *, quiet: bool) -> "Iterator[Callable[[FinishedBatch], None]]":
     """Show the number of finished cells and the time left: a bar on a terminal, occasional lines elsewhere."""
-    stored, failed = _stored_keys(folder), 0
+    stored, failed = _stored_keys(plan, folder), 0
     pending = [{batch.key for batch in cell.batches} - stored for cell in plan.cells]
     owners: dict[str, list[set[str]]] = {}
     for keys in pending:
@@ -179,12 +178,12 @@ def _progress(plan: "SweepPlan", folder: Path, *, quiet: bool) -> "Iterator[Call
 
 def _show_plan(plan: "SweepPlan", folder: Path | None, workers: int, *, as_json: bool, quiet: bool) -> None:
     """Print the cells of a sweep, which of them are stored, and about how long the others take."""
-    from fedlane.experiments.sweep import check_folder
     from fedlane.experiments.sweep_estimate import estimated_sweep_seconds
+    from fedlane.experiments.sweep_folder import check_folder
 
     if folder is not None:
         check_folder(plan, folder)
-    stored = _stored_keys(folder)
+    stored = _stored_keys(plan, folder)
     missing = [cell for cell in plan.cells if not _is_stored(cell, stored) and cell.error is None]
     with messages.status("measuring cells"):
         seconds = estimated_sweep_seconds(plan, missing, workers)
@@ -200,7 +199,11 @@ def _show_plan(plan: "SweepPlan", folder: Path | None, workers: int, *, as_json:
     for cell in plan.cells:
         remark = f"  fails: {cell.error}" if cell.error else "  stored" if _is_stored(cell, stored) else ""
         screen.print(f"{printable(cell.label)}{printable(remark)}", highlight=False, markup=False, soft_wrap=True)
-    count = f"{len(plan.cells)} cells x {len(plan.seeds)} seeds, {len(missing)} cells to compute"
+    cells_text, seeds_text, missing_text = (
+        f"{number} {name}{'s' * (number != 1)}"
+        for number, name in ((len(plan.cells), "cell"), (len(plan.seeds), "seed"), (len(missing), "cell"))
+    )
+    count = f"{cells_text} x {seeds_text}, {missing_text} to compute"
     time_left = f": about {duration(seconds)} with {workers} worker{'s' * (workers != 1)}" if missing else ""
     screen.print(f"{count}{time_left}", highlight=False, soft_wrap=True)
 
@@ -226,6 +229,8 @@ def _print_result(result: "SweepResult", plan: "SweepPlan", folder: Path, *, qui
     batches = report.reused + report.computed
     reused = f"; {report.reused} of its {batches} batches were stored before" if report.reused else ""
     screen.print(f"Wrote {folder / TABLE}{reused}", highlight=False, markup=False, soft_wrap=True)
+    if result.table.num_rows == 0:
+        return
     measure = "final_accuracy" if plan.learning else "cumulative_delay_s"
     x, *others = plan.grid
     if len(others) < 2:

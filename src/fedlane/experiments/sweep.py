@@ -1,6 +1,6 @@
 """Sweeps: a grid of settings under several policies, computed once, kept in a folder, returned as one table."""
 
-import json
+import contextlib
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -9,22 +9,16 @@ from typing import Any
 
 import pyarrow as pa
 
-from fedlane.experiments.engine.batch_store import BatchStore
 from fedlane.experiments.engine.computing import EngineReport, Runner, compute
 from fedlane.experiments.engine.local_runners import InProcessRunner, ProcessRunner
 from fedlane.experiments.engine.measuring import MEASURES, SCHEMA
-from fedlane.experiments.engine.work_batches import FinishedBatch, parquet
+from fedlane.experiments.engine.work_batches import FinishedBatch
+from fedlane.experiments.sweep_folder import CELLS, CellStore, claimed, write_results
 from fedlane.experiments.sweep_grid import grid_column, plain_grid
-from fedlane.experiments.sweep_plan import FORMAT, SweepCell, SweepPlan
-from fedlane.files import read_regular, write_atomically
-from fedlane.report.sweep_cells import FAILURES, PLAN, SCENARIO, TABLE
+from fedlane.experiments.sweep_plan import SweepCell, SweepPlan
 from fedlane.scenario import Scenario
 from fedlane.simulation.run import seed_list
 from fedlane.validate import InputError
-
-CELLS = "cells"
-"""Folder of the stored batches in a sweep's folder."""
-MAX_PLAN_BYTES = 50_000_000
 
 
 @dataclass(frozen=True)
@@ -70,13 +64,14 @@ def sweep(
         device: Where models are trained: ``cpu`` or ``cuda``.
         workers: Number of processes; by default everything is computed in this process.
         ray: True for the local Ray, which is started if none is running, or a cluster's address.
-        out: Folder that keeps the results, as `fedlane sweep` does: a sweep that was interrupted continues there.
+        out: Folder that keeps the results, as `fedlane sweep` does: a sweep that was interrupted continues there, and
+            may grow by policies, seeds and values of the grid.
 
     Returns:
         One row per cell and seed: every grid key, ``policy``, ``seed``, and the measures of ``summary.json``.
 
     Raises:
-        InputError: The scenario, a policy, the grid or the seeds are invalid.
+        InputError: The scenario, a policy, the grid or the seeds are invalid, or every cell failed.
 
     Examples:
         >>> from fedlane import sweep
@@ -95,6 +90,8 @@ def sweep(
     result = play_sweep(plan, make_runner(workers, ray), None if out is None else Path(out))
     if result.failures:
         count, first = len(result.failures), result.failures[0]["error"]
+        if count == len(plan.cells):
+            raise InputError(f"all {count} cells failed; the first: {first}")
         warnings.warn(f"{count} of {len(plan.cells)} cells failed; the first: {first}", RuntimeWarning, stacklevel=2)
     return result.table
 
@@ -111,6 +108,8 @@ def make_runner(workers: int | None = None, ray: bool | str = False) -> Runner:
     """
     if workers is not None and workers < 1:
         raise InputError(f"workers must be at least 1, got {workers}")
+    if ray == "":
+        raise InputError("the address of the Ray cluster is empty: give HOST:PORT")
     if ray:
         from fedlane.experiments.engine.ray_runner import RayRunner
 
@@ -129,41 +128,38 @@ def play_sweep(
     Args:
         plan: The sweep.
         runner: What computes its batches.
-        folder: The sweep's folder, new or of the same sweep; None to keep nothing.
+        folder: The sweep's folder, new, or of the same or a smaller sweep; None to keep nothing.
         on_finished: Called after each batch.
 
     Raises:
         InputError: The plan is invalid, or the folder belongs to something else.
     """
     plan.cells  # noqa: B018 - refuses invalid input before the folder is made
-    store = BatchStore(None if folder is None else folder / CELLS)
-    if folder is not None:
-        claim_folder(plan, folder)
-    report: EngineReport | None = None
-    try:
-        report = compute(plan.batches, store, runner, on_finished)
-    finally:
-        if report is None and folder is not None:
-            write_results(folder, sweep_table(plan, store), [])
-    failures = _failures(plan, report.failures)
-    table = sweep_table(plan, store)
-    if folder is not None:
-        write_results(folder, table, failures)
+    store = CellStore(None if folder is None else folder / CELLS, plan.batches)
+    with contextlib.nullcontext() if folder is None else claimed(plan, folder):
+        report: EngineReport | None = None
+        try:
+            report = compute(plan.batches, store, runner, on_finished)
+        finally:
+            if report is None and folder is not None:
+                write_results(folder, sweep_table(plan, store), [])
+        failures = _failures(plan, report.failures)
+        table = sweep_table(plan, store)
+        if folder is not None:
+            write_results(folder, table, failures)
     return SweepResult(table, failures, report)
 
 
-def sweep_table(plan: SweepPlan, store: BatchStore) -> pa.Table:
+def sweep_table(plan: SweepPlan, store: CellStore) -> pa.Table:
     """Return the table of the cells whose batches are all stored, in the order of the plan."""
-    stored, contents = store.keys(), dict[str, pa.Table]()
+    stored = store.keys()
     complete = [cell for cell in plan.cells if cell.batches and all(batch.key in stored for batch in cell.batches)]
     rows: list[pa.Table] = []
     owners: list[SweepCell] = []
     for cell in complete:
         for batch in cell.batches:
-            if batch.key not in contents:
-                contents[batch.key] = store.read(batch.key, SCHEMA.names).select(SCHEMA.names)
-            rows.append(contents[batch.key])
-            owners += [cell] * contents[batch.key].num_rows
+            rows.append(store.table(batch.key))
+            owners += [cell] * rows[-1].num_rows
     measures = pa.concat_tables(rows) if rows else SCHEMA.empty_table()
     columns: dict[str, Any] = {}
     for key, options in plan.grid.items():
@@ -183,71 +179,3 @@ def _failures(plan: SweepPlan, failed: Mapping[str, str]) -> list[dict[str, Any]
         if error is not None:
             failures.append({"values": dict(cell.values), "policy": cell.policy, "error": error})
     return failures
-
-
-def check_folder(plan: SweepPlan, folder: Path) -> None:
-    """Raise `InputError` if a folder holds another sweep or something else."""
-    path = folder / PLAN
-    if path.exists():
-        difference = _difference(json.loads(json.dumps(plan.description())), _read_plan(path))
-        if difference:
-            raise InputError(f"{folder} holds another sweep, which differs in {difference}: choose another --out")
-    elif folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise InputError(f"{folder} is not empty and does not hold a sweep: choose another --out")
-
-
-def claim_folder(plan: SweepPlan, folder: Path) -> None:
-    """Make a sweep's folder, or accept the folder of the same sweep.
-
-    Raises:
-        InputError: The folder holds another sweep or something else, or cannot be written.
-    """
-    check_folder(plan, folder)
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        if not (folder / PLAN).exists():
-            write_atomically(folder / SCENARIO, plan.scenario.to_toml().encode())
-            write_atomically(folder / PLAN, (json.dumps(plan.description(), indent=2) + "\n").encode())
-    except OSError as error:
-        raise InputError(f"{folder} cannot be written: {error.strerror}") from error
-
-
-def _read_plan(path: Path) -> dict[str, Any]:
-    try:
-        values = json.loads(read_regular(path, MAX_PLAN_BYTES))
-        if values["format"] != FORMAT:
-            raise InputError(f"{path} has format {values['format']}, this version reads {FORMAT}")
-        return dict(values)
-    except InputError:
-        raise
-    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
-        raise InputError(f"{path} is damaged: {error}") from error
-
-
-def _difference(new: Mapping[str, Any], old: Mapping[str, Any]) -> str:
-    """Name the first part in which two plans differ; empty if they are equal."""
-    for name in new:
-        if new[name] == old.get(name):
-            continue
-        if name == "scenario" and isinstance(old.get(name), dict):
-            return "scenario value " + next(
-                (key for key in new[name] if new[name][key] != old[name].get(key)), "of another version"
-            )
-        return {"result_version": "the version of its results", "learning": "--no-learning"}.get(name, name)
-    return ""
-
-
-def write_results(folder: Path, table: pa.Table, failures: Sequence[Mapping[str, Any]]) -> None:
-    """Write a sweep's table and its failures.
-
-    Raises:
-        InputError: The folder cannot be written.
-    """
-    try:
-        write_atomically(folder / TABLE, parquet(table))
-        if failures:
-            write_atomically(folder / FAILURES, (json.dumps(list(failures), indent=2) + "\n").encode())
-        else:
-            (folder / FAILURES).unlink(missing_ok=True)
-    except OSError as error:
-        raise InputError(f"{folder} cannot be written: {error.strerror}") from error

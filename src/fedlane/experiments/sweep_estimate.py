@@ -1,5 +1,6 @@
 """The time that a sweep takes here, from short trials of some of its cells."""
 
+import os
 from collections.abc import Sequence
 
 from fedlane.experiments.sweep_plan import SweepCell, SweepPlan
@@ -16,17 +17,18 @@ def estimated_sweep_seconds(plan: SweepPlan, cells: Sequence[SweepCell], workers
     Args:
         plan: The sweep.
         cells: The cells that are still to be computed.
-        workers: Number of cells that are computed at a time.
+        workers: Number of workers; more than there are batches or cores do not help.
     """
     total = 0.0
     for policy in plan.policies:
         same = [cell for cell in cells if cell.policy == policy]
         measured = same if len(same) < 2 else [same[0], same[-1]]
         times = [_cell_seconds(plan, cell) for cell in measured]
-        batches = {batch.key for cell in same for batch in cell.batches}
+        keys = {batch.key for cell in same for batch in cell.batches}
         in_measured = max(1, sum(len(cell.batches) for cell in measured))
-        total += sum(times) / in_measured * len(batches)
-    return total / workers
+        total += sum(times) / in_measured * len(keys)
+    batches = {batch.key for cell in cells for batch in cell.batches}
+    return total / max(1, min(workers, len(batches), os.cpu_count() or 1))
 
 
 def _cell_seconds(plan: SweepPlan, cell: SweepCell) -> float:

@@ -47,7 +47,7 @@ def plain_grid(grid: Mapping[str, Any]) -> dict[str, list[GridValue]]:
     for key, values in grid.items():
         if isinstance(values, str) or not hasattr(values, "__iter__"):
             raise InputError(f"the grid of {key} must be a list of values, got {values!r}")
-        plain[str(key)] = [value.item() if isinstance(value, np.generic) else value for value in values]
+        plain[str(key)] = [value.tolist() if isinstance(value, np.generic | np.ndarray) else value for value in values]
     return plain
 
 
@@ -75,7 +75,7 @@ def grid_column(values: Sequence[GridValue]) -> "pa.Array[Any]":
     """Return a key's values as a column: of numbers if all are, otherwise of texts."""
     if all(isinstance(value, bool) for value in values):
         return pa.array(values, pa.bool_())
-    if all(isinstance(value, int) and not isinstance(value, bool) for value in values):
+    if all(isinstance(value, int) and not isinstance(value, bool) and abs(value) < 2**63 for value in values):
         return pa.array(values, pa.int64())
     if all(isinstance(value, int | float) and not isinstance(value, bool) for value in values):
         return pa.array([float(value) for value in values], pa.float64())
@@ -108,6 +108,7 @@ def _value(key: str, text: str) -> GridValue:
     if not text:
         raise InputError(f"--grid {key} has an empty value between its commas")
     try:
-        return tomllib.loads(f"value = {text}")["value"]
+        parsed = tomllib.loads(f"value = {text}")
+        return parsed["value"] if len(parsed) == 1 else text
     except (tomllib.TOMLDecodeError, RecursionError, KeyError):
         return text

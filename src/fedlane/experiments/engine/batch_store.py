@@ -6,6 +6,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from fedlane.experiments.engine.work_batches import KEY
 from fedlane.files import write_atomically
 from fedlane.parquet_tables import read_table
 from fedlane.validate import InputError
@@ -58,9 +59,12 @@ class BatchStore:
             return pq.read_table(pa.BufferReader(self._memory[key]))
         path = self._path(self.folder, key)
         try:
-            return read_table(path, columns, texts=texts)
+            table = read_table(path, columns, texts=texts)
         except InputError as error:
             raise InputError(f"{error}; remove it to compute it again") from None
+        if (table.schema.metadata or {}).get(KEY.encode()) != key.encode():
+            raise InputError(f"{path} holds the results of another batch; remove it to compute it again")
+        return table
 
     @staticmethod
     def _path(folder: Path, key: str) -> Path:

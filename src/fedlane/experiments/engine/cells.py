@@ -1,18 +1,14 @@
 """Cells of a study, their keys, and the batches of seeds that they are computed in."""
 
-import functools
-import hashlib
-import importlib.util
-import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
+from fedlane.experiments.engine.user_code import class_digests, code_digests
 from fedlane.experiments.engine.work_batches import WorkBatch, digest
 from fedlane.scenario import Scenario
 from fedlane.scheduling.policy import Policy
-from fedlane.scheduling.registry import make_policy, resolved_parameters, split_name
+from fedlane.scheduling.registry import make_policy, resolved_parameters
 from fedlane.simulation.footprint import TRACE_BYTES_PER_CHANNEL, TRACE_BYTES_PER_CLIENT
 
 RESULT_VERSION = 1
@@ -60,7 +56,7 @@ class Cell:
             "scenario": scenario,
             "policy": {
                 "name": policy.name,
-                "class": split_name(self.policy)[0] if _is_path(self.policy) else None,
+                "class": _class_name(policy),
                 "version": policy.version,
                 "parameters": resolved_parameters(policy),
             },
@@ -70,13 +66,11 @@ class Cell:
         }
 
     def _user_code(self, policy: Policy) -> dict[str, str]:
-        """Digests of the user's modules that a result depends on."""
-        modules = {}
-        if _is_path(self.policy):
-            modules["policy"] = type(getattr(policy, "single", policy)).__module__
+        """Digests of the user's code that a result depends on, by module."""
+        digests = class_digests(_class(policy))
         if self.learning and ":" in self.scenario.learning.model:
-            modules["model"] = self.scenario.learning.model.partition(":")[0]
-        return {role: source_digest(name) for role, name in modules.items()}
+            digests |= code_digests(self.scenario.learning.model.partition(":")[0])
+        return digests
 
     def batch_seeds(self) -> int:
         """Return the number of seeds in a batch, which depends on the cell alone."""
@@ -100,6 +94,7 @@ class Cell:
             "policy": self.policy,
             "learning": self.learning,
             "device": self.device,
+            "code": description["code"],
         }
         batches = []
         for first in range(0, len(self.seeds), size):
@@ -115,28 +110,13 @@ def unique_batches(batches: Iterable[WorkBatch]) -> list[WorkBatch]:
     return list({batch.key: batch for batch in batches}.values())
 
 
-def _is_path(policy: str) -> bool:
-    return ":" in split_name(policy)[0]
+def _class(policy: Policy) -> type:
+    """Class of a policy; a policy for a single replica is wrapped, and its own class counts."""
+    return type(getattr(policy, "single", policy))
 
 
-def source_digest(module: str) -> str:
-    """Return a digest of a module's source file; empty if it has none."""
-    loaded = sys.modules.get(module)
-    path = getattr(loaded, "__file__", None)
-    if path is None:
-        sys.path.insert(0, "")  # find a file in the current folder, as the import of a model does
-        try:
-            spec = importlib.util.find_spec(module)
-            path = None if spec is None else spec.origin
-        except (ImportError, ValueError):
-            path = None
-        finally:
-            sys.path.remove("")
-    if path is None or not Path(path).is_file():
-        return ""
-    return _file_digest(str(path), Path(path).stat().st_mtime_ns)
-
-
-@functools.lru_cache(maxsize=256)
-def _file_digest(path: str, changed_ns: int) -> str:
-    return hashlib.sha256(Path(path).read_bytes()).hexdigest()
+def _class_name(policy: Policy) -> str | None:
+    """Name of a user's class, which may be registered under any name; None for FedLane's own."""
+    policy_class = _class(policy)
+    own = policy_class.__module__.partition(".")[0] == "fedlane"
+    return None if own else f"{policy_class.__module__}:{policy_class.__qualname__}"

@@ -2,6 +2,7 @@
 
 import contextlib
 import multiprocessing
+import multiprocessing.synchronize
 import os
 import signal
 import threading
@@ -11,7 +12,7 @@ from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wai
 from concurrent.futures.process import BrokenProcessPool
 
 from fedlane.experiments.engine.work_batches import FinishedBatch, WorkBatch, attempt
-from fedlane.validate import at_least
+from fedlane.validate import InputError, at_least
 
 ATTEMPTS = 4
 """Times that a batch is started before it counts as failed, because its worker died each time."""
@@ -68,7 +69,7 @@ class ProcessRunner:
         """Compute a queue's batches until it is empty or a worker dies; return the batches that were in flight."""
         in_flight: dict[Future[FinishedBatch], WorkBatch] = {}
         limit = 1 if workers == 1 else QUEUED_PER_WORKER * workers
-        with _single_threads(), _pool(workers) as executor:
+        with _single_threads(), _pool(workers) as (executor, started):
             lost: list[WorkBatch] = []
             while (queue or in_flight) and not lost:
                 while queue and len(in_flight) < limit and not lost:
@@ -79,6 +80,10 @@ class ProcessRunner:
                         lost.append(batch)
                 done = wait(in_flight, return_when=FIRST_COMPLETED).done if not lost else set(wait(in_flight).done)
                 yield from self._collected(done, in_flight, lost)
+            if lost and not started.is_set():
+                raise InputError(
+                    'worker processes end as they start: put the call under if __name__ == "__main__": in a file'
+                )
             if lost:  # a dead worker ends all other futures, too
                 yield from self._collected(set(wait(in_flight).done), in_flight, lost)
         return lost
@@ -100,12 +105,16 @@ class ProcessRunner:
 
 
 @contextlib.contextmanager
-def _pool(workers: int) -> Iterator[ProcessPoolExecutor]:
-    """A pool that is stopped at once, its running batches included, if the caller is interrupted."""
+def _pool(workers: int) -> Iterator[tuple[ProcessPoolExecutor, "multiprocessing.synchronize.Event"]]:
+    """A pool, and an event that is set when a worker has started.
+
+    The pool is stopped at once, its running batches included, if the caller is interrupted.
+    """
     context = multiprocessing.get_context("spawn")
-    executor = ProcessPoolExecutor(workers, mp_context=context, initializer=_start_worker)
+    started = context.Event()
+    executor = ProcessPoolExecutor(workers, mp_context=context, initializer=_start_worker, initargs=(started,))
     try:
-        yield executor
+        yield executor, started
     except BaseException:
         processes = list((getattr(executor, "_processes", None) or {}).values())
         executor.shutdown(wait=False, cancel_futures=True)
@@ -127,8 +136,9 @@ def _single_threads() -> Iterator[None]:
             os.environ.pop(name, None)
 
 
-def _start_worker() -> None:
-    """Leave Ctrl-C to the parent, and end with it even if it is killed."""
+def _start_worker(started: "multiprocessing.synchronize.Event") -> None:
+    """Report the start, leave Ctrl-C to the parent, and end with it even if it is killed."""
+    started.set()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     parent = multiprocessing.parent_process()
     if parent is not None:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from fedlane.experiments.engine.user_code import check_code
 from fedlane.scenario import Scenario
 from fedlane.simulation.simulation import Simulation
 from fedlane.simulation.summary import measures_by_seed
@@ -26,14 +27,20 @@ def measure(values: Mapping[str, Any]) -> pa.Table:
     """Simulate seeds of a cell together and return their measures, one row per seed.
 
     Args:
-        values: ``scenario`` (all its values), ``policy``, ``seeds``, ``learning`` and ``device``.
+        values: ``scenario`` (all its values), ``policy``, ``seeds``, ``learning``, ``device`` and ``code`` (digests
+            of the user's modules).
+
+    Raises:
+        InputError: The user's code here is not the code that the batch was planned with.
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ScenarioWarning)  # said once, when the study was planned
         scenario = Scenario.from_values(values["scenario"])
         seeds, learning = values["seeds"], values["learning"]
         with one_thread(learning):
-            simulation = Simulation(scenario, values["policy"], seeds, learning=learning, device=values["device"])
+            options = {"learning": learning, "device": values["device"]}
+            simulation = Simulation(scenario, values["policy"], seeds, bounded=True, **options)
+            check_code(values["code"])  # after its import
             simulation.play()
     measures = measures_by_seed(simulation.trace.played(), simulation.quota)
     columns = {name: measures[name] for name in MEASURES}

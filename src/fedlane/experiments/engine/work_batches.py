@@ -15,6 +15,10 @@ PACKAGE = "fedlane."
 """Functions outside of this package are not called."""
 
 
+KEY = "fedlane.key"
+"""Metadata of a result: the key of its batch."""
+
+
 @dataclass(frozen=True)
 class WorkBatch:
     """A piece of work that is computed and stored as a whole.
@@ -56,21 +60,22 @@ def digest(description: Mapping[str, Any]) -> str:
 def attempt(batch: WorkBatch) -> FinishedBatch:
     """Compute a batch. An exception becomes a line, so that the other batches continue."""
     try:
-        return FinishedBatch(batch.key, perform(batch.function, batch.values))
+        return FinishedBatch(batch.key, perform(batch))
     except Exception as error:  # a user's policy or model may fail in any way
         return FinishedBatch(batch.key, None, one_line(error))
 
 
-def perform(function: str, values: Mapping[str, Any]) -> bytes:
-    """Call a function of this package by its name and return its table as a Parquet file.
+def perform(batch: WorkBatch) -> bytes:
+    """Call a batch's function and return its table as a Parquet file, which names the batch's key.
 
     Raises:
         ValueError: The function does not belong to this package.
     """
-    module, _, name = function.partition(":")
+    module, _, name = batch.function.partition(":")
     if not module.startswith(PACKAGE):
-        raise ValueError(f"{function} is not a function of FedLane")
-    return parquet(getattr(importlib.import_module(module), name)(values))
+        raise ValueError(f"{batch.function} is not a function of FedLane")
+    table = getattr(importlib.import_module(module), name)(batch.values)
+    return parquet(table.replace_schema_metadata({KEY: batch.key}))
 
 
 def parquet(table: pa.Table) -> bytes:
