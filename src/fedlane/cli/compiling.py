@@ -31,10 +31,11 @@ class Compilation:
         """Count the kernels that are not in the cache among these."""
         self._expected |= {kernel for kernel in entry_points if not is_cached(kernel)}
 
-    def compile_expected(self) -> None:
-        """Compile the expected kernels, some of them in another process."""
+    def compile_ahead(self, entry_points: Iterable[Any]) -> None:
+        """Compile the kernels that are not in the cache among these, some of them in another process."""
         from fedlane.compiled import compile_ahead
 
+        self.expect(entry_points)
         for kernel in self._expected:
             self.begin(kernel)
         compile_ahead(self._expected)
