@@ -22,6 +22,9 @@ from numba.core import sigutils
 SOURCES = ("compiled.py", "learning/cpu_kernels/*.py", "matching/*.py", "scheduling/lane_kernels.py")
 """The files that contain kernels, relative to the package."""
 
+_njit: Any = njit  # its annotations lack some options
+_types_of: Any = sigutils.normalize_signature
+
 
 def kernel(usual: str, **options: Any) -> Callable[[Callable[..., Any]], Any]:
     """Return the decorator of a kernel that Python calls; its machine code is kept on disk.
@@ -32,7 +35,7 @@ def kernel(usual: str, **options: Any) -> Callable[[Callable[..., Any]], Any]:
     """
 
     def decorate(function: Callable[..., Any]) -> Any:
-        dispatcher = njit(cache=True, no_cfunc_wrapper=True, **options)(function)
+        dispatcher = _njit(cache=True, no_cfunc_wrapper=True, **options)(function)
         dispatcher.usual_types = usual
         with contextlib.suppress(AttributeError):  # private to Numba, so it may change; a test notices it
             cache = dispatcher._cache._cache_file
@@ -48,7 +51,7 @@ def part(**options: Any) -> Callable[[Callable[..., Any]], Any]:
     It has no file on disk, since the code of a kernel contains that of its parts. With ``inline="always"`` it is not
     even compiled by itself.
     """
-    decorator: Callable[[Callable[..., Any]], Any] = njit(no_cfunc_wrapper=True, **options)
+    decorator: Callable[[Callable[..., Any]], Any] = _njit(no_cfunc_wrapper=True, **options)
     return decorator
 
 
@@ -85,7 +88,7 @@ def compile_named(*names: str) -> None:
 
 
 def _compile_usual(dispatcher: Any) -> None:
-    types, _ = sigutils.normalize_signature(dispatcher.usual_types)  # a call looks for types in the cache, not text
+    types, _ = _types_of(dispatcher.usual_types)  # a call looks for types in the cache, not text
     dispatcher.compile(types)
 
 
