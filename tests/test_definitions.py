@@ -45,7 +45,7 @@ def is_exempt(path, function):
     """Whether a function's length follows from something else: a command from its options, a kernel from its loops."""
     decorators = [ast.unparse(decorator).split("(")[0] for decorator in function.decorator_list]
     is_command = any(name.endswith((".command", ".callback")) for name in decorators) or function.name in commands()
-    return bool({"njit", "triton.jit"} & set(decorators)) or (path.parts[0] == "cli" and is_command)
+    return bool({"kernel", "part", "triton.jit"} & set(decorators)) or (path.parts[0] == "cli" and is_command)
 
 
 def limited_functions():

@@ -1,5 +1,8 @@
 """pfl on the paper's MLP task: 4 of 10 clients per round, 5 local steps of 64 samples, no per-sample clipping.
 
+The second argument chooses pfl's privacy: ``none``, ``local`` (every client's update is clipped and gets Gaussian
+noise) or ``central`` (every update is clipped, and their sum gets the noise).
+
 Run by `fedlane bench peers` in a separate environment, because pfl pins an older dp-accounting.
 Prints seconds per round.
 """
@@ -19,6 +22,8 @@ from pfl.data.sampling import get_user_sampler
 from pfl.hyperparam import NNEvalHyperParams, NNTrainHyperParams
 from pfl.metrics import Metrics
 from pfl.model.pytorch import PyTorchModel
+from pfl.privacy.gaussian_mechanism import GaussianMechanism
+from pfl.privacy.privacy_mechanism import CentrallyAppliedPrivacyMechanism
 
 CLIENTS, COHORT, STEPS, BATCH = 10, 4, 5, 64
 
@@ -38,7 +43,13 @@ class Mlp(torch.nn.Module):
         return {}
 
 
-def main(rounds: int) -> None:
+def postprocessors(privacy: str) -> list:
+    mechanism = GaussianMechanism(clipping_bound=1.0, relative_noise_stddev=1.0)
+    central = CentrallyAppliedPrivacyMechanism(mechanism)
+    return {"none": [], "local": [mechanism], "central": [central]}[privacy]
+
+
+def main(rounds: int, privacy: str) -> None:
     torch.set_num_threads(1)
     rng = np.random.default_rng(0)
     images = torch.from_numpy(rng.random((60_000, 784), dtype=np.float32))
@@ -55,7 +66,7 @@ def main(rounds: int) -> None:
         local_optimizer_create=torch.optim.SGD,
         central_optimizer=torch.optim.SGD(module.parameters(), 1.0),
     )
-    backend = SimulatedBackend(training_data=users, val_data=None)
+    backend = SimulatedBackend(training_data=users, val_data=None, postprocessors=postprocessors(privacy))
     stamps: list[float] = []
 
     class Clock(TrainingProcessCallback):
@@ -84,4 +95,4 @@ def main(rounds: int) -> None:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]) if len(sys.argv) > 1 else 100)
+    main(int(sys.argv[1]) if len(sys.argv) > 1 else 100, sys.argv[2] if len(sys.argv) > 2 else "none")

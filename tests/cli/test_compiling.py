@@ -4,18 +4,17 @@ import pytest
 from rich.console import Console
 
 from fedlane import Scenario, Simulation
-from fedlane.cli.compiling import Compilation, entry_points, is_cached, reachable_kernels
+from fedlane.cli.compiling import Compilation, entry_points, is_cached
 from fedlane.cli.display import Display
 from fedlane.learning import cpu_kernels
 from fedlane.learning.cpu_kernels import rows
-from fedlane.matching import bottleneck
 from fedlane.scheduling import registry
 from support.terminal import fedlane_process
 
 KERNELS = {
     "cs-ucb-q": set(),
-    "genie": {"search_batch"},
-    "lane": {"search_batch"},
+    "genie": {"improve_batch", "max_sum_small"},
+    "lane": {"improve_batch", "max_sum_small"},
     "mamab-gmba": {"greedy_batch"},
     "mamab-om": {"solve_batch"},
     "random": set(),
@@ -51,10 +50,10 @@ def test_the_kernels_of_training_are_known_before_the_run(mechanism, kernels):
     assert names(entry_points(simulation)) == {*kernels, "gather_images", "mlp_tail"}
 
 
-def test_kernels_that_kernels_call_are_counted():
-    assert names(reachable_kernels([cpu_kernels.sample_rows])) == {"sample_rows", "_high_bits", "random_bits"}
-    inner = names(reachable_kernels([bottleneck.solve_batch]))
-    assert {"solve_batch", "solve", "assign", "_push", "sort_best", "_median"} <= inner
+def test_a_large_network_needs_the_general_solver():
+    scenario = Scenario.load("quickstart").with_values({"network.clients": 18})
+    simulation = Simulation(scenario, "lane", [0], learning=False)
+    assert names(entry_points(simulation)) == {"improve_batch", "solve_batch"}
 
 
 def test_a_kernel_counts_once_and_an_unexpected_one_adds_to_the_total(monkeypatch):
@@ -62,18 +61,18 @@ def test_a_kernel_counts_once_and_an_unexpected_one_adds_to_the_total(monkeypatc
     shown = []
     compilation = Compilation(lambda number, total: shown.append((number, total)))
     compilation.expect([cpu_kernels.sample_rows])
-    for kernel in (cpu_kernels.sample_rows, rows._high_bits, rows._high_bits, cpu_kernels.gather_images):
+    for kernel in (cpu_kernels.sample_rows, cpu_kernels.sample_rows, cpu_kernels.gather_images):
         compilation.begin(kernel)
-    assert shown == [(1, 3), (2, 3), (3, 4)]
+    assert shown == [(1, 1), (2, 2)]
 
 
 def test_cached_kernels_are_not_counted(monkeypatch):
-    monkeypatch.setattr("fedlane.cli.compiling.is_cached", lambda kernel: kernel is rows.random_bits)
+    monkeypatch.setattr("fedlane.cli.compiling.is_cached", lambda kernel: kernel is cpu_kernels.gather_images)
     shown = []
     compilation = Compilation(lambda number, total: shown.append((number, total)))
-    compilation.expect([cpu_kernels.sample_rows])
+    compilation.expect([cpu_kernels.sample_rows, cpu_kernels.gather_images])
     compilation.begin(cpu_kernels.sample_rows)
-    assert shown == [(1, 2)]
+    assert shown == [(1, 1)]
 
 
 def test_a_terminal_shows_the_count_in_place():
@@ -86,7 +85,7 @@ def test_a_terminal_shows_the_count_in_place():
 
 @pytest.mark.slow
 def test_the_first_run_says_that_it_compiles_and_the_second_does_not(tmp_path):
-    """With an empty cache folder; `random` and `softmax` need four small kernels."""
+    """With an empty cache folder; `random` and `softmax` need two small kernels."""
     options = ("--policy", "random", "--rounds", "2", "--set", "learning.model=softmax")
     command = ("run", *options, "--set", "privacy.mechanism=none")
     notices = []
@@ -94,7 +93,7 @@ def test_the_first_run_says_that_it_compiles_and_the_second_does_not(tmp_path):
         environment = {"NUMBA_CACHE_DIR": str(tmp_path / "cache")}
         result = fedlane_process(*command, "--out", folder, cwd=tmp_path, code=0, env=environment)
         notices.append([line for line in result.stderr.splitlines() if "ompil" in line])
-    assert notices == [["Compiling 4 kernels (first run only)"], []]
+    assert notices == [["Compiling 2 kernels (first run only)"], []]
     environment = {"NUMBA_CACHE_DIR": str(tmp_path / "other")}
     result = fedlane_process(*command, "--quiet", "--out", "third", cwd=tmp_path, code=0, env=environment)
     assert (result.stdout, result.stderr) == ("", "")
@@ -102,8 +101,8 @@ def test_the_first_run_says_that_it_compiles_and_the_second_does_not(tmp_path):
 
 def test_the_cache_is_read(monkeypatch):
     """`is_cached` uses a private part of Numba; this fails when Numba changes it."""
-    index = rows.random_bits._cache._cache_file
+    index = rows.gather_images._cache._cache_file
     monkeypatch.setattr(index, "_load_index", lambda: {"signature": "file"})
-    assert is_cached(rows.random_bits)
+    assert is_cached(rows.gather_images)
     monkeypatch.setattr(index, "_load_index", dict)
-    assert not is_cached(rows.random_bits)
+    assert not is_cached(rows.gather_images)

@@ -1,4 +1,4 @@
-"""The notice that Numba is compiling kernels, which takes half a minute on the first run of a version.
+"""The notice that Numba is compiling kernels, which takes several seconds on the first run of a version.
 
 Numba stores compiled kernels in its cache folder and announces each real compilation as an event, so a run that finds
 its kernels in the cache shows nothing.
@@ -28,14 +28,21 @@ class Compilation:
         self._begun: set[Any] = set()
 
     def expect(self, entry_points: Iterable[Any]) -> None:
-        """Count the kernels that are not in the cache among these and those that they call."""
-        self._expected |= {kernel for kernel in reachable_kernels(entry_points) if not is_cached(kernel)}
+        """Count the kernels that are not in the cache among these."""
+        self._expected |= {kernel for kernel in entry_points if not is_cached(kernel)}
+
+    def compile_ahead(self, entry_points: Iterable[Any]) -> None:
+        """Compile the kernels that are not in the cache among these, some of them in another process."""
+        from fedlane.compiled import compile_ahead
+
+        self.expect(entry_points)
+        for kernel in self._expected:
+            self.begin(kernel)
+        compile_ahead(self._expected)
 
     def begin(self, kernel: Any) -> None:
         """Count a kernel whose compilation begins; only its first signature counts."""
         if kernel not in self._begun:
-            if kernel not in self._expected:
-                self.expect([kernel])
             self._begun.add(kernel)
             self._show(len(self._begun), len(self._expected | self._begun))
 
@@ -48,11 +55,11 @@ def watch_compilation(show: Callable[[int, int], None]) -> Iterator[Compilation]
     compilation = Compilation(show)
 
     class Listener(event.Listener):
-        """Passes FedLane's kernels on; Numba also compiles small helpers."""
+        """Passes FedLane's kernels on; their parts and Numba's helpers do not count."""
 
         def on_start(self, event: Any) -> None:
             kernel = event.data["dispatcher"]
-            if kernel.py_func.__module__.startswith("fedlane."):
+            if hasattr(kernel, "usual_types"):
                 compilation.begin(kernel)
 
         def on_end(self, event: Any) -> None:
@@ -84,6 +91,7 @@ def entry_points(simulation: "Simulation") -> set[Any]:
     policy = getattr(simulation.policy, "single", simulation.policy)
     methods = [method for kind in type(policy).__mro__ for method in vars(kind).values()]
     kernels = {kernel for method in methods if isinstance(method, FunctionType) for kernel in _called(method)}
+    kernels -= _unused_matching_kernels(kernels, simulation)
     federation = simulation.federation
     if federation is not None and federation.device.type == "cpu":
         from fedlane.learning import cpu_kernels
@@ -97,16 +105,14 @@ def entry_points(simulation: "Simulation") -> set[Any]:
     return kernels
 
 
-def reachable_kernels(kernels: Iterable[Any]) -> set[Any]:
-    """Return kernels and all kernels that they call, directly or not."""
-    reached: set[Any] = set()
-    waiting = list(kernels)
-    while waiting:
-        kernel = waiting.pop()
-        if kernel not in reached:
-            reached.add(kernel)
-            waiting += _called(kernel.py_func)
-    return reached
+def _unused_matching_kernels(kernels: set[Any], simulation: "Simulation") -> set[Any]:
+    """Return the kernel that `max_sum_batch` does not call for a network of this size, if the policy calls it."""
+    from fedlane.matching.bottleneck import solve_batch
+    from fedlane.matching.small import is_small, max_sum_small
+
+    network = simulation.scenario.network
+    unused = solve_batch if is_small(network.clients, network.channels) else max_sum_small
+    return {unused} if max_sum_small in kernels else set()
 
 
 def is_cached(kernel: Any) -> bool:
@@ -129,7 +135,7 @@ def _called(function: FunctionType, seen: set[FunctionType] | None = None) -> se
         if module.__name__.startswith("fedlane."):
             values += [vars(module)[name] for name in names if name in vars(module)]
     for value in values:
-        if isinstance(value, Dispatcher):
+        if isinstance(value, Dispatcher) and hasattr(value, "usual_types"):
             kernels.add(value)
         elif isinstance(value, FunctionType) and value.__module__.startswith("fedlane.") and value not in seen:
             kernels |= _called(value, seen)

@@ -91,7 +91,7 @@ class Session:
                     simulation = make()
                     simulation.origin.command = recorded_command(sys.argv)
                     simulation.keep_segments_in(folder.path)
-                    compilation.expect(entry_points(simulation))
+                    compilation.compile_ahead(entry_points(simulation))
                     if simulation.ledger is not None and simulation.round:  # check an earlier ledger before playing
                         simulation.ledger.attach_file(folder.path)
                     tracking.start(simulation.scenario, simulation.label, simulation.info.seeds, round=simulation.round)

@@ -213,11 +213,14 @@ def peers() -> list[BenchmarkRow]:
     if not scripts.is_dir():
         raise InputError("bench peers needs the repository: run it from the root of a checkout")
     root = Path(os.environ.get("FEDLANE_PEERS", cache_folder() / "peers"))
-    ours, pfl = [], []
+    ours: list[float] = []
+    pfl: dict[str, list[float]] = {"none": [], "local": [], "central": []}
     fedlane = [sys.executable, "-c", "from fedlane.experiments import benchmarks as b; b.report_round()"]
     for _ in range(3):
         ours.append(_seconds_per_round(fedlane))
-        pfl.append(_seconds_per_round([_peer(root, "pfl", "pfl[pytorch]==0.6.0"), str(scripts / "pfl_mlp.py"), "150"]))
+        for privacy, times in pfl.items():
+            pfl_python = _peer(root, "pfl", "pfl[pytorch]==0.6.0")
+            times.append(_seconds_per_round([pfl_python, str(scripts / "pfl_mlp.py"), "150", privacy]))
     python = _peer(root, "flower", "flwr[simulation]==1.41.0")
     stock, fast = (
         _seconds_per_round([python, str(scripts / "flower_mlp.py"), "15", mode]) for mode in ("stock", "fast")
@@ -225,7 +228,9 @@ def peers() -> list[BenchmarkRow]:
     best = min(ours)
     machine, _ = learning()
     rows = [
-        ("pfl 0.6, no per-sample clipping", min(pfl), "at least 2.5, target 3"),
+        ("pfl 0.6, no per-sample clipping", min(pfl["none"]), "at least 3.5"),
+        ("pfl 0.6, local DP: each update clipped, with noise", min(pfl["local"]), ""),
+        ("pfl 0.6, central DP: each update clipped, their sum with noise", min(pfl["central"]), ""),
         ("Flower 1.41 simulation, stock", stock, ""),
         ("Flower 1.41 simulation, polling more often", fast, "at least 25 for the faster of the two"),
     ]

@@ -5,10 +5,13 @@ client's channel, -1 where it has none. As many pairs are matched as the allowed
 finite value, -inf is a forbidden edge, and NaN is an error.
 """
 
+from collections.abc import Callable
+
 import numpy as np
 from numpy.typing import ArrayLike
 
 from fedlane.matching import bottleneck as kernels
+from fedlane.matching.small import is_complete, is_small, max_sum_small
 from fedlane.records import BoolArray, FloatArray, IntArray
 from fedlane.validate import InputError, matrix
 
@@ -34,7 +37,7 @@ def max_min_matching(estimates: ArrayLike) -> IntArray:
         >>> max_min_matching([[10.0, 4.0], [5.0, 0.0]])
         array([1, 0])
     """
-    return _solve(estimates, max_min=True)
+    return _in_batch(estimates, _max_min_batch)
 
 
 def max_sum_matching(weights: ArrayLike) -> IntArray:
@@ -53,7 +56,7 @@ def max_sum_matching(weights: ArrayLike) -> IntArray:
         >>> max_sum_matching([[10.0, 4.0], [5.0, 0.0]])
         array([0, 1])
     """
-    return _solve(weights, max_min=False)
+    return _in_batch(weights, max_sum_batch)
 
 
 def greedy_matching(estimates: ArrayLike, order: ArrayLike) -> IntArray:
@@ -104,10 +107,21 @@ def serve_in_order(order: IntArray, channel: IntArray, available: BoolArray) -> 
     return np.where(available, assignment, -1)
 
 
-def _solve(values: ArrayLike, *, max_min: bool) -> IntArray:
+def max_sum_batch(weights: FloatArray) -> IntArray:
+    """Return `max_sum_matching` of contiguous, non-empty matrices (B, U, N) without NaN, which is not checked."""
+    small = is_small(*weights.shape[1:]) and is_complete(weights)
+    result: IntArray = max_sum_small(weights) if small else kernels.solve_batch(weights, False)
+    return result
+
+
+def _max_min_batch(weights: FloatArray) -> IntArray:
+    result: IntArray = kernels.solve_batch(weights, True)
+    return result
+
+
+def _in_batch(values: ArrayLike, solve: Callable[[FloatArray], IntArray]) -> IntArray:
+    """Solve matrices (..., U, N) as one batch (B, U, N)."""
     array = matrix("estimates", values, 2)
-    clients, channels = array.shape[-2:]
     if array.size == 0:
         return np.full(array.shape[:-1], -1, np.int64)
-    flat: IntArray = kernels.solve_batch(array.reshape(-1, clients, channels), max_min)
-    return flat.reshape(array.shape[:-1])
+    return solve(array.reshape(-1, *array.shape[-2:])).reshape(array.shape[:-1])

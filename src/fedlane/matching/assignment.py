@@ -6,8 +6,8 @@ With many rows, an auction comes first. It finds prices that are nearly right, s
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 
+from fedlane.compiled import part
 from fedlane.records import FloatArray, IntArray
 
 _FEW_ROWS = 64
@@ -27,7 +27,7 @@ class Edges(NamedTuple):
     value: FloatArray
 
 
-class _Duals(NamedTuple):
+class Duals(NamedTuple):
     """A partial matching, and prices and potentials that prove its optimality.
 
     A price is never positive, and that of a free column is 0. A row's potential is the smallest cost - price among its
@@ -40,32 +40,39 @@ class _Duals(NamedTuple):
     potential: FloatArray
 
 
-@njit(cache=True)
+@part()
 def assign(edges: Edges, columns: int, deficient: bool) -> IntArray:
     """Return each row's column in the max-sum matching of all rows along ``edges``, by successive shortest paths.
 
     If ``deficient``, column ``columns + r`` means that row r stays unmatched, at a cost above any sum.
     """
     k = len(edges.start)
-    cost, penalty = _costs(edges)
+    cost, penalty = costs(edges)
     size = columns + (k if deficient else 0)
-    auction = k > _FEW_ROWS and not deficient
-    while True:
-        integers, floats = np.full(size + k, -1, np.int64), np.zeros(size + k)  # two allocations instead of four
-        duals = _Duals(integers[:size], integers[size:], floats[:size], floats[size:])
-        if auction:
-            _hold_auctions(edges, cost, duals)
-        else:
-            _take_best(edges, cost, penalty, duals)
-        if duals.column_of.min() < 0:
-            _augment(edges, cost, penalty, columns, deficient, duals)
-        if not auction or np.all((duals.row_of >= 0) | (duals.price == 0.0)):
+    if k > _FEW_ROWS and not deficient:
+        duals = empty_duals(size, k)
+        _hold_auctions(edges, cost, duals)
+        augment(edges, cost, penalty, columns, deficient, duals)
+        if np.all((duals.row_of >= 0) | (duals.price == 0.0)):
             return duals.column_of
-        auction = False  # an auction lowered the price of a column that is not needed, so nothing is proved
+        # An auction lowered the price of a column that is not needed, so nothing is proved.
+    duals = empty_duals(size, k)
+    take_best(edges, cost, penalty, duals)
+    augment(edges, cost, penalty, columns, deficient, duals)
+    return duals.column_of
 
 
-@njit(cache=True)
-def _take_best(edges: Edges, cost: FloatArray, penalty: float, duals: _Duals) -> None:
+@part(inline="always")
+def empty_duals(size: int, k: int) -> Duals:
+    """Return a matching of ``size`` columns and k rows without pairs, and zero prices and potentials."""
+    integers, floats = np.empty(size + k, np.int64), np.empty(size + k)  # two allocations instead of four
+    for index in range(size + k):
+        integers[index], floats[index] = -1, 0.0
+    return Duals(integers[:size], integers[size:], floats[:size], floats[size:])
+
+
+@part(inline="always")
+def take_best(edges: Edges, cost: FloatArray, penalty: float, duals: Duals) -> None:
     """Match every row with one of its best columns, if one is free."""
     for r in range(len(edges.start)):
         duals.potential[r] = cost[edges.start[r]] if edges.stop[r] > edges.start[r] else penalty
@@ -78,8 +85,8 @@ def _take_best(edges: Edges, cost: FloatArray, penalty: float, duals: _Duals) ->
             e += 1
 
 
-@njit(cache=True)
-def _hold_auctions(edges: Edges, cost: FloatArray, duals: _Duals) -> None:
+@part()
+def _hold_auctions(edges: Edges, cost: FloatArray, duals: Duals) -> None:
     """Match most rows in two auctions: a coarse one estimates the prices, and an exact one starts a little above them.
 
     The prices of columns that nobody holds after the coarse auction return to 0. If the exact auction and the shortest
@@ -103,8 +110,8 @@ def _hold_auctions(edges: Edges, cost: FloatArray, duals: _Duals) -> None:
                 duals.potential[r] = min(duals.potential[r], cost[e] - duals.price[edges.column[e]])
 
 
-@njit(cache=True)
-def _bid(edges: Edges, cost: FloatArray, duals: _Duals, step: float, bids_per_row: int) -> None:
+@part()
+def _bid(edges: Edges, cost: FloatArray, duals: Duals, step: float, bids_per_row: int) -> None:
     """Let free rows bid in turn: a row takes its best column, and the row that held the column is free again.
 
     The column's price falls until the row's second-best column is as good, and by ``step`` more. With a step of 0 this
@@ -140,18 +147,24 @@ def _bid(edges: Edges, cost: FloatArray, duals: _Duals, step: float, bids_per_ro
             count += 1
 
 
-@njit(cache=True)
-def _augment(edges: Edges, cost: FloatArray, penalty: float, columns: int, deficient: bool, duals: _Duals) -> None:
+@part()
+def augment(edges: Edges, cost: FloatArray, penalty: float, columns: int, deficient: bool, duals: Duals) -> None:
     """Match the free rows along shortest paths."""
     row_of, column_of, price, potential = duals
     k, size = len(column_of), len(row_of)
+    free_rows = 0
+    for r in range(k):
+        free_rows += column_of[r] < 0
+    if free_rows == 0:  # the usual case in batches of small problems, where allocations take most of the time
+        return
     prune = k > _FEW_ROWS and not deficient
     capacity = len(cost) + size - columns + 1
     floats, integers = np.empty(size + capacity), np.empty(2 * size + capacity, np.int64)
     distance, heap_key = floats[:size], floats[size:]
     came_from, touched, heap_column = integers[:size], integers[size : 2 * size], integers[2 * size :]
-    closed = np.zeros(size, np.bool_)
-    distance[:] = np.inf
+    closed = np.empty(size, np.bool_)
+    for c in range(size):
+        closed[c], distance[c] = False, np.inf
     for root in range(k):
         if column_of[root] >= 0:
             continue
@@ -175,13 +188,12 @@ def _augment(edges: Edges, cost: FloatArray, penalty: float, columns: int, defic
                         nearest = min(nearest, through)
                     _push(heap_key, heap_column, heap_size, through, c)
                     heap_size += 1
-            c = heap_column[0]
-            while closed[c]:
+            while True:
+                c = heap_column[0]
                 _pop(heap_key, heap_column, heap_size)
                 heap_size -= 1
-                c = heap_column[0]
-            _pop(heap_key, heap_column, heap_size)
-            heap_size -= 1
+                if not closed[c]:
+                    break
             closed[c] = True
             reached = distance[c]
             if row_of[c] < 0:
@@ -203,8 +215,8 @@ def _augment(edges: Edges, cost: FloatArray, penalty: float, columns: int, defic
             sink, column_of[r] = column_of[r], sink
 
 
-@njit(cache=True)
-def _costs(edges: Edges) -> tuple[FloatArray, float]:
+@part(inline="always")
+def costs(edges: Edges) -> tuple[FloatArray, float]:
     """Return non-negative costs; minimising them maximises the number of +inf edges, then the finite sum."""
     k = len(edges.start)
     low, high, infinite = np.inf, -np.inf, False
@@ -219,7 +231,9 @@ def _costs(edges: Edges) -> tuple[FloatArray, float]:
     spread = (high - low) if scale == 1.0 else (high * scale - low * scale)
     spread = spread if 0 < spread < np.inf else 1.0
     finite_base = (k + 1) * spread if infinite else 0.0
-    cost = np.zeros(len(edges.value))
+    cost = np.empty(len(edges.value))
+    for e in range(len(cost)):
+        cost[e] = 0.0
     for r in range(k):
         for e in range(edges.start[r], edges.stop[r]):
             if edges.value[e] < np.inf:
@@ -227,7 +241,7 @@ def _costs(edges: Edges) -> tuple[FloatArray, float]:
     return cost, (k + 1) * (finite_base + spread)
 
 
-@njit(cache=True)
+@part(inline="always")
 def _push(key: FloatArray, item: IntArray, size: int, new_key: float, new_item: int) -> None:
     at = size
     while at > 0 and key[(at - 1) // 2] > new_key:
@@ -236,7 +250,7 @@ def _push(key: FloatArray, item: IntArray, size: int, new_key: float, new_item: 
     key[at], item[at] = new_key, new_item
 
 
-@njit(cache=True)
+@part(inline="always")
 def _pop(key: FloatArray, item: IntArray, size: int) -> None:
     last_key, last_item = key[size - 1], item[size - 1]
     size -= 1

@@ -6,9 +6,10 @@ short edge lists, best edge first, and a threshold selects a prefix of each list
 """
 
 import numpy as np
-from numba import njit
 
+from fedlane.compiled import kernel, part
 from fedlane.matching.assignment import Edges, assign
+from fedlane.matching.small import collect_all
 from fedlane.matching.sorting import SHORT, largest, sort_best
 from fedlane.records import FloatArray, IntArray
 
@@ -16,7 +17,7 @@ _SAMPLE = 16384  # entries sampled from a large matrix to estimate which values 
 _SMALL = 4096  # matrices up to this size are read completely
 
 
-@njit(cache=True)
+@kernel("(float64[:, :, ::1], boolean)")
 def solve_batch(weights: FloatArray, max_min: bool) -> IntArray:
     """Match every matrix of ``weights`` (B, U, N); return each client's channel (B, U), -1 for none."""
     batch, clients, _ = weights.shape
@@ -26,7 +27,7 @@ def solve_batch(weights: FloatArray, max_min: bool) -> IntArray:
     return result
 
 
-@njit(cache=True)
+@kernel("(float64[:, :, ::1], int64[:, ::1])")
 def greedy_batch(weights: FloatArray, order: IntArray) -> IntArray:
     """Give each of the first min(U, N) clients of ``order`` (B, U) its best free channel."""
     batch, clients, channels = weights.shape
@@ -45,7 +46,7 @@ def greedy_batch(weights: FloatArray, order: IntArray) -> IntArray:
     return result
 
 
-@njit(cache=True)
+@part(inline="always")
 def solve(w: FloatArray, max_min: bool, result: IntArray) -> None:
     """Match one matrix (U, N) and write each client's channel into ``result`` (U,), which holds -1 on entry."""
     best_of_client, best_of_channel = _best(w)
@@ -75,7 +76,7 @@ def solve(w: FloatArray, max_min: bool, result: IntArray) -> None:
     if columns > SHORT:
         edges = _collect(w, rows, row_is_channel, best_of_client, floor)
     else:
-        edges = _collect_all(w, rows, row_is_channel)
+        edges = collect_all(w, rows, row_is_channel)
     root, bottleneck = _saturate(edges, row_of, 0, bottleneck)
     while root < k and floor > -np.inf:
         share *= 4
@@ -98,7 +99,7 @@ def solve(w: FloatArray, max_min: bool, result: IntArray) -> None:
             result[rows[r]] = c
 
 
-@njit(cache=True)
+@part()
 def _allowed(best: FloatArray) -> int:
     """Return the number of clients or channels that have an allowed edge."""
     count = 0
@@ -107,7 +108,7 @@ def _allowed(best: FloatArray) -> int:
     return count
 
 
-@njit(cache=True, fastmath={"nnan", "nsz"})  # without NaN, maxima can use vector instructions
+@part(fastmath={"nnan", "nsz"})  # without NaN, maxima can use vector instructions
 def _best(w: FloatArray) -> tuple[FloatArray, FloatArray]:
     """Return the largest entry of each client and of each channel."""
     clients, channels = w.shape
@@ -123,7 +124,7 @@ def _best(w: FloatArray) -> tuple[FloatArray, FloatArray]:
     return of_client, of_channel
 
 
-@njit(cache=True)
+@part()
 def _sample(w: FloatArray) -> FloatArray:
     """Return entries spread evenly over the matrix."""
     channels = w.shape[1]
@@ -134,13 +135,13 @@ def _sample(w: FloatArray) -> FloatArray:
     return sample
 
 
-@njit(cache=True)
+@part()
 def _floor(sample: FloatArray, share: float) -> float:
     """Return approximately the value that a ``share`` of the entries exceeds; -inf if the share is large."""
     return -np.inf if share > 0.25 else largest(sample, 1 + int(len(sample) * share))
 
 
-@njit(cache=True)
+@part()
 def _collect(w: FloatArray, rows: IntArray, row_is_channel: bool, best: FloatArray, floor: float) -> Edges:
     """Return each row's edges of at least ``floor`` (never -inf), at most its k best, best first.
 
@@ -183,39 +184,14 @@ def _collect(w: FloatArray, rows: IntArray, row_is_channel: bool, best: FloatArr
     return Edges(start[:-1], stop, column, value)
 
 
-@njit(cache=True)
-def _collect_all(w: FloatArray, rows: IntArray, row_is_channel: bool) -> Edges:
-    """Return the same as `_collect` for at most `SHORT` columns, with few allocations, which take most of the time.
-
-    Equal values stay in the order of their columns, as in `sort_best` for short lists.
-    """
-    k, columns = len(rows), w.shape[0] if row_is_channel else w.shape[1]
-    integers, value = np.empty(k * (columns + 2), np.int64), np.empty(k * columns)
-    start, stop, column = integers[:k], integers[k : 2 * k], integers[2 * k :]
-    for r in range(k):
-        first, row, size = r * columns, rows[r], 0
-        for c in range(columns):
-            v = w[c, row] if row_is_channel else w[row, c]
-            if v == -np.inf or (size == k and v <= value[first + k - 1]):
-                continue
-            size = min(size + 1, k)
-            e = first + size - 1
-            while e > first and value[e - 1] < v:  # insert it among the k best
-                column[e], value[e] = column[e - 1], value[e - 1]
-                e -= 1
-            column[e], value[e] = c, v
-        start[r], stop[r] = first, first + size
-    return Edges(start, stop, column, value)
-
-
-@njit(cache=True)
+@part()
 def _grown(array: FloatArray, capacity: int) -> FloatArray:
     grown = np.empty(capacity, array.dtype)
     grown[: len(array)] = array
     return grown
 
 
-@njit(cache=True)
+@part()
 def _saturate(edges: Edges, row_of: IntArray, root: int, threshold: float) -> tuple[int, float]:
     """Match rows ``root``, root + 1, ... along edges of at least ``threshold``, lowering it only when forced.
 
@@ -274,7 +250,7 @@ def _saturate(edges: Edges, row_of: IntArray, root: int, threshold: float) -> tu
     return root, threshold
 
 
-@njit(cache=True)
+@part()
 def _largest_threshold(edges: Edges, columns: int) -> float:
     """Return the bottleneck if forbidden edges leave rows unmatched, by bisection over the edge values."""
     values = np.empty(np.sum(edges.stop - edges.start))
@@ -295,7 +271,7 @@ def _largest_threshold(edges: Edges, columns: int) -> float:
     return values[first]
 
 
-@njit(cache=True)
+@part()
 def _cardinality(edges: Edges, columns: int, threshold: float) -> int:
     """Return the size of a maximum matching along edges of at least ``threshold``."""
     row_of = np.full(columns, -1, np.int64)

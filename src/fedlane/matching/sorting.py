@@ -1,15 +1,15 @@
 """Compiled kernels: the largest values of an array."""
 
 import numpy as np
-from numba import njit
 
+from fedlane.compiled import part
 from fedlane.records import FloatArray, IntArray
 
 SHORT = 17
 """Parts of at most this length are sorted by insertion."""
 
 
-@njit(cache=True)
+@part()
 def sort_best(column: IntArray, value: FloatArray, k: int) -> int:
     """Bring the k largest values to the front, largest first, with their columns; return their number.
 
@@ -51,7 +51,7 @@ def sort_best(column: IntArray, value: FloatArray, k: int) -> int:
     return min(len(value), k)
 
 
-@njit(cache=True)
+@part()
 def _insertion_sort(column: IntArray, value: FloatArray, low: int, high: int) -> None:
     for e in range(low + 1, high + 1):
         c, v = column[e], value[e]
@@ -62,12 +62,12 @@ def _insertion_sort(column: IntArray, value: FloatArray, low: int, high: int) ->
         column[f], value[f] = c, v
 
 
-@njit(cache=True)
+@part()
 def _median(a: float, b: float, c: float) -> float:
     return max(min(a, b), min(max(a, b), c))
 
 
-@njit(cache=True)
+@part()
 def largest(values: FloatArray, rank: int) -> float:
     """Return the ``rank``-th largest value, counted from 1."""
     copy = values.copy()

@@ -1,15 +1,19 @@
 """Compiled kernel: a step of the two-layer perceptron, except for the two products with its first matrix."""
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
+
+from fedlane.compiled import kernel
 
 Floats = NDArray[np.float32]
 
 _ZERO, _ONE = np.float32(0.0), np.float32(1.0)
 
 
-@njit(cache=True, fastmath={"reassoc", "contract", "nsz", "arcp"})
+_TYPES = "(" + "float32[:, ::1], " * 3 + "int64, float32[:, ::1], float32[::1], int64[::1], float32[::1], float64)"
+
+
+@kernel(_TYPES, fastmath={"reassoc", "contract", "nsz", "arcp"})
 def mlp_tail(
     hidden: Floats,  # (n, H): input to bias and ReLU; overwritten by the clipped gradient there
     weights: Floats,  # (G, d): first matrix, bias, second matrix (M, H), bias

@@ -5,10 +5,11 @@ from typing import Any
 
 import numpy as np
 from llvmlite import ir  # type: ignore[import-untyped]
-from numba import njit, types
+from numba import types
 from numba.extending import intrinsic
 from numpy.typing import NDArray
 
+from fedlane.compiled import kernel, part
 from fedlane.learning.cpu_kernels.rows import random_bits
 
 Floats = NDArray[np.float32]
@@ -16,7 +17,10 @@ Floats = NDArray[np.float32]
 _ZERO, _ONE = np.float32(0.0), np.float32(1.0)
 
 
-@njit(cache=True, fastmath={"contract", "nsz"}, error_model="numpy")
+_TYPES = "(float32[:, ::1], float32[:, ::1], int64[::1], int64[::1], int64, int64, float32[::1])"
+
+
+@kernel(_TYPES, fastmath={"contract", "nsz"}, error_model="numpy")
 def add_move_and_normals(
     weights: Floats,  # (G, d)
     move: Floats,  # (G, d)
@@ -82,7 +86,7 @@ _mixed: Any = intrinsic(_build_mixed)
 _plus_product: Any = intrinsic(_build_plus_product)
 
 
-@njit(inline="always")
+@part(inline="always")
 def _normal_pair(j: np.uint32, low: np.uint32, high: np.uint32) -> tuple[np.float32, np.float32]:
     """Return the pair of standard normal numbers of position j under the 64-bit seed (high, low)."""
     hashed = _mixed(_plus_product(low, j, np.uint32(0x9E3779B9)))
@@ -105,7 +109,7 @@ def _normal_pair(j: np.uint32, low: np.uint32, high: np.uint32) -> tuple[np.floa
     return turned * (sine if odd else cosine), turned * (cosine if odd else sine)
 
 
-@njit(inline="always")
+@part(inline="always")
 def _logarithm(x: np.float32) -> np.float32:
     """Return ln(x) of a positive normal number: exponent, and a polynomial for a mantissa in [sqrt(1/2), sqrt(2))."""
     word = np.float32(x).view(np.int32)
