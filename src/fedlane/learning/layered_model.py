@@ -199,4 +199,4 @@ def _run_tail(arrays: Sequence[NDArray[Any]], first_size: int, clip_norm: float 
     assert mlp_tail is not None
     hidden, weights, into, *samples = arrays
     limit = math.inf if clip_norm is None else clip_norm
-    mlp_tail(hidden, weights, into, first_size, *samples, limit)  # type: ignore[call-arg, arg-type]
+    mlp_tail(hidden, weights, into, first_size, *samples, limit)

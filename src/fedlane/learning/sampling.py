@@ -99,15 +99,13 @@ def draw_samples(
         columns = (key, counter, size, rate if sampling.poisson else count, start, replica, data.order)
         arrays = [tensor.numpy() for tensor in columns]
         if sampling.poisson:
-            records, drawn = cpu_kernels.poisson_rows(*arrays, iterations, max_batch, GAMMA, POISSON_STRIDE)  # type: ignore[call-arg, arg-type]
+            records, drawn = cpu_kernels.poisson_rows(*arrays, iterations, max_batch, GAMMA, POISSON_STRIDE)
             width = max(1, int(drawn.max()))  # places beyond the longest sample are unused in every row
             if width > max_batch:
-                records, drawn = cpu_kernels.poisson_rows(*arrays, iterations, width, GAMMA, POISSON_STRIDE)  # type: ignore[call-arg, arg-type]
+                records, drawn = cpu_kernels.poisson_rows(*arrays, iterations, width, GAMMA, POISSON_STRIDE)
             mask = torch.arange(width) < torch.from_numpy(drawn)[..., None]
             return torch.from_numpy(records[..., :width].copy()), mask
-        indices = torch.from_numpy(
-            cpu_kernels.sample_rows(*arrays, iterations, max_batch, sampling.asked_batch, GAMMA)  # type: ignore[call-arg, arg-type]
-        )
+        indices = torch.from_numpy(cpu_kernels.sample_rows(*arrays, iterations, max_batch, sampling.asked_batch, GAMMA))
     else:
         counters = counter[:, None] + torch.arange(iterations, device=key.device)
         keys, sizes, counts, rates = (column[:, None].expand(counters.shape) for column in (key, size, count, rate))
