@@ -16,7 +16,7 @@ from fedlane.rng import generator
 try:
     from fedlane.learning.cpu_kernels import mlp_tail
 except ImportError:  # without Numba, PyTorch does the same a little more slowly
-    mlp_tail = None  # type: ignore[assignment]
+    mlp_tail = None
 
 
 class LayeredModel(Model):
