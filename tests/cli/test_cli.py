@@ -494,7 +494,7 @@ def test_reproduce_draws_figures_from_cells_that_are_kept(tmp_path):
     assert {path: path.stat().st_mtime_ns for path in kept} == kept
     assert pq.read_table(tmp_path / "r" / "figures" / "fig-queues.parquet").equals(numbers)
     assert numbers.column_names == ["panel", "line", "x", "mean", "low", "high", "seeds"]
-    assert set(numbers["line"].to_pylist()) == {"OM V=10", "OM V=10,success", "lane"}
+    assert set(numbers["line"].to_pylist()) == {"OM V=10, slack 0.125", "OM V=10, slack 0.125, success", "lane"}
 
 
 @pytest.mark.slow
