@@ -22,10 +22,10 @@ def test_deadlines_and_stamps(tmp_path):
     """1 MB each way with three of Flower's own nodes, whose processes start while others are timed.
 
     Deadlines hold within 50 ms, arrival times within 100 ms (95th percentile); Flower's own waits would add a second. A
-    busy machine can only delay both, so there are three attempts.
+    busy machine can only delay both, so there are five attempts.
     """
     late = []
-    for attempt in range(3):
+    for attempt in range(5):
         late.append(stamps(tmp_path / str(attempt)))
         print("seconds from arrival to its stamp:", np.round(np.sort(late[-1][0]), 3), "deadlines:", late[-1][1])
         if np.quantile(late[-1][0], 0.95) < 0.1 and max(late[-1][1]) < 0.05:
