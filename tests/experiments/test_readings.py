@@ -116,7 +116,8 @@ class TestSummary:
         assert table.column("payload").to_pylist()[:4] == ["1 kbit"] * 4
 
     def test_the_page_shows_picture_claims_and_readings(self):
-        page = map_page(tiny_map(), "figures/fig-readings.png")
+        page = map_page(tiny_map(), "figures/fig-readings.png", 3, 2)
+        assert "delays over 3 paired seeds, accuracy over\n2, on Fashion-MNIST" in page
         assert "![verdicts by claim and reading](figures/fig-readings.png)" in page
         assert "| 2 | Fig. 2: claim 2 | 50% | 0% | 0% | 50% | 4 | payload (1 kbit: 100%, 10 kbit: 0%) |" in page
         assert "4 of 16 cells are not computed" in page

@@ -1,6 +1,9 @@
 """`fedlane sweep` and `fedlane.sweep`: the grid, the table, the folder, and what is refused."""
 
 import json
+import subprocess
+import sys
+from functools import partial
 from unittest import mock
 
 import pyarrow as pa
@@ -9,6 +12,7 @@ import pytest
 
 import fedlane
 from fedlane import Scenario, simulate
+from fedlane.experiments import sweep_estimate
 from fedlane.experiments.engine.local_runners import InProcessRunner
 from fedlane.experiments.engine.work_batches import parquet
 from fedlane.experiments.sweep import play_sweep
@@ -185,15 +189,36 @@ class TestCommand:
         result = command(*BASE, *options, cwd=tmp_path, code=2)
         assert "--ray-address is empty" in result.stderr
 
+    @pytest.mark.slow
+    def test_a_missing_main_guard_is_one_line(self, tmp_path):
+        call = "fedlane.sweep('quickstart', grid={'network.channels': [2, 3]}, rounds=3, learning=False, workers=2)"
+        (tmp_path / "unguarded.py").write_text(f"import fedlane\n\n{call}\n", encoding="utf-8")
+        run = subprocess.run([sys.executable, "unguarded.py"], cwd=tmp_path, capture_output=True, text=True)
+        assert run.returncode == 1
+        assert 'put the call under if __name__ == "__main__": in a file' in run.stderr.splitlines()[-1]
+
+    def test_a_sweep_of_which_every_cell_fails_raises(self):
+        with mock.patch("fedlane.experiments.engine.measuring.Simulation", side_effect=RuntimeError("broken")):
+            grid = {"network.channels": [2, 3]}
+            with pytest.raises(InputError, match="all 2 cells failed; the first: RuntimeError: broken"):
+                fedlane.sweep("quickstart", grid=grid, rounds=3, learning=False)
+
+    def test_more_workers_than_batches_or_cores_do_not_shorten_the_estimate(self, monkeypatch):
+        monkeypatch.setattr(sweep_estimate, "estimated_seconds", lambda *args, **options: 10.0)
+        monkeypatch.setattr(sweep_estimate.os, "cpu_count", lambda: 4)
+        plan = SweepPlan(Scenario.load("quickstart"), ("lane",), {"network.channels": [2, 3, 4]}, (0,), False)
+        times = [sweep_estimate.estimated_sweep_seconds(plan, plan.cells[:count], 64) for count in (1, 2, 3)]
+        assert times == [10.0, 10.0, 10.0]
+
     def test_a_fleet_too_large_for_a_whole_trace_is_swept(self):
         """A sweep keeps no trace: 100,000 clients over 3,000 rounds would take 77 GB."""
         grid = {"network.clients": [100_000]}
         scenario = Scenario.load("quickstart").with_values({"network.channels": 100, "rounds": 3000})
         plan = SweepPlan(scenario, ("random",), grid, (0,), False)
-        simulation = plan.batches[0].values
-        check_memory(
-            Scenario.from_values(simulation["scenario"]), make_policy("random"), 1, learning=False, bounded=True
-        )
+        check = partial(check_memory, scenario.with_values({"network.clients": 100_000}), make_policy("random"), 1)
+        check(learning=False, bounded=True, available=lambda: 3 * 2**30)
+        with pytest.raises(InputError, match="needs about"):
+            check(learning=False, available=lambda: 3 * 2**30)
         with mock.patch("fedlane.experiments.engine.measuring.Simulation", side_effect=RuntimeError) as made:
             play_sweep(plan, InProcessRunner())
         assert made.call_args.kwargs["bounded"] is True

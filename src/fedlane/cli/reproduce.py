@@ -151,7 +151,7 @@ def _map(folder: Path, device: str, quiet: bool, runner: "Runner", *, quick: boo
                 f"Left out the map's learning over {store.rounds} rounds: use --device cuda, or --export and --import."
             )
             screen.print(note, highlight=False)
-    write_map(judge_map(plan, folder, runner, quiet), folder, quiet)
+    write_map(plan, judge_map(plan, folder, runner, quiet), folder, quiet)
 
 
 def _export(

@@ -37,7 +37,7 @@ def judge_map(plan: "MapPlan", folder: Path, runner: "Runner", quiet: bool) -> "
         return judge_readings(plan, folder, local, lambda: progress.advance(bar))
 
 
-def write_map(verdicts: "Map", folder: Path, quiet: bool) -> None:
+def write_map(plan: "MapPlan", verdicts: "Map", folder: Path, quiet: bool) -> None:
     """Write the map's picture and tables: figures/fig-readings.png, .pdf and .parquet, and readings.md."""
     import pyarrow.parquet as pq
 
@@ -52,7 +52,8 @@ def write_map(verdicts: "Map", folder: Path, quiet: bool) -> None:
     try:
         figures.mkdir(parents=True, exist_ok=True)
         pq.write_table(map_table(verdicts), figures / f"{MAP}.parquet", compression="zstd")
-        write_atomically(folder / "readings.md", map_page(verdicts, f"figures/{MAP}.png").encode())
+        page = map_page(verdicts, f"figures/{MAP}.png", plan.schedule_seeds, plan.learning_seeds)
+        write_atomically(folder / "readings.md", page.encode())
     except OSError as error:
         raise InputError(f"{folder} cannot be written: {error.strerror}") from error
     labels = [f"{row.number}. {row.claim}" for row in rows]

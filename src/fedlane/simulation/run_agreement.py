@@ -1,8 +1,8 @@
 """Whether a run's ledger agrees with the rest of its folder: with the scenario's mechanism, and with the tables.
 
-The digests of a ledger detect damage, not an author: whoever edits a ledger can compute them again. The terms in a
-ledger follow from the scenario and the seeds, so they are compared with those that a run of them has. Somebody who
-edits all files of a folder consistently describes another run, which nothing here can detect.
+A ledger's digests detect damage, but not forgery, because anyone who edits a ledger can recompute them. Its terms
+follow from the scenario and the seeds, so they are compared with the terms of a run with that scenario and those seeds.
+A folder in which all files were changed consistently describes another run; this cannot be detected.
 """
 
 from pathlib import Path

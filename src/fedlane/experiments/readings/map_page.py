@@ -12,7 +12,7 @@ judged under every reading by the criteria of the results page: delays over {see
 used that reading."""
 
 
-def map_page(verdicts: Map, picture: str, schedule_seeds: int = 20, learning_seeds: int = 5) -> str:
+def map_page(verdicts: Map, picture: str, schedule_seeds: int, learning_seeds: int) -> str:
     """Return the page as Markdown.
 
     Args:
