@@ -4,6 +4,7 @@ import os
 import struct
 import tracemalloc
 import zipfile
+from importlib.util import find_spec
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from fedlane.files import READ_ERRORS, file_name, load_arrays, open_to_append, w
 from fedlane.privacy import Terms
 from fedlane.privacy.ledger import ClientLedger
 from fedlane.validate import InputError
+from support.parts import missing
 
 TERMS = Terms("paper", 0.5, 2, 0.0, 1.0, 8.0, 1e-3, 100, 0.0)
 KINDS = ("link", "dangling link", "pipe", "folder", "file")
@@ -79,7 +81,8 @@ def test_a_ledger_s_folder_with_links_changes_nothing_outside(tmp_path, name, ki
 @pytest.mark.parametrize("kind", KINDS[:-1])
 @pytest.mark.parametrize("name", [".lock", "orders.jsonl", ".federation.npz"])
 def test_a_server_s_folder_with_links_changes_nothing_outside(tmp_path, name, kind):
-    pytest.importorskip("flwr")
+    if find_spec("flwr") is None:
+        missing("flwr is not installed (extra flower)")
     from fedlane.flower.server.state_files import Saved, StateStore
 
     folder, victim = tmp_path / "state", tmp_path / "victim"

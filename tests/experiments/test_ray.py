@@ -1,10 +1,10 @@
 """Sweeps on a real local Ray cluster of two nodes: the same bits, lost workers and nodes, and clear refusals."""
 
-import importlib.util
 import os
 import socket
 import subprocess
 import sys
+from importlib.util import find_spec
 
 import pytest
 
@@ -14,10 +14,8 @@ from fedlane.experiments.engine.cells import Cell
 from fedlane.experiments.engine.computing import compute
 from fedlane.experiments.engine.local_runners import InProcessRunner
 from fedlane.validate import InputError
+from support.parts import missing
 from support.terminal import fedlane
-
-if importlib.util.find_spec("ray") is None:
-    pytest.skip("ray is not installed (extra ray)", allow_module_level=True)
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("ray"), pytest.mark.filterwarnings("ignore")]
 QUICK = Scenario.load("quickstart").with_values({"rounds": 6})
@@ -57,6 +55,12 @@ class TwoNodes:
 
     def starts(self):
         return self.log.read_text().split() if self.log.exists() else []
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _ray():
+    if find_spec("ray") is None:
+        missing("ray is not installed (extra ray)")
 
 
 @pytest.fixture(scope="module")
