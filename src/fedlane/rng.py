@@ -68,6 +68,13 @@ def keys(seeds: Sequence[int], purpose: str) -> NDArray[np.uint64]:
     return np.array([key(seed, purpose) for seed in seeds], np.int64).view(np.uint64)
 
 
+def dealt(seed: int, purpose: str, receivers: int, count: int) -> IntArray:
+    """Return one of ``count`` things for each receiver, (receivers,): all in random order, again and again."""
+    rng = generator(seed, purpose)
+    orders = [rng.permutation(count) for _ in range(-(-receivers // count))]
+    return np.concatenate(orders)[:receivers].astype(np.int64, copy=False)
+
+
 def hashed_bits(key: NDArray[np.uint64], *counters: ArrayLike) -> NDArray[np.uint64]:
     """Return 64 random bits for every (key, counters), all broadcast together.
 

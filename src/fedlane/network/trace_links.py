@@ -6,7 +6,7 @@ import numpy as np
 
 from fedlane.network.traces import RateTrace, RateTraces
 from fedlane.records import FloatArray, IntArray
-from fedlane.rng import generator, hashed_uniform, keys
+from fedlane.rng import dealt, hashed_uniform, keys
 from fedlane.validate import InputError, positive
 
 CHANNEL_FACTORS = (0.5, 1.0)
@@ -57,7 +57,7 @@ class TraceReplay:
         self._down = RateTraces(list(down.values()))
         self._up = RateTraces([up.get(name, trace) for name, trace in down.items()])
         self._uplink_share = np.where(self.has_uplink, 1.0, uplink_share)
-        self.recording: IntArray = np.stack([_shuffled(seed, clients, len(down)) for seed in seeds])
+        self.recording: IntArray = np.stack([dealt(seed, "trace-recording", clients, len(down)) for seed in seeds])
         client = np.arange(clients)
         share = hashed_uniform(keys(seeds, "trace-factor")[:, None, None], client[:, None], np.arange(channels))
         self.factor: FloatArray = factors[0] + (factors[1] - factors[0]) * share
@@ -108,10 +108,3 @@ def _by_name(traces: Sequence[RateTrace], direction: str) -> dict[str, RateTrace
     if len(named) < len(chosen):
         raise InputError(f"network.trace must have different names for its {direction}links, got one twice")
     return named
-
-
-def _shuffled(seed: int, clients: int, count: int) -> IntArray:
-    """Return a recording for each client (U,): all of them in random order, again and again."""
-    rng = generator(seed, "trace-recording")
-    orders = [rng.permutation(count) for _ in range(-(-clients // count))]
-    return np.concatenate(orders)[:clients].astype(np.int64)

@@ -150,12 +150,23 @@ class RateTraces:
         return self._first[trace] + self._bisected(self._edges_s, trace, phase_s, right=True) - 1
 
     def _bisected(self, values: FloatArray, trace: IntArray, target: FloatArray, *, right: bool) -> IntArray:
-        """Return how many of a trace's values are below a target, those equal to it included if ``right``."""
-        first, count = self._first[trace], self._count[trace]
-        low, high = np.zeros_like(count), count.copy()
-        for _ in range(int(self._count.max()).bit_length()):
-            middle = (low + high) // 2
-            value = values[first + np.minimum(middle, count - 1)]
-            below = (value <= target if right else value < target) & (low < high)
-            low, high = np.where(below, middle + 1, low), np.where(below, high, middle)
-        return low
+        return count_below(values, self._first[trace], self._count[trace], target, right=right)
+
+
+def count_below(values: FloatArray, first: IntArray, count: IntArray, target: FloatArray, *, right: bool) -> IntArray:
+    """Return how many of the values of a sorted part of an array are below a target, by bisection.
+
+    Args:
+        values: Parts that are each in increasing order, one after the other.
+        first: Position of the first value of the part, any shape.
+        count: Number of values of the part, at least 1, the same shape.
+        target: Targets, the same shape.
+        right: Count values equal to the target as well.
+    """
+    low, high = np.zeros_like(count), count.copy()
+    for _ in range(int(count.max(initial=0)).bit_length()):
+        middle = (low + high) // 2
+        value = values[first + np.minimum(middle, count - 1)]
+        below = (value <= target if right else value < target) & (low < high)
+        low, high = np.where(below, middle + 1, low), np.where(below, high, middle)
+    return low
