@@ -71,7 +71,7 @@ def test_paths_may_be_asked_for_in_any_order_and_seeds_alone_or_together():
 
 
 def test_fading_along_a_walk_decorrelates_with_the_doppler_frequency():
-    """At 1.5 m/s and 3.5 GHz the Doppler shift is 17.5 Hz, and after 10 ms the autocorrelation J0(2 pi 0.175) = 0.7205."""
+    """At 1.5 m/s and 3.5 GHz the Doppler shift is 17.5 Hz: after 10 ms the correlation is J0(2 pi 0.175) = 0.7205."""
     walk = WaypointWalk(range(100), 10, 2000.0, (1.5, 1.5))
     shift_hz = doppler_hz(np.array(1.5), 3.5e9)
     assert shift_hz == pytest.approx(17.5)

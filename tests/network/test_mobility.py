@@ -57,7 +57,7 @@ def test_positions_follow_the_stationary_law_at_every_instant(clock_s, legs, cel
 
 @pytest.mark.parametrize(("clock_s", "legs"), [(0.0, 64), (50.0, 2), (123_456.7, 64)])
 def test_speeds_follow_the_stationary_law_at_every_instant(clock_s, legs):
-    """A density proportional to 1 / v, so ln v is uniform; the mean is (high - low) / ln(high / low), not the middle."""
+    """A density proportional to 1 / v: ln v is uniform, and the mean (high - low) / ln(high / low), not the middle."""
     walk = WaypointWalk(range(20), 1000, 300.0, (LOW, HIGH), legs=legs)
     speed = walk.speed_m_s(np.full(20, clock_s)).ravel()
     counts = np.bincount((np.log(speed / LOW) / np.log(HIGH / LOW) * 20).astype(int), minlength=20)
