@@ -8,7 +8,7 @@ The chain is in its steady state at every instant, and it never repeats.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
@@ -83,20 +83,21 @@ class MarkovAvailability(Availability):
             keys(seeds, f"availability-{part}") for part in ("count", "time", "kind")
         )
         self.present_share = mean_on_s / (mean_on_s + mean_off_s)
-        self._interval_s = 1.0 / (1.0 / mean_on_s + 1.0 / mean_off_s)  # so that it has one mark on average
+        self._interval_s = _MARKS / (1.0 / mean_on_s + 1.0 / mean_off_s)
 
     def present(self, clock_s: FloatArray) -> BoolArray:
         """Return whether each client is present, (R, U), at clocks (R,) or (R, U) in seconds."""
         r, i, interval, limit = self._located(clock_s)
         state = np.empty(len(r), bool)
         entry = np.arange(len(r))
-        while len(entry):  # until each client's last mark is found; an interval has none with probability 1 / e
-            latest, kind = np.full(len(entry), -1.0), np.zeros(len(entry), bool)
-            for when, on in self._marks(r[entry], i[entry], interval[entry]):
-                newer = (when <= limit[entry]) & (when > latest)
-                latest, kind = np.where(newer, when, latest), np.where(newer, on, kind)
+        while len(entry):  # until each client's last mark is found; an interval has none with probability exp(-2)
+            latest, mark = np.full(len(entry), -1.0), np.zeros(len(entry), np.int64)
+            for number, some, when in self._marks(r[entry], i[entry], interval[entry]):
+                newer = (when <= limit[entry[some]]) & (when > latest[some])
+                latest[some[newer]], mark[some[newer]] = when[newer], number
             known = latest >= 0
-            state[entry[known]] = kind[known]
+            decided = entry[known]
+            state[decided] = self._says_on(r[decided], i[decided], interval[decided], mark[known])
             entry = entry[~known]
             interval[entry] -= 1
             limit[entry] = 1.0
@@ -111,9 +112,10 @@ class MarkovAvailability(Availability):
         left = present & np.isposinf(end_s)
         entry = np.flatnonzero(present & ~left & (last > interval + after))
         while len(entry):
-            for when, on in self._marks(r[entry], i[entry], interval[entry]):
-                inside = (when > after[entry]) & (interval[entry] + when <= last[entry])
-                left[entry[inside & ~on]] = True
+            for number, some, when in self._marks(r[entry], i[entry], interval[entry]):
+                marked = entry[some]
+                inside = marked[(when > after[marked]) & (interval[marked] + when <= last[marked])]
+                left[inside] |= ~self._says_on(r[inside], i[inside], interval[inside], np.array(number))
             interval[entry] += 1
             after[entry] = -1.0
             entry = entry[~left[entry] & (interval[entry] <= last[entry])]
@@ -127,16 +129,18 @@ class MarkovAvailability(Availability):
         r, i = np.divmod(np.arange(position.size), self._clients)
         return r, i, interval.astype(np.int64), position - interval
 
-    def _marks(self, r: IntArray, i: IntArray, interval: IntArray) -> list[tuple[FloatArray, BoolArray]]:
-        """Return the marks of one interval per entry: their positions in it (infinite if none), whether they say on."""
+    def _marks(self, r: IntArray, i: IntArray, interval: IntArray) -> Iterator[tuple[int, IntArray, FloatArray]]:
+        """Yield the first, second, ... marks of one interval per entry: number, entries, and positions in (0, 1)."""
         count = np.searchsorted(_POISSON, hashed_uniform(self._count_key[r], i, interval), side="right")
-        marks = []
         for number in range(int(count.max(initial=0))):
-            when = hashed_uniform(self._time_key[r], i, interval, number)
-            on = hashed_uniform(self._kind_key[r], i, interval, number) < self.present_share
-            marks.append((np.where(number < count, when, np.inf), on))
-        return marks
+            some = np.flatnonzero(count > number)
+            yield number, some, hashed_uniform(self._time_key[r[some]], i[some], interval[some], number)
+
+    def _says_on(self, r: IntArray, i: IntArray, interval: IntArray, number: IntArray) -> BoolArray:
+        return hashed_uniform(self._kind_key[r], i, interval, number) < self.present_share
 
 
-_POISSON = np.exp(-1.0) * np.cumsum(1.0 / np.cumprod([1.0, *range(1, 20)]))
-"""P(N <= n) of a Poisson number with mean 1; 19 is exceeded with probability 1e-19."""
+_MARKS = 2.0
+"""Mean number of marks in an interval; it decides the speed, not the law."""
+_POISSON = np.cumsum(np.exp(-_MARKS) * np.cumprod([1.0, *(_MARKS / np.arange(1, 31))]))
+"""P(N <= n) of the number of marks in an interval; 30 is exceeded with probability 1e-20."""
