@@ -9,7 +9,7 @@ from fedlane.files import read_regular
 from fedlane.validate import InputError, printable
 
 MAX_BYTES = 2**26
-"""Largest text of a trace file, uncompressed: about 80 hours of a saturated 20 Mbit/s link in Mahimahi's format."""
+"""Largest text of a trace file, uncompressed: about 80 minutes of a saturated 20 Mbit/s link in Mahimahi's format."""
 
 
 def find_trace(source: str) -> Path:
@@ -40,7 +40,8 @@ def read_lines(path: Path) -> list[str]:
             content = _decompressed(content)
         lines = [line.strip() for line in content.decode("utf-8-sig").splitlines()]
     except (OSError, lzma.LZMAError, EOFError, UnicodeDecodeError) as error:
-        raise InputError(f"cannot read the trace {printable(str(path))}: {error}") from error
+        reason = (error.strerror if isinstance(error, OSError) else None) or error
+        raise InputError(f"cannot read the trace {printable(str(path))}: {reason}") from error
     lines = [line for line in lines if line and not line.startswith("#")]
     if not lines:
         raise InputError(f"cannot read the trace {printable(str(path))}: it is empty")
