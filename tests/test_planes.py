@@ -21,7 +21,10 @@ MODULES = {
     for path in sorted(ROOT.rglob("*.py"))
 }
 
-NEUTRAL = {"records", "rng", "validate", "cache", "files", "parquet_tables", "intervals", "targets", "matching"}
+NEUTRAL = {
+    *("records", "rng", "validate", "cache", "files", "parquet_tables", "intervals", "number_text", "targets"),
+    "matching",
+}
 PLANES = {"network", "scheduling", "learning", "privacy", "theory"}
 JOINED = NEUTRAL | PLANES | {"scenario", "simulation"}
 
@@ -49,7 +52,7 @@ MAY_IMPORT = {
 MAY_ANNOTATE_WITH = {
     "trackers": {"scenario", "simulation"},
     "flower": {"flower.client", "flower.server"},  # its names are loaded when they are first used
-    "fedlane": {"matching", "scenario", "scheduling", "simulation"},  # likewise
+    "fedlane": {"experiments", "matching", "scenario", "scheduling", "simulation"},  # likewise
 }
 """Room -> further rooms that it may import under ``if TYPE_CHECKING``."""
 

@@ -1,11 +1,13 @@
 """Scenarios: presets, TOML round trips, and errors that name field, value and bound."""
 
+import re
 import tomllib
 
 import numpy as np
 import pytest
 
 from fedlane.scenario import Scenario, presets
+from fedlane.scheduling import make_policy
 from fedlane.validate import InputError, ScenarioWarning
 
 
@@ -221,3 +223,44 @@ def test_broken_toml(tmp_path):
     path.write_bytes(b"\xff\xfe\x00")
     with pytest.raises(InputError, match="cannot be read"):
         Scenario.load(path)
+
+
+@pytest.mark.parametrize(
+    ("setting", "hint"),
+    [
+        ("clients=5", "unknown key 'clients' (did you mean 'network.clients'?)"),
+        ("batch_size=5", "unknown key 'batch_size' (did you mean 'learning.batch_size'?)"),
+        ("network.epsilon=5", "unknown key 'network.epsilon' (did you mean 'privacy.epsilon'?)"),
+        ("network.Clients=5", "unknown key 'network.Clients' (did you mean 'clients'?)"),
+        ("network.clientz=5", "unknown key 'network.clientz' (did you mean 'clients'?)"),
+        ("round=5", "unknown key 'round' (did you mean 'rounds'?)"),
+    ],
+)
+def test_a_key_in_the_wrong_table_is_suggested_with_its_table(setting, hint):
+    with pytest.raises(InputError, match=re.escape(hint)):
+        Scenario().with_settings([setting])
+
+
+def test_a_parameter_in_small_letters_is_suggested():
+    with pytest.raises(InputError, match=re.escape("policy lane has no parameter 'v' (did you mean 'V'?)")):
+        make_policy("lane:v=10")
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("x.tml", "scenario file x.tml does not exist; scenario files end in .toml"),
+        ("mine.tml", "scenario file mine.tml does not exist (did you mean 'mine.toml'?)"),
+        ("mine", "scenario file mine does not exist (did you mean 'mine.toml'?)"),
+        ("x.toml", "scenario file x.toml does not exist"),
+        ("folder", "scenario file folder does not exist (did you mean 'folder/scenario.toml'?)"),
+    ],
+)
+def test_a_missing_file_says_how_scenario_files_end(name, message, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "folder").mkdir()
+    for file in ("mine.toml", "folder/scenario.toml"):
+        (tmp_path / file).write_text("")
+    with pytest.raises(InputError) as error:
+        Scenario.load(name)
+    assert str(error.value) == message

@@ -22,6 +22,7 @@ _HOME = {
     "presets": "fedlane.scenario",
     "register": "fedlane.scheduling",
     "simulate": "fedlane.simulation",
+    "sweep": "fedlane.experiments.sweep",
 }
 
 __all__ = [
@@ -39,11 +40,13 @@ __all__ = [
     "presets",
     "register",
     "simulate",
+    "sweep",
 ]
 
 sys.meta_path.append(MovedModules())
 
 if TYPE_CHECKING:
+    from fedlane.experiments.sweep import sweep
     from fedlane.matching import greedy_matching, max_min_matching
     from fedlane.scenario import Scenario, presets
     from fedlane.scheduling import Policy, SinglePolicy, check_policy, make_policy, policies, register

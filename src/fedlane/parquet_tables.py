@@ -1,6 +1,7 @@
 """Parquet tables from run folders: reading them with bounds on memory, and their columns as arrays."""
 
 import contextlib
+from collections import Counter
 from collections.abc import Collection, Iterator
 from itertools import pairwise
 from pathlib import Path
@@ -13,7 +14,7 @@ from numpy.typing import NDArray
 
 from fedlane.files import open_regular
 from fedlane.records import FloatArray
-from fedlane.validate import InputError
+from fedlane.validate import InputError, printable
 
 MAX_ROWS, MAX_VALUES, MAX_BYTES = 50_000_000, 500_000_000, 2**30
 """Largest Parquet table that is read: rows, values, and bytes that its columns need in memory."""
@@ -34,15 +35,7 @@ def check_table(path: Path, columns: Collection[str], *, texts: bool = False) ->
     Raises:
         InputError: The file is damaged, lacks a column, or is larger than `MAX_ROWS`, `MAX_VALUES` or `MAX_BYTES`.
     """
-    try:
-        with _opened(path) as file:
-            metadata = pq.read_metadata(file)
-            schema = metadata.schema.to_arrow_schema()
-    except (OSError, pa.ArrowException) as error:
-        raise _damaged(path, error) from error
-    missing = [column for column in columns if schema.get_field_index(column) < 0]
-    if missing:
-        raise InputError(f"{path} was not written by FedLane: column {missing[0]} is missing")
+    metadata, schema = _metadata(path, columns)
     wanted = [field.name for field in schema if field.name in columns or _is_plain(field.type, texts=texts)]
     paths = [metadata.schema.column(k).path for k in range(metadata.num_columns)]
     read = {k for k, path in enumerate(paths) if any(path == name or path.startswith(f"{name}.") for name in wanted)}
@@ -90,6 +83,64 @@ def read_table(path: Path, columns: Collection[str], *, texts: bool = False) -> 
     return table
 
 
+def read_table_parts(path: Path, columns: Collection[str]) -> Iterator[pa.Table]:
+    """Yield the row groups of a Parquet file, one at a time, with the columns that `read_table` reads.
+
+    Args:
+        path: The file.
+        columns: Columns that it must have.
+
+    Raises:
+        InputError: The file is damaged, lacks a column, or is too large (see `check_table`).
+    """
+    wanted = check_table(path, columns)
+    try:
+        with _opened(path) as file:
+            stored = pq.ParquetFile(file, page_checksum_verification=True)
+            for group in range(stored.num_row_groups):
+                yield stored.read_row_group(group, columns=wanted)
+    except (OSError, pa.ArrowException) as error:
+        raise _damaged(path, error) from error
+
+
+def read_row_group(path: Path, group: int, schema: "pa.Schema", *, groups: int, rows: int) -> pa.Table:
+    """Return one row group of a Parquet file that must have exactly the columns of a schema.
+
+    Args:
+        path: The file.
+        group: Index of the row group.
+        schema: Names and types of the columns.
+        groups: Number of row groups that the file must have.
+        rows: Largest number of rows of the row group.
+
+    Raises:
+        InputError: The file is missing or damaged, or has other columns, other row groups or more rows.
+    """
+    metadata, stored_schema = _metadata(path, schema.names)
+    if not stored_schema.equals(schema):
+        raise InputError(f"{path} was not written by FedLane: it has other columns")
+    if metadata.num_row_groups != groups:
+        raise InputError(f"{path} is damaged: it has {metadata.num_row_groups:,} row groups instead of {groups}")
+    described = metadata.row_group(group)
+    counted = {described.num_rows, *(described.column(k).num_values for k in range(described.num_columns))}
+    if max(counted) > rows:
+        raise InputError(f"{path} is too large: a row group has {max(counted):,} rows, at most {rows:,} are read")
+    try:
+        with _opened(path) as file:
+            return pq.ParquetFile(file, page_checksum_verification=True).read_row_group(group)
+    except (OSError, pa.ArrowException) as error:
+        raise _damaged(path, error) from error
+
+
+def table_rows(path: Path, columns: Collection[str]) -> int:
+    """Return the number of rows of a Parquet file, from its metadata; the file may be too large to be read.
+
+    Raises:
+        InputError: The file is damaged or lacks a column.
+    """
+    return int(_metadata(path, columns)[0].num_rows)
+
+
 def column_indices(table: pa.Table, column: str) -> NDArray[np.int64]:
     """Return a column of indices; raise `InputError` unless all are whole numbers from 0 to 2^31 - 1."""
     values = column_floats(table, column)
@@ -123,6 +174,23 @@ def by_replica(table: pa.Table, values: FloatArray, replicas: int) -> list[Float
     order = np.argsort(replica, kind="stable")
     ends = np.searchsorted(replica[order], np.arange(replicas + 1))
     return [values[order[start:end]] for start, end in pairwise(ends)]
+
+
+def _metadata(path: Path, columns: Collection[str]) -> tuple[Any, "pa.Schema"]:
+    """Return the metadata and the schema of a Parquet file; raise `InputError` if it is damaged or lacks a column."""
+    try:
+        with _opened(path) as file:
+            metadata = pq.read_metadata(file)
+            schema = metadata.schema.to_arrow_schema()
+    except (OSError, pa.ArrowException) as error:
+        raise _damaged(path, error) from error
+    twice = next((name for name, count in Counter(schema.names).items() if count > 1), None)
+    if twice is not None:
+        raise InputError(f"{path} was not written by FedLane: it has two columns {printable(twice)}")
+    missing = [column for column in columns if schema.get_field_index(column) < 0]
+    if missing:
+        raise InputError(f"{path} was not written by FedLane: column {missing[0]} is missing")
+    return metadata, schema
 
 
 @contextlib.contextmanager

@@ -13,8 +13,34 @@ LARGEST_WEIGHT = 1e3
 may overflow."""
 
 
+SMALLEST_CLIP_NORM, LARGEST_CLIP_NORM = 1e-6, 1e12
+"""Range of clip norms. In float32, squares of gradients near smaller norms underflow, and near larger ones overflow."""
+
+
 class InputError(ValueError):
     """Invalid user input. The message is one line; the command line prints it and exits with status 2."""
+
+
+class PublicError(InputError):
+    """Invalid input whose text a client may send to its server.
+
+    The public text is written by FedLane, from facts that are not secret: the server's own message, counts, the names
+    of client, federation and data set, the name of a file without its folder. It never contains the text of another
+    error.
+
+    Args:
+        public: What the server may see.
+        detail: What follows it in the client's own log and on its terminal.
+
+    Examples:
+        >>> error = PublicError("cannot switch to lane 2", ": no modem at /dev/ttyUSB0")
+        >>> error.public
+        'cannot switch to lane 2'
+    """
+
+    def __init__(self, public: str, detail: str = "") -> None:
+        super().__init__(public + detail)
+        self.public, self.detail = public, detail
 
 
 class ScenarioWarning(UserWarning):
@@ -37,9 +63,13 @@ def printable(value: Any) -> Any:
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
-    """Return `` (did you mean 'x'?)`` for the known word closest to ``word``, or an empty string."""
-    matches = difflib.get_close_matches(word, list(known), n=1, cutoff=0.5)
-    return f" (did you mean '{matches[0]}'?)" if matches else ""
+    """Return `` (did you mean 'x'?)`` for the known word closest to ``word``, or an empty string.
+
+    Capital letters are compared like small ones.
+    """
+    words = {name.casefold(): name for name in known}
+    matches = difflib.get_close_matches(word.casefold(), list(words), n=1, cutoff=0.5)
+    return f" (did you mean '{words[matches[0]]}'?)" if matches else ""
 
 
 def unknown(kind: str, word: str, known: Iterable[str]) -> InputError:
@@ -68,6 +98,12 @@ def positive(field: str, value: float) -> None:
     """Raise InputError unless ``value`` is greater than 0."""
     if not value > 0:
         raise InputError(f"{field} must be greater than 0, got {value}")
+
+
+def check_clip_norm(field: str, value: float) -> None:
+    """Raise InputError unless ``value`` is a clip norm that float32 can enforce."""
+    if not SMALLEST_CLIP_NORM <= value <= LARGEST_CLIP_NORM:
+        raise InputError(f"{field} must be from {SMALLEST_CLIP_NORM:g} to {LARGEST_CLIP_NORM:g}, got {value:g}")
 
 
 def matrix(field: str, value: object, dimensions: int) -> FloatArray:

@@ -163,7 +163,7 @@ def test_columns_that_need_much_memory_are_refused_before_they_are_read(folder, 
             use(folder)
 
 
-@pytest.mark.parametrize("attack", ["slots", "one client", "one replica", "one channel", "squares"])
+@pytest.mark.parametrize("attack", ["slots", "one client", "one replica", "one channel", "squares", "stride"])
 def test_a_report_s_arrays_are_bounded_by_the_rows_of_its_tables(folder, attack):
     """Few rows name large indices, or many assignments are in one of many rounds: dense arrays would need gigabytes."""
     tables = {name: pq.read_table(folder / f"{name}.parquet") for name in COLUMNS}
@@ -179,6 +179,10 @@ def test_a_report_s_arrays_are_bounded_by_the_rows_of_its_tables(folder, attack)
         rewrite("assignments", 400_000)
         for name in ("rounds", "client_rounds"):
             rewrite(name, 500, round=np.arange(500))
+    elif attack == "stride":  # one row of client_rounds would stand for all rounds
+        summary = json.loads((folder / "summary.json").read_text())
+        (folder / "summary.json").write_text(json.dumps({**summary, "client_rounds_every": 2**31 - 1}))
+        rewrite("rounds", 2, round=np.array([0, 40_000_000]))
     elif attack == "squares":
         for name in ("rounds", "client_rounds"):
             rewrite(name, 7000, round=np.arange(7000), replica=np.arange(7000))

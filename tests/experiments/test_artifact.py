@@ -199,6 +199,15 @@ def test_what_cannot_be_packed_is_one_line(comparison, tmp_path):
     assert not list(tmp_path.glob("a.*"))
 
 
+def test_an_existing_archive_is_kept_unless_overwriting_is_asked_for(comparison, tmp_path):
+    (tmp_path / "a.zip").write_text("mine")
+    result = fedlane("artifact", comparison, "--out", "a.zip", cwd=tmp_path, code=2)
+    assert result.stderr == "fedlane: artifact a.zip exists: choose another file, or replace it with --overwrite\n"
+    assert (tmp_path / "a.zip").read_text() == "mine"
+    fedlane("artifact", comparison, "--out", "a.zip", "--overwrite", cwd=tmp_path, code=0)
+    assert zipfile.is_zipfile(tmp_path / "a.zip")
+
+
 def test_a_hostile_manifest_reads_nothing_outside(comparison, tmp_path):
     pack_artifact([comparison / "lane"], tmp_path / "a.zip")
     folder = unpacked(tmp_path / "a.zip", tmp_path)

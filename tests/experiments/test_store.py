@@ -11,6 +11,7 @@ import pytest
 from fedlane import Scenario, simulate
 from fedlane.experiments import reproduce
 from fedlane.experiments import store as store_module
+from fedlane.experiments.engine.local_runners import InProcessRunner, ProcessRunner
 from fedlane.experiments.reproduce import (
     FIGURES,
     PaperFigure,
@@ -206,20 +207,61 @@ class TestLearning:
             abs(np.diff([store.result(experiment, seed).learned.accuracy[0, 1] for experiment, seed in wanted])) > 0.002
         )
 
-    def test_a_plan_learns_only_what_is_missing(self, store, fashion_mnist, tmp_path):
+    def test_a_plan_learns_the_pieces_with_something_missing(self, store, fashion_mnist, tmp_path):
         plan = plan_of(LANE, RANDOM)
         finished = []
         reproduce.compute_schedules(plan, store, finished.append)
         assert finished == [LANE.name, RANDOM.name]
         assert plan.to_schedule(store) == []
         (piece,) = plan.to_learn(store)
-        assert piece == [(LANE, 0), (LANE, 1), (RANDOM, 0), (RANDOM, 1)]
+        assert piece == [(LANE, 0), (RANDOM, 0), (LANE, 1), (RANDOM, 1)]
         store.learn([(LANE, 1)])
-        (piece,) = plan.to_learn(store)
-        assert piece == [(LANE, 0), (RANDOM, 0), (RANDOM, 1)]
+        assert plan.to_learn(store) == [piece]  # whatever is stored, the piece is the same
         store.learn(piece)
         assert plan.to_learn(store) == []
         assert export_pieces(plan, store, tmp_path / "nothing") == 0
+
+
+class TestPlannedPieces:
+    def test_further_seeds_and_figures_leave_full_pieces_as_they_are(self, monkeypatch):
+        monkeypatch.setattr(reproduce, "PIECE_REPLICAS", {"fashion-mnist": 4, "cifar10": 4})
+        few, more = plan_of(LANE, RANDOM, seeds=3), plan_of(LANE, RANDOM, seeds=4)
+        assert [len(piece) for piece in few.pieces()] == [4, 2]
+        assert more.pieces()[0] == few.pieces()[0]
+        two = dataclasses.replace(few, figures={**few.figures, "next": PaperFigure((), (RANDOM, QUIET))})
+        assert two.pieces()[:2] == few.pieces()
+        assert two.pieces()[2:] == [[(QUIET, 0), (QUIET, 1), (QUIET, 2)]]
+
+    def test_every_experiment_of_the_paper_is_in_one_piece(self):
+        plan = ReproductionPlan(FIGURES, 1, 2)
+        rows = [row for piece in plan.pieces() for row in piece]
+        assert len({*rows}) == len(rows) == 2 * len(plan.learned())
+
+
+@full_data
+@pytest.mark.slow
+def test_workers_schedule_and_learn_what_this_process_does(tmp_path, fashion_mnist):
+    plan, stores = plan_of(LANE, RANDOM), [ResultStore(tmp_path / name, rounds=ROUNDS) for name in ("here", "workers")]
+    finished, learned = [], []
+    for store, runner in zip(stores, (None, ProcessRunner(2)), strict=True):
+        reproduce.compute_schedules(plan, store, finished.append, runner)
+    reproduce.learn_pieces(plan, stores[0], "cpu", InProcessRunner(), learned.append)
+    reproduce.learn_pieces(plan, stores[1], "cpu", ProcessRunner(2), learned.append)
+    assert (sorted(finished), learned) == (sorted(2 * [LANE.name, RANDOM.name]), [4, 4])
+    for experiment in (LANE, RANDOM):
+        for seed in (0, 1):
+            here, there = (store.result(experiment, seed) for store in stores)
+            for name in ("client", "punctual", "delay_s", "queue", "quota"):
+                np.testing.assert_array_equal(getattr(here, name), getattr(there, name))
+            for name in ("round", "clock_s", "accuracy", "loss"):
+                np.testing.assert_array_equal(getattr(here.learned, name), getattr(there.learned, name))
+    assert plan.to_learn(stores[1]) == []
+
+
+def test_a_failed_schedule_is_one_line(store):
+    plan = plan_of(dataclasses.replace(LANE, policy="lane:V=-1"))
+    with pytest.raises(InputError, match="policy lane: V must be at least 0"):
+        reproduce.compute_schedules(plan, store, print)
 
 
 @pytest.fixture

@@ -1,5 +1,6 @@
 """Strict training: a record's gradient depends on nothing else, contributions have norm at most C, sums are exact."""
 
+import signal
 from dataclasses import replace
 from fractions import Fraction
 
@@ -169,21 +170,22 @@ def test_the_noise_of_a_step_is_z_c_eta_over_b():
     assert float(weights.std()) == pytest.approx(2.0 * 0.5 * 0.3 / 5, rel=5 / (2 * model.size) ** 0.5)
 
 
-def choosy_scores(scores):
+def choosy_scores(scores, error):
     """A module's scores that fail if the weights meet an input of 7."""
 
     def fail(flat, x):
         if x.numel() and float(torch.func.debug_unwrap(x).max()) == 7.0:
-            raise ValueError("no sevens")
+            raise error
         return scores(flat, x)
 
     return fail
 
 
-def test_a_record_on_which_a_module_fails_contributes_nothing(monkeypatch, caplog):
-    """A failed upload would tell the server that the record is there."""
+@pytest.mark.parametrize("kind", [ValueError, MemoryError, SystemExit, KeyboardInterrupt, GeneratorExit, BaseException])
+def test_a_record_on_which_a_module_fails_contributes_nothing(monkeypatch, caplog, kind):
+    """A failed upload would tell the server that the record is there, and so would a process that ends."""
     (x, targets), model = records(5), ModuleModel(Net)
-    monkeypatch.setattr(model, "_scores", choosy_scores(model._scores))
+    monkeypatch.setattr(model, "_scores", choosy_scores(model._scores, kind("no sevens")))
     x[2] = 7.0
     rows = replace(system_rows(mechanism(5, 5, local_iterations=1), 5), indices=torch.arange(5)[None, None])
     rows = replace(rows, mask=torch.ones(1, 1, 5) > 0)
@@ -193,6 +195,35 @@ def test_a_record_on_which_a_module_fails_contributes_nothing(monkeypatch, caplo
     rows = replace(rows, mask=rows.indices != 2)
     train_strictly(model, without, client_data(x, targets), rows, 0.3, 0.5)
     torch.testing.assert_close(weights, without, rtol=0, atol=1e-8)
+
+
+def pressing(scores, presses):
+    """A module's scores that are computed while somebody presses Ctrl-C."""
+    calls = []
+
+    def press(flat, x):
+        calls.append(1)
+        if len(calls) == 1:
+            for _ in range(presses):
+                signal.raise_signal(signal.SIGINT)
+        return scores(flat, x)
+
+    return press, calls
+
+
+@pytest.mark.parametrize("presses", [1, 2])
+def test_ctrl_c_ends_training_after_the_record(monkeypatch, presses):
+    """Unlike a `KeyboardInterrupt` of a user's module, it must not be taken for a record without a gradient."""
+    (x, targets), model = records(5), ModuleModel(Net)
+    press, calls = pressing(model._scores, presses)
+    monkeypatch.setattr(model, "_scores", press)
+    rows = replace(system_rows(mechanism(5, 5, local_iterations=1), 5), indices=torch.arange(5)[None, None])
+    rows = replace(rows, mask=torch.ones(1, 1, 5) > 0)
+    handler = signal.getsignal(signal.SIGINT)
+    with pytest.raises(KeyboardInterrupt):
+        train_strictly(model, model.initial(0)[None], client_data(x, targets), rows, 0.3, 0.5)
+    assert len(calls) <= 2  # the gradient of one record may call the module more than once
+    assert signal.getsignal(signal.SIGINT) is handler
 
 
 def test_strict_training_needs_noise_and_one_client():

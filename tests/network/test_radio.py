@@ -3,7 +3,9 @@
 import numpy as np
 import pytest
 
+from fedlane import Scenario
 from fedlane.network import Compute, Radio, RadioNetwork, Topology, path_gain_db, place, rate_bps
+from fedlane.simulation.setup import prepare
 
 RADIO = Radio(
     bandwidth_up_hz=15e3,
@@ -149,3 +151,25 @@ def test_true_distributions_match_independent_rounds():
     assert np.abs(at_centre - truth.cdf[0]).max() < 5 * error + 0.05  # 0.05: the cell's mean against its centre
     success = network.success_probability(4000)
     assert np.abs(success - truth.success).max() < 5 * np.hypot(truth.standard_error, 0.5 / np.sqrt(4000))
+
+
+@pytest.mark.parametrize("fading", ["none", "rayleigh"])
+def test_a_large_network_gives_assigned_pairs_the_delays_of_the_whole_network(fading):
+    scenario = Scenario.load("quickstart").with_values(
+        {"network.clients": 2000, "network.channels": 40, "network.fading": fading}
+    )
+    network, complete = (prepare(scenario, [3, 9]).network for _ in range(2))
+    assert network.block_rounds == 1
+    rng = np.random.default_rng(0)
+    for t in range(3):
+        assignment = np.full((2, 2000), -1)
+        for r in range(2):
+            assignment[r, rng.permutation(2000)[:40]] = rng.permutation(40)
+        state = complete.channel_state(t)  # draws every pair
+        few, all_pairs = network.delays(t, assignment), complete.delays(t, assignment)
+        for part in ("download_s", "compute_s", "upload_s"):
+            np.testing.assert_array_equal(getattr(few, part), getattr(all_pairs, part))
+        at = np.nonzero(assignment >= 0)
+        np.testing.assert_allclose(few.total_s[at], state[(*at, assignment[at])], rtol=1e-12)
+    assert "snr_up" not in vars(network)
+    assert "_scales" not in vars(network)

@@ -7,7 +7,10 @@ import pytest
 from dp_accounting.pld import PLDAccountant
 
 from fedlane import cache
-from fedlane.privacy import account, calibrate
+from fedlane.privacy import Terms, account, calibrate, epsilon_curve
+from fedlane.privacy.accountant import check_budget
+from fedlane.privacy.calibrate import _search
+from fedlane.privacy.composition import resolution
 from fedlane.privacy.gaussian import gaussian_delta, gaussian_epsilon, gaussian_noise
 from fedlane.validate import InputError
 
@@ -78,7 +81,12 @@ def test_gaussian_closed_form_by_integration():
     ("changes", "message"),
     [
         ({"epsilon": 0.0}, "epsilon must be greater than 0"),
-        ({"delta": 1.0}, "delta must be at least 1e-12 and less than 1"),
+        ({"delta": 1.0}, "delta must be from 1e-12 to 0.5"),
+        ({"delta": 0.999999999}, "delta must be from 1e-12 to 0.5, got 0.999999999"),
+        (
+            {"sample_rate": 1e-12, "steps": 10},
+            "needs no noise: a record is sampled with a probability of at most 1e-11",
+        ),
         ({"sample_rate": 1.5}, "sample_rate must be greater than 0 and at most 1"),
         ({"steps": 0}, "steps must be at least 1"),
         ({"histogram_noise": 0.1}, "increase histogram_noise"),
@@ -88,6 +96,43 @@ def test_gaussian_closed_form_by_integration():
 def test_values_out_of_bounds_are_refused(changes, message):
     with pytest.raises(InputError, match=message):
         calibrate(**{**TASKS["small"], **changes})
+
+
+@pytest.mark.parametrize("epsilon", [5.96e-14, 1e-9, 1e-6])
+def test_tiny_epsilons_are_calibrated_where_the_curve_is_flat(epsilon):
+    """The epsilon of large noise is 0: Newton's method has no slope there, and bisection is used."""
+    task = {"sample_rate": 1 / 182963, "steps": 170}
+    noise = calibrate(epsilon, 1e-5, **task)
+    interval = resolution(epsilon)
+    assert account(noise, *task.values(), 1e-5, interval=interval) <= epsilon
+    assert account(noise * 0.999, *task.values(), 1e-5, interval=interval) > epsilon
+
+
+def test_a_jump_of_epsilon_does_not_carry_newton_s_method_away():
+    """An accountant with a step: its slope is that of one side, and its root is between the two."""
+
+    def spent(noise, interval):
+        return 8.0 + 1e-9 * (2 - noise) + (3.0 if noise < 2.0005 and interval < 1e-3 else 0.0)
+
+    for epsilon in (8.0, 8.0 - 1e-10):
+        noise = _search(spent, epsilon, 5e-3, 1e-4)
+        assert spent(noise, 1e-4) <= epsilon
+        assert spent(noise * 0.999, 1e-4) > epsilon
+
+
+@pytest.mark.parametrize("noise", [1e-150, 1e-14, 1e-12, 1e-3, 0.0999])
+def test_tiny_noise_of_a_histogram_is_accounted_for(noise):
+    exact = account(0.9, 0.01, 100, 1e-5, histogram_noise=noise)
+    assert exact >= gaussian_epsilon(1 / noise, 1e-5) * 0.999999
+    terms = Terms("rigorous", 0.01, 5, 0.9, 0.0, 8.0, 1e-5, 20, noise)
+    assert epsilon_curve(terms, 20)[-1] == exact
+    with pytest.raises(InputError, match="more than the agreed 8"):
+        check_budget(terms)
+
+
+def test_a_gaussian_round_with_a_tiny_epsilon_has_its_noise():
+    for epsilon, delta in ((2.66e-14, 3.5e-11), (1e-300, 1e-12), (1e-6, 0.4), (1e12, 1e-12)):
+        assert gaussian_delta(1 / gaussian_noise(epsilon, delta), epsilon) == pytest.approx(delta, rel=1e-2)
 
 
 def test_no_noise_is_no_privacy_and_no_steps_cost_nothing():

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -257,6 +258,28 @@ def test_a_ledger_is_locked_while_it_is_open(ledger):
         ClientLedger(ledger)
     with ClientLedger(ledger):
         pass
+
+
+@pytest.mark.parametrize("change", ["copied", "moved", "removed", "linked"])
+def test_a_ledger_that_is_replaced_while_it_is_open_admits_one_writer(ledger, tmp_path, change):
+    """An identical copy in the ledger's place has a lock of its own: only one of the two may grant uploads."""
+    before = uploads(ledger)
+    with ClientLedger(ledger) as first:
+        shutil.copy(ledger, tmp_path / "copy")
+        if change == "copied":
+            (tmp_path / "copy").replace(ledger)
+        else:
+            ledger.rename(tmp_path / "other")
+        if change == "linked":
+            ledger.symlink_to(tmp_path / "copy")
+        with pytest.raises(LedgerError, match="was moved or replaced by another program"):
+            first.reserve("images", 9, server_count=before)
+        if change == "copied":
+            with ClientLedger(ledger) as second:
+                assert second.reserve("images", 9, server_count=before).uploads == before + 1
+            with pytest.raises(LedgerError, match="was moved or replaced"):
+                first.reserve("images", 9, server_count=before)
+            assert uploads(ledger) == before + 1
 
 
 def test_a_full_disk_stops_the_client(ledger, monkeypatch):

@@ -165,7 +165,8 @@ def test_a_run_whose_files_disagree_is_refused(folders, tmp_path, file, old, new
 
 def test_a_run_without_uploads_is_refused(folders, tmp_path):
     for source in (folders / "sampled").iterdir():
-        (tmp_path / source.name).write_bytes(source.read_bytes())
+        if source.name != "clients.parquet":  # which counts the uploads
+            (tmp_path / source.name).write_bytes(source.read_bytes())
     (tmp_path / "ledger.jsonl").write_text((tmp_path / "ledger.jsonl").read_text().splitlines(keepends=True)[0])
     with pytest.raises(InputError, match="has made an upload"):
         run_targets(tmp_path, trials=400)

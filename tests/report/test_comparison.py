@@ -9,12 +9,12 @@ import pytest
 from rich.console import Console
 
 from fedlane.intervals import bounded_interval, difference_bounds, interval, measure_bounds, student_interval
-from fedlane.report.comparison import FIELDS, MEASURES, TIME, ComparedRun, comparison
+from fedlane.report.comparison import FIELDS, TIME, ComparedRun, comparison
 from fedlane.report.comparison_tables import comparison_tables
 from fedlane.report.latex import escape_latex, latex_table
 from fedlane.report.page_data import page_data
 from fedlane.report.run_files import read_run, run_folders
-from fedlane.report.seed_measures import seed_measures
+from fedlane.report.seed_measures import COMPARED, MEASURES, problem_shortfall, seed_measures
 from fedlane.validate import InputError
 from support.terminal import fedlane
 
@@ -31,7 +31,8 @@ def folder(tmp_path_factory):
 
 def compared(policy, seeds, *, scenario="s", rounds=10, folder=None, flower=False, **values):
     """A run with the given values per seed; the measures that are not given are 0.5 on each seed."""
-    arrays = {name: np.asarray(values.get(name, [0.5] * len(seeds)), float) for name in MEASURES}
+    names = (*MEASURES, "problem_shortfall")
+    arrays = {name: np.asarray(values.get(name, [0.5] * len(seeds)), float) for name in names}
     arrays |= {name: np.asarray(array, float) for name, array in values.items()}
     summary = {"policy": policy, "scenario": scenario, "rounds": rounds, "seeds": list(seeds)}
     summary |= {name: interval(array[~np.isnan(array)], measure_bounds(name)) for name, array in arrays.items()}
@@ -69,11 +70,36 @@ def test_compare_saves_json_csv_and_tex(folder):
     assert lane["differences"]["cumulative_delay_s"] == pytest.approx(expected)
     rows = list(csv.DictReader((folder / "comparison.csv").read_text().splitlines()))
     assert tuple(rows[0]) == FIELDS
-    assert {row["measure"] for row in rows} == {*MEASURES, "feasible_scale"}
+    assert {row["measure"] for row in rows} == {*COMPARED, "feasible_scale"}
     (row,) = [r for r in rows if (r["policy"], r["measure"]) == ("lane:V=10", "cumulative_delay_s")]
     assert (float(row["difference"]), float(row["difference_low"])) == (pytest.approx(mean), pytest.approx(low))
     assert (row["baseline"], row["pairs"], row["seeds"]) == ("random", "3", "3")
     assert r"\begin{tabular}" in (folder / "comparison.tex").read_text()
+
+
+def test_shortfalls_are_compared_against_the_same_quotas(folder):
+    """The policy lane serves lower quotas than random; the problem's quotas are those that random serves."""
+    random, lane = (read_run(folder / name) for name in ("random", "lane-V-10"))
+    quota = random.tables["clients"]["quota"].to_numpy()
+    served = lane.tables["clients"]["quota"].to_numpy()
+    np.testing.assert_allclose(served, 0.875 * quota)
+    short = (quota - lane.tables["clients"]["participation"].to_numpy()).reshape(3, -1)
+    expected = np.maximum(short, 0).max(axis=1)
+    np.testing.assert_allclose(problem_shortfall(lane.tables, lane.summary), expected)
+    saved = json.loads((folder / "comparison.json").read_text())
+    assert saved["runs"][1]["problem_shortfall"]["mean"] == pytest.approx(expected.mean())
+    assert saved["runs"][1]["quota_shortfall"] == lane.summary["quota_shortfall"]
+    assert saved["runs"][1]["quota_shortfall"]["mean"] < expected.mean()
+    differences = saved["runs"][1]["differences"]
+    assert "quota_shortfall" not in differences
+    base = problem_shortfall(random.tables, random.summary).mean()
+    assert differences["problem_shortfall"]["mean"] == pytest.approx(expected.mean() - base)
+    assert "Largest shortfall from the problem's quotas" in (folder / "comparison.tex").read_text()
+    shown = fedlane("show", folder, cwd=folder, code=0).stdout
+    assert re.search(rf"lane:V=10 .* {expected.mean():.3f} *$", shown, re.MULTILINE)
+    runs = page_data(run_folders([folder]))["runs"]
+    assert [run["slack"] for run in runs] == [0.0, 0.125]
+    assert runs[1]["measures"]["problem_shortfall"]["mean"] == pytest.approx(expected.mean())
 
 
 def test_show_prints_the_comparison_again(tmp_path, folder):
@@ -198,7 +224,7 @@ def test_the_tables_fit_80_columns_with_a_target_and_large_numbers():
             time_to_accuracy_s=[21_234.5, 19_876.1 - 2000 * k, np.nan if k else 17_999.0],
             late_share=[0.0, 0.9, 1.0] if k else [1.0, 0.0, 0.1],
             final_accuracy=[0.1, 0.2, 0.9],
-            max_queue=[1234.5] * 3,
+            problem_shortfall=[0.3214] * 3,
         )
         for k, name in enumerate(names)
     ]
@@ -207,7 +233,7 @@ def test_the_tables_fit_80_columns_with_a_target_and_large_numbers():
     assert "…" not in text
     assert "2 of 3" in text
     folded = text.replace("\n", " ")
-    assert all(word in folded for word in ("29,703", "0.400", "1234.5"))
+    assert all(word in folded for word in ("29,703", "0.400", "0.321"))
 
 
 def test_compare_with_learning_and_a_target_fits_80_columns(tmp_path):

@@ -194,6 +194,58 @@ def test_twelve_runs_fit_every_screen(browser, many, tmp_path, width, theme):
         assert tab.errors == []
 
 
+@pytest.mark.parametrize("width", [390, 1280])
+def test_participation_of_many_runs_is_a_grid_with_a_row_per_run(browser, many, tmp_path, width):
+    data = page_data(many)
+    with Tab(browser, page_of(tmp_path, many), width=width) as tab:
+        figure = tab.page.locator("#service figure").first
+        rows = figure.locator(".grid-row")
+        assert rows.locator(".row-name").all_text_contents() == [run["name"] for run in data["runs"]]
+        clients = data["runs"][0]["clients"]
+        assert rows.locator("text.cell").count() == 12 * clients
+        measure = "all => all.map(r => r.getBoundingClientRect().width)"
+        widths = figure.locator(".grid-row rect[rx]").evaluate_all(measure)
+        assert min(widths) > 20
+        below = 0
+        for folder in many:
+            table = pq.read_table(folder / "clients.parquet")
+            mean = {key: table[key].to_numpy().reshape(2, -1).mean(axis=0) for key in ("participation", "quota")}
+            below += int((mean["participation"] < mean["quota"]).sum())
+        assert figure.locator(".grid-row rect[height='3']").count() == below > 0
+        assert figure.locator(".legend").inner_text().strip() == "below quota"
+        assert tab.errors == []
+
+
+def test_best_values_and_ratios_are_shown_among_equal_scenarios_only(browser, tmp_path):
+    for policy, channels in (("lane", 4), ("random", 4), ("lane", 3), ("random", 3)):
+        settings = [f"network.channels={channels}"]
+        save_run(tmp_path / f"{policy}-{channels}", policy=policy, rounds=6, learning=False, settings=settings)
+    with Tab(browser, page_of(tmp_path, [tmp_path / "lane-4", tmp_path / "lane-3"])) as tab:
+        assert tab.page.locator(".compare .best").count() == 0
+        assert "\N{MULTIPLICATION SIGN}" not in tab.page.locator(".compare").inner_text()
+        notes = tab.page.locator("#overview .remark").all_inner_texts()
+        assert "The runs do not have the same scenario (they differ in network.channels): " in notes[0]
+        assert notes[0].endswith("best values and ratios are not shown.")
+    folders = [tmp_path / name for name in ("random-4", "lane-4", "random-3", "lane-3")]
+    with Tab(browser, page_of(tmp_path, folders)) as tab:
+        times = overview(tab)["Simulated time"]
+        assert [text.partition("\N{MULTIPLICATION SIGN} ")[2] for text in times.values()] == [
+            "",
+            "first run",
+            "",
+            "random, channels=3",
+        ]
+        row = tab.page.locator(".compare tbody tr").first
+        assert row.locator(".best").count() == 2
+        assert "among runs of the same scenario only" in tab.page.locator("#overview").inner_text()
+    with Tab(browser, page_of(tmp_path, folders[:2])) as tab:
+        assert "same scenario" not in tab.page.locator("#overview").inner_text()
+        notes = tab.page.locator("#overview").inner_text()
+        assert "The policies serve different quotas, because some lower them by a slack." in notes
+        row = tab.page.locator(".compare tbody tr", has_text="Longest queue")
+        assert row.locator(".best").count() == 0
+
+
 def test_thinned_clients_keep_their_indices(browser, tmp_path):
     settings = ["network.clients=3000", "network.channels=4", "privacy.mechanism=none", "network.deadline_s=50.0"]
     save_run(tmp_path / "run0", "paper-fmnist", policy="random", rounds=3, seeds=[0], learning=False, settings=settings)

@@ -97,6 +97,20 @@ def test_a_measure_of_runs_over_a_scenario_key(folder):
         assert (mean, low) == (pytest.approx(summary["mean"]), pytest.approx(summary["low"]))
 
 
+def test_the_time_to_the_target_and_the_epsilon_of_a_run_can_be_drawn(folder, tmp_path):
+    save_run(tmp_path / "lane", rounds=18, seeds=(0, 1, 2), settings=("learning.target_accuracy=0.12",))
+    summary = read_run(tmp_path / "lane").summary
+    assert summary["time_to_accuracy"]["reached"] > 0
+    (series,) = layout([tmp_path / "lane"], y="time_to_accuracy_s").panels[0].series
+    assert series.mean[0] == pytest.approx(summary["time_to_accuracy"]["mean"])
+    assert int(series.seeds[0]) == summary["time_to_accuracy"]["reached"]
+    (series,) = layout([tmp_path / "lane"], y="epsilon").panels[0].series
+    epsilon = read_run(tmp_path / "lane").tables["clients"]["epsilon"].to_numpy().reshape(3, -1)
+    assert series.mean[0] == pytest.approx(epsilon.max(axis=1).mean())
+    (series,) = layout([tmp_path / "lane"], y="problem_shortfall").panels[0].series
+    assert series.mean[0] > 0
+
+
 def test_policies_are_points_with_bars(folder):
     figure = layout([folder / "both"], y="final_accuracy")
     assert (figure.kind, figure.columns, figure.legend) == ("points", ("lane", "random"), None)
@@ -147,6 +161,56 @@ def test_a_policy_parameter_on_the_axis_leaves_the_name_of_the_policy():
     assert figure.remarks[0] == "left out, without the key: lane"
 
 
+def test_different_policies_are_never_joined_in_one_line():
+    """V in the name of each policy: no two policies share a point, and still each has its own line."""
+    policies = ("mamab-om:V=1", "mamab-om:V=10", "mamab-gmba:V=5", "mamab-gmba:V=50")
+    rows = [{"policy": p, "seed": s, "late_share": 0.1 * k + 0.01 * s} for k, p in enumerate(policies) for s in (0, 1)]
+    figure = layout(pa.Table.from_pylist(rows), x="V", y="late_share")
+    (panel,) = figure.panels
+    assert {series.label: series.x.tolist() for series in panel.series} == {"mamab-om": [1, 10], "mamab-gmba": [5, 50]}
+    panels = layout(pa.Table.from_pylist(rows), x="V", y="late_share", facet="policy").panels
+    assert [(panel.title, len(panel.series)) for panel in panels] == [("mamab-om", 1), ("mamab-gmba", 1)]
+
+
+def rows_table(*cells):
+    """A table with two seeds for each cell, given as a policy and further keys."""
+    rows = [{"policy": policy, **keys, "seed": s, "late_share": 0.1} for policy, keys in cells for s in (0, 1)]
+    return pa.Table.from_pylist(rows)
+
+
+def test_different_policies_are_never_joined_by_a_line():
+    table = rows_table(("mamab-om:V=20", {}), ("lane:V=1", {}), ("lane:V=10", {}))
+    figure = layout(table, x="V", y="late_share")
+    assert [(s.label, s.x.tolist()) for s in figure.panels[0].series] == [("mamab-om", [20.0]), ("lane", [1.0, 10.0])]
+    assert figure.legend == "policy"
+
+
+def test_every_setting_that_differs_has_its_own_line():
+    cells = [("lane", 1.0, 2), ("lane", 2.0, 2), ("lane", 4.0, 3), ("lane", 8.0, 3), ("random", 9.0, 2)]
+    names = ("network.deadline_s", "network.channels")
+    table = rows_table(*((policy, dict(zip(names, values, strict=True))) for policy, *values in cells))
+    figure = layout(table, x="network.deadline_s", y="late_share")
+    assert [(s.label, s.colour, s.dash, s.x.tolist()) for s in figure.panels[0].series] == [
+        ("lane, network.channels=2", 0, 0, [1.0, 2.0]),
+        ("lane, network.channels=3", 0, 1, [4.0, 8.0]),
+        ("random, network.channels=2", 1, 0, [9.0]),
+    ]
+    assert run_style(0, 0)[1:] != run_style(0, 1)[1:]
+    assert figure.legend == "policy"
+    lane = layout(table.slice(0, 8), x="network.deadline_s", y="late_share")
+    assert (lane.legend, [s.label for s in lane.panels[0].series]) == ("network.channels", ["2", "3"])
+    given = layout(table, x="network.deadline_s", y="late_share", color="network.channels")
+    assert [s.label for s in given.panels[0].series] == ["2, lane", "2, random", "3, lane"]
+
+
+def test_a_setting_that_changes_at_every_point_of_a_line_is_mentioned():
+    cells = [("lane", {"network.clients": 10, "network.channels": 2}), ("lane", {"network.clients": 20})]
+    cells[1][1]["network.channels"] = 4
+    figure = layout(rows_table(*cells), x="network.clients", y="late_share")
+    assert [s.x.tolist() for s in figure.panels[0].series] == [[10.0, 20.0]]
+    assert figure.remarks[0] == "network.channels changes with network.clients"
+
+
 def test_two_keys_and_a_measure_as_colour_give_a_heat_map():
     lane = sweep().filter(pa.compute.equal(sweep()["policy"], "lane"))
     figure = layout(lane, x="privacy.epsilon", y="network.clients", color="final_accuracy")
@@ -162,6 +226,10 @@ def test_two_keys_and_a_measure_as_colour_give_a_heat_map():
     ("names", "message"),
     [
         ({"y": "acuracy"}, "unknown measure 'acuracy' (did you mean 'accuracy'?)"),
+        ({"y": "time"}, "unknown measure 'time' (did you mean 'time_to_accuracy_s'?)"),
+        ({"y": "delay"}, "unknown measure 'delay' (did you mean 'delay_s' or 'cumulative_delay_s'?)"),
+        ({"y": "feasible_scale"}, "feasible_scale describes the network, not a policy"),
+        ({"y": "time_to_accuracy_s"}, "no run has a value of time_to_accuracy_s: the runs have no target accuracy"),
         ({"y": "xyz"}, "unknown measure 'xyz': choose from round, delay_s, clock_s"),
         (
             {"x": "privacy.epsilom", "y": "late_share"},

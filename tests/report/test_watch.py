@@ -80,6 +80,20 @@ def test_a_foreign_host_name_is_refused(local):
     port = urlsplit(local).port
     for host in ("localhost", f"localhost:{port}", f"[::1]:{port}", "127.0.0.1:9"):  # a tunnel may use another port
         assert ask(local, host=host)[0] == 200
+    for host in (
+        "[::1",
+        "[::1:8",
+        "[::1]x",
+        "[]",
+        "]",
+        "[",
+        "127.0.0.1:x",
+        "localhost:",
+        "a@localhost",
+        "::1:80",
+        "\u00fc",
+    ):
+        assert ask(local, "/data", host=host.encode("latin-1"))[0] in (400, 421)
     for host in ("evil.example", f"evil.example:{port}", "127.0.0.1.evil.example", "localhost.evil.example"):
         status, _, text = ask(local, "/data", host=host)
         assert (status, "runs" in text) == (421, False)

@@ -16,6 +16,7 @@ from fedlane import Run, Scenario, Simulation
 from fedlane.simulation.checkpoint import Checkpoint
 from fedlane.simulation.results import COLUMNS, RunFolder
 from fedlane.validate import InputError
+from support.terminal import fedlane
 
 ROUNDS = 36
 
@@ -154,6 +155,19 @@ def test_checkpoints_without_punctual_are_resumed(tmp_path):
     simulation.play()
     resumed.play()
     assert_same(resumed.result(), simulation.result())
+
+
+def test_a_checkpoint_of_another_version_of_the_policy_is_refused_in_one_line(tmp_path, monkeypatch):
+    simulation = Simulation(Scenario.load("paper-fmnist").with_values({"rounds": 9}), "random", [0])
+    simulation.step()
+    RunFolder.create(tmp_path / "r").write(simulation.result(), checkpoint=simulation.checkpoint())
+    assert Checkpoint.load(tmp_path / "r").version == 1
+    monkeypatch.setattr(type(simulation.policy), "version", 2)
+    result = fedlane("run", "--resume", "r", cwd=tmp_path, code=2)
+    (line,) = result.stderr.splitlines()
+    assert "r cannot be resumed: it was played with version 1 of policy random, and this is version 2" in line
+    monkeypatch.undo()
+    fedlane("run", "--resume", "r", "--quiet", cwd=tmp_path, code=0)
 
 
 def test_damaged_and_foreign_checkpoints_are_refused(tmp_path):

@@ -10,7 +10,8 @@ import pytest
 from fedlane import Run, Scenario, Simulation, check_policy, simulate
 from fedlane.intervals import interval
 from fedlane.scheduling import SinglePolicy, policies
-from fedlane.simulation.results import COLUMNS, MEASURES
+from fedlane.simulation import table_parts
+from fedlane.simulation.results import COLUMNS, MEASURES, RunFolder
 from fedlane.validate import InputError
 
 POLICIES = [
@@ -311,8 +312,6 @@ def test_a_non_empty_folder_is_refused_and_left_alone(saved, tmp_path):
 
 def test_a_full_disk_leaves_nothing(saved, tmp_path, monkeypatch):
     """The disk is full when the third file is written."""
-    import fedlane.simulation.results as results
-
     written = []
 
     def full(table, path, **options):
@@ -321,7 +320,7 @@ def test_a_full_disk_leaves_nothing(saved, tmp_path, monkeypatch):
             raise OSError(28, "No space left on device")
         pq.write_table(table, path, **options)
 
-    monkeypatch.setattr(results, "pq", type("pq", (), {"write_table": staticmethod(full)}))
+    monkeypatch.setattr(table_parts, "pq", type("pq", (), {"write_table": staticmethod(full)}))
     with pytest.raises(InputError, match="cannot be written: No space left on device"):
         saved[0].save(tmp_path / "new")
     assert len(written) == 3
@@ -329,15 +328,13 @@ def test_a_full_disk_leaves_nothing(saved, tmp_path, monkeypatch):
 
 
 def test_a_failed_rewrite_keeps_the_last_good_state(saved, tmp_path, monkeypatch):
-    import fedlane.simulation.results as results
-
-    folder = results.RunFolder.create(tmp_path / "new")
+    folder = RunFolder.create(tmp_path / "new")
     folder.write(saved[0])
 
     def full(table, path, **options):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(results, "pq", type("pq", (), {"write_table": staticmethod(full), "read_table": pq.read_table}))
+    monkeypatch.setattr(table_parts, "pq", type("pq", (), {"write_table": staticmethod(full)}))
     with pytest.raises(InputError, match="No space left"):
         folder.write(saved[0])
     assert Run.load(tmp_path / "new").rounds.equals(saved[0].rounds)

@@ -28,6 +28,7 @@ from fedlane.cli.streams import (
     notes_for_warnings,
     output_error,
 )
+from fedlane.cli.sweep import sweep
 from fedlane.cli.testbed import run_testbed
 from fedlane.validate import InputError, printable
 
@@ -74,6 +75,12 @@ app.command(
         "fedlane compare quickstart --policy lane --policy mamab-om --target 0.7",
     )
 )(compare)
+app.command(
+    epilog=examples(
+        "fedlane sweep quickstart --grid network.channels=2,4,6 --policy lane --policy random --seeds 10",
+        "fedlane sweep quickstart --grid policies.lane.V=1,5,25 --no-learning --workers 4 --out runs/v",
+    )
+)(sweep)
 app.command(epilog=examples("fedlane show quickstart", "fedlane show runs/mine", "fedlane show runs/compared"))(show)
 app.command("list", epilog=examples("fedlane list policies", "fedlane list keys --json"))(list_)
 app.command(epilog=examples("fedlane reproduce --quick", "fedlane reproduce fig-v fig-delay --seeds 5"))(reproduce)

@@ -8,11 +8,13 @@ import typer
 
 from fedlane.cli.options import JsonOption, QuietOption
 from fedlane.cli.session import messages, print_notes, screen
+from fedlane.validate import InputError
 
 
 def artifact(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="A run folder, or a folder written by compare.")],
     out: Annotated[Path, typer.Option("--out", metavar="FILE", help="Archive to write: .zip, .tar.gz or .tgz.")],
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an existing archive.")] = False,
     as_json: JsonOption = False,
     quiet: QuietOption = False,
 ) -> None:
@@ -20,6 +22,8 @@ def artifact(
     from fedlane.experiments.artifact import pack_artifact
     from fedlane.report.run_files import run_folders
 
+    if out.is_file() and not overwrite:
+        raise InputError(f"artifact {out} exists: choose another file, or replace it with --overwrite")
     folders = run_folders([folder])
     with messages.status("Packing"):
         packed = pack_artifact(folders, out, None if folders == [folder] else folder)

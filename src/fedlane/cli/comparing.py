@@ -36,9 +36,10 @@ def save_comparison(
 def _compared(result: "Run", label: str, subfolder: str | None, target: float | None) -> "ComparedRun":
     """Return a run as it takes part in a comparison, with its measures for every seed."""
     from fedlane.report.comparison import TIME, ComparedRun
-    from fedlane.report.seed_measures import seed_measures
+    from fedlane.report.seed_measures import PROBLEM_SHORTFALL, problem_shortfall, seed_measures
 
     values = seed_measures(result.tables)
+    values[PROBLEM_SHORTFALL] = problem_shortfall(result.tables, result.summary)
     if target is not None:
         values[TIME] = result.time_to_accuracy(target)
     return ComparedRun({**with_target(result, target), "policy": label}, values, subfolder)

@@ -46,6 +46,21 @@ TrackOption = Annotated[
 JsonOption = Annotated[bool, typer.Option("--json", help="Print the result as JSON and nothing else.")]
 QuietOption = Annotated[bool, typer.Option("--quiet", help="Print only errors.")]
 
+WorkersOption = Annotated[
+    int | None, typer.Option("--workers", metavar="N", help="Processes, or tasks of Ray at a time (default: 1).")
+]
+RayOption = Annotated[bool, typer.Option("--ray", help="Use the local Ray; start it if none is running.")]
+RayAddressOption = Annotated[
+    str | None, typer.Option("--ray-address", metavar="ADDRESS", help="Use the Ray cluster at HOST:PORT.")
+]
+
+
+def chosen_ray(ray: bool, address: str | None) -> bool | str:
+    """Return the cluster that ``--ray`` or ``--ray-address`` selects: an address, True for the local Ray, or False."""
+    if ray and address is not None:
+        raise InputError("--ray and --ray-address cannot be combined")
+    return ray if address is None else address
+
 
 def resolved_scenario(name: str, settings: list[str] | None, rounds: int | None) -> "Scenario":
     """Load a scenario and apply ``--set`` and ``--rounds``."""

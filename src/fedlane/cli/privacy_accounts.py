@@ -1,6 +1,7 @@
 """The results of `fedlane privacy calibrate` and `account`: rows of named values, and their table."""
 
 import math
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -8,12 +9,13 @@ from typing import TYPE_CHECKING, Any
 from rich.markup import escape
 from rich.table import Table
 
-from fedlane.cli.session import messages, screen
+from fedlane.cli.session import messages, screen, warn
 from fedlane.files import open_regular
 from fedlane.validate import InputError, printable
 
 if TYPE_CHECKING:  # imported inside functions, to keep `fedlane --help` fast
     from fedlane.privacy import Terms
+    from fedlane.privacy.run_ledger import RunAccounts
 
 ALWAYS_COLUMNS = frozenset({"client", "uploads", "epsilon"})
 """Values that have a column even if they are the same in all rows."""
@@ -65,6 +67,21 @@ def scenario_rows(name: str, settings: list[str], seed: int) -> list[dict[str, A
     ]
 
 
+def warn_of_delta(deltas: Sequence[float], sizes: Sequence[int], scenario: str | None = None) -> None:
+    """Print one line if a delta is not below 1/|D|.
+
+    Args:
+        deltas: Delta of each client.
+        sizes: Number of each client's records.
+        scenario: The scenario, if it has the values; otherwise they come from options.
+    """
+    from fedlane.privacy import delta_remark
+
+    line = delta_remark(deltas, sizes, "--delta" if scenario is None else "privacy.delta")
+    if line is not None:
+        warn(line)
+
+
 def ledger_rows(path: Path) -> list[dict[str, Any]]:
     """Return the privacy that each client of a ledger has spent, per data set; ``path`` is a ledger or a run folder."""
     from fedlane.privacy.ledger import read_accounts
@@ -85,7 +102,7 @@ def ledger_rows(path: Path) -> list[dict[str, Any]]:
             {"client": client, "dataset": dataset, **_spent_row(entry.terms, entry.uploads)}
             for dataset, entry in accounts.items()
         ]
-    run = read_run_accounts(file)
+    run = _run_accounts(path) if path.is_dir() else read_run_accounts(file)
     return [
         {
             "seed": seed,
@@ -98,9 +115,21 @@ def ledger_rows(path: Path) -> list[dict[str, Any]]:
     ]
 
 
+def _run_accounts(folder: Path) -> "RunAccounts":
+    """Return the accounts of a run folder, after comparing its ledger with the other files."""
+    from fedlane.scenario import Scenario
+    from fedlane.simulation.run_agreement import read_agreeing_accounts
+
+    file = folder / "scenario.toml"
+    if not file.is_file():
+        raise InputError(f"{folder} is not a run folder: scenario.toml is missing (for a ledger alone, name its file)")
+    return read_agreeing_accounts(folder, Scenario.load(file.absolute()))
+
+
 @cache
 def _spent_row(terms: "Terms", uploads: int) -> dict[str, Any]:
     from fedlane.privacy import mechanism_of, spent
+    from fedlane.privacy.accountant import exceeds_budget
 
     result = spent(terms, uploads)
     return {
@@ -111,6 +140,7 @@ def _spent_row(terms: "Terms", uploads: int) -> dict[str, Any]:
         "delta": terms.delta,
         "epsilon": result.epsilon,
         "epsilon_paper": result.epsilon_paper if mechanism_of(terms.mechanism).is_lower_bound else None,
+        "budget": "EXCEEDED" if exceeds_budget(terms, uploads, result.epsilon) else "kept",
     }
 
 
@@ -192,6 +222,10 @@ def print_rows(rows: list[dict[str, Any]]) -> None:
             style="yellow",
             highlight=False,
         )
+    exceeded = sum(row.get("budget") == "EXCEEDED" for row in rows)
+    if exceeded:
+        verdict = f"FAILED: {exceeded} of {len(rows)} accounts exceed the agreed budget."
+        screen.print(verdict, style="red", highlight=False)
 
 
 def _label(key: str) -> str:

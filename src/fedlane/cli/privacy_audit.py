@@ -180,6 +180,8 @@ def _target_report(entry: "TargetAudit") -> dict[str, Any]:
         "uploads": target.uploads,
         "epsilon_accounted": target.accounted,
         "epsilon_agreed": target.terms.epsilon,
+        "max_uploads": target.terms.max_uploads,
+        "budget_exceeded": target.exceeded,
         "largest_epsilon": entry.largest,
         "half_noise_epsilon_low": None if half_noise is None else half_noise.epsilon_low,
         "refutes_half_noise": entry.refutes_half_noise,
@@ -213,6 +215,14 @@ def _print_target(entry: "TargetAudit") -> None:
         power = "This says little: the attack would not have refuted half the noise either."
     verdict = _REFUTED if entry.refuted else f"not refuted. {power}"
     screen.print(f"The claim is {verdict}", style=_style(entry.refuted, weak=weak), highlight=False)
+    if target.exceeded:
+        screen.print(
+            f"FAILED: a client made {target.uploads} uploads of {terms.max_uploads} and spent epsilon {accounted}, "
+            f"agreed {terms.epsilon:g}.",
+            style=_style(True),
+            highlight=False,
+            soft_wrap=True,
+        )
 
 
 def _clients(count: int) -> str:

@@ -15,29 +15,28 @@ DEFAULT_NAME = "report.html"
 
 
 def report(
-    folder: Annotated[list[Path], typer.Argument(metavar="DIR...", help="Run folders, or folders written by compare.")],
+    folder: Annotated[
+        list[Path], typer.Argument(metavar="DIR...", help="Run folders, folders written by compare, or a sweep's.")
+    ],
     out: Annotated[
         Path | None,
         typer.Option("--out", metavar="FILE", help="Page to write (default: report.html in the first DIR)."),
     ] = None,
     quiet: Annotated[bool, typer.Option("--quiet", help="Print only errors.")] = False,
 ) -> None:
-    """Write a self-contained HTML page that shows and compares runs; it needs no network."""
+    """Write a self-contained HTML page that shows and compares runs, or shows a sweep; it needs no network."""
     from fedlane.report.page import build_page, write_page
-    from fedlane.report.page_data import page_data
-    from fedlane.report.run_files import run_folders
+    from fedlane.report.sweep_page import folders_page
 
-    folders = run_folders(folder)
     path = out or folder[0] / DEFAULT_NAME
     if path.is_dir():
         raise InputError(f"page {path} is a folder: give the path of a file")
     with messages.status("Building the page"):
-        page = build_page(page_data(folders))
-        write_page(page, path)
+        data, shown = folders_page(folder)
+        write_page(build_page(data), path)
     if not quiet:
         size = path.stat().st_size / 1e6
-        runs = "1 run" if len(folders) == 1 else f"{len(folders)} runs"
-        line = f"Wrote {printable(str(path))} ({runs}, {size:.1f} MB)"
+        line = f"Wrote {printable(str(path))} ({shown}, {size:.1f} MB)"
         screen.print(line, highlight=False, markup=False, soft_wrap=True)
 
 
@@ -54,6 +53,8 @@ def watch(
     """
     if not folder.is_dir():
         raise InputError(f"run folder {folder} does not exist: start the run first, or check the path")
+    if (folder / "sweep.json").is_file():
+        raise InputError(f"{folder} holds a sweep, and watch follows runs: fedlane report {folder} shows a sweep")
     if not 0 <= port <= 65535:
         raise InputError(f"--port must be 0 to 65535, got {port}")
     try:

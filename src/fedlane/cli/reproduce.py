@@ -1,5 +1,6 @@
 """The command `fedlane reproduce`: the paper's figures, from results that are computed once and stored."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -18,13 +19,14 @@ from rich.progress import (
 from rich.text import Text
 
 from fedlane.cli.compiling import announce_compilation
-from fedlane.cli.options import parsed_seeds
+from fedlane.cli.options import RayAddressOption, RayOption, WorkersOption, chosen_ray, parsed_seeds
 from fedlane.cli.session import messages, screen
 from fedlane.validate import InputError, unknown
 
 if TYPE_CHECKING:  # imported inside functions, to keep `fedlane --help` fast
+    from fedlane.experiments.engine.computing import Runner
     from fedlane.experiments.reproduce import ReproductionPlan
-    from fedlane.experiments.store import ResultStore
+    from fedlane.experiments.store import ResultStore, SeededExperiment
 
 MAX_SEEDS = 100_000
 """Largest number of seeds of an experiment."""
@@ -61,6 +63,9 @@ def reproduce(
     import_: Annotated[
         Path | None, typer.Option("--import", metavar="DIR", help="Import learning curves from another machine.")
     ] = None,
+    workers: WorkersOption = None,
+    ray: RayOption = False,
+    ray_address: RayAddressOption = None,
     quiet: Annotated[bool, typer.Option("--quiet", help="Print only errors.")] = False,
 ) -> None:
     """Draw the paper's figures on real data, with 95% intervals. Results are stored and reused."""
@@ -72,6 +77,7 @@ def reproduce(
         select_figures,
     )
     from fedlane.experiments.store import TASKS, ResultStore
+    from fedlane.experiments.sweep import make_runner
     from fedlane.learning.federation import torch_device
 
     if task is not None and task not in TASKS:
@@ -88,30 +94,32 @@ def reproduce(
     )
     if quick and (export is not None or import_ is not None):
         raise InputError("--quick cannot be combined with --export or --import")
-    torch_device(device)  # before the schedules, which take long
+    runner = make_runner(workers, chosen_ray(ray, ray_address))
+    if not (ray or ray_address):
+        torch_device(device)  # before the schedules, which take long
     if quick:
-        _reproduce_quickly(plan, out / "quick", device, quiet)
+        _reproduce_quickly(plan, out / "quick", device, quiet, runner)
         return
     store = ResultStore(out)
     if import_ is not None:
         _import(store, import_)
     if export is not None:
         prepare_export(export)
-    _compute(plan, store, device, quiet, learn=export is None)
+    _compute(plan, store, device, quiet, runner, learn=export is None)
     if export is not None:
         _export(plan, store, export)
     else:
         _draw(plan, store, quiet)
 
 
-def _reproduce_quickly(plan: "ReproductionPlan", folder: Path, device: str, quiet: bool) -> None:
+def _reproduce_quickly(plan: "ReproductionPlan", folder: Path, device: str, quiet: bool, runner: "Runner") -> None:
     """Draw the figures for Fashion-MNIST only, and check that CIFAR-10 runs."""
     from fedlane.experiments.store import ResultStore
 
     rough = replace(plan, tasks=tuple(task for task in plan.tasks if task == "fashion-mnist"))
     if rough.tasks:
         store = ResultStore(folder, rounds=100)
-        _compute(rough, store, device, quiet)
+        _compute(rough, store, device, quiet, runner)
         _draw(rough, store, quiet)
     if "cifar10" in plan.tasks:
         _smoke(folder, device, quiet)
@@ -141,9 +149,12 @@ class _Rate(ProgressColumn):
         return Text("" if speed is None else f"{speed:,.3g}/s")
 
 
-def _compute(plan: "ReproductionPlan", store: "ResultStore", device: str, quiet: bool, *, learn: bool = True) -> None:
+def _compute(
+    plan: "ReproductionPlan", store: "ResultStore", device: str, quiet: bool, runner: "Runner", *, learn: bool = True
+) -> None:
     """Compute the missing schedules, learning curves and losses, with progress bars."""
-    from fedlane.experiments.reproduce import compute_schedules
+    from fedlane.experiments.engine.local_runners import InProcessRunner
+    from fedlane.experiments.reproduce import compute_schedules, learn_pieces
     from fedlane.experiments.theorems import compute_convergence, to_measure
 
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), _Rate(), TimeElapsedColumn())
@@ -151,20 +162,30 @@ def _compute(plan: "ReproductionPlan", store: "ResultStore", device: str, quiet:
     bars = Progress(*columns, TimeRemainingColumn(), console=messages, transient=True, disable=hidden)
     with announce_compilation(messages, quiet=quiet), bars as progress:
         bar = progress.add_task("schedules", total=len(plan.to_schedule(store)))
-        compute_schedules(plan, store, lambda name: progress.advance(bar))
+        compute_schedules(plan, store, lambda name: progress.advance(bar), runner)
         pieces = plan.to_learn(store) if learn else []
         bar = progress.add_task("rounds learned", total=sum(len(piece) for piece in pieces) * store.rounds)
-        before = 0
-        for piece in pieces:
-
-            def advance(rounds: int, accuracy: float, size: int = len(piece), start: int = before) -> None:
-                progress.update(bar, completed=start + size * rounds)
-
-            store.learn(piece, device, advance)
-            before += len(piece) * store.rounds
+        if isinstance(runner, InProcessRunner):
+            _learn_here(store, pieces, device, lambda rounds: progress.update(bar, completed=rounds))
+        elif pieces:
+            learn_pieces(plan, store, device, runner, lambda size: progress.advance(bar, size * store.rounds))
         if learn:
             bar = progress.add_task("losses for the theorems", total=len(to_measure(plan, store)))
             compute_convergence(plan, store, lambda name: progress.advance(bar))
+
+
+def _learn_here(
+    store: "ResultStore", pieces: "list[list[SeededExperiment]]", device: str, progress: Callable[[int], None]
+) -> None:
+    """Train from pieces in this process, on all its threads; ``progress`` is called with the rounds learned so far."""
+    before = 0
+    for piece in pieces:
+
+        def advance(rounds: int, accuracy: float, size: int = len(piece), start: int = before) -> None:
+            progress(start + size * rounds)
+
+        store.learn(piece, device, advance)
+        before += len(piece) * store.rounds
 
 
 def _draw(plan: "ReproductionPlan", store: "ResultStore", quiet: bool) -> None:

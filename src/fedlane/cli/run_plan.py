@@ -39,7 +39,9 @@ class RunPlan:
         for policy in policies:
             made = make_policy(policy, self.scenario.policies)
             learning, device = self.learning, self.device
-            footprint = check_memory(self.scenario, made, len(self.seeds), learning=learning, device=device)
+            footprint = check_memory(
+                self.scenario, made, len(self.seeds), learning=learning, device=device, bounded=True
+            )
             if quiet or not is_large(self.scenario, len(self.seeds), learning=learning):
                 continue
             with messages.status(f"{policy}: estimating the time"):
@@ -57,7 +59,7 @@ class RunPlan:
         """Prepare the simulation of a policy."""
         from fedlane.simulation.run import Simulation
 
-        return Simulation(self.scenario, policy, self.seeds, learning=self.learning, device=self.device)
+        return Simulation(self.scenario, policy, self.seeds, learning=self.learning, device=self.device, bounded=True)
 
     def with_stored(self, stored: "RunSettings | None") -> "RunPlan":
         """Return the plan with a file's ``[run]`` for everything that the user gave no option for."""

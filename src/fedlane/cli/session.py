@@ -3,7 +3,7 @@
 import sys
 import time
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -25,7 +25,9 @@ if TYPE_CHECKING:  # imported only for annotations, to keep `fedlane --help` fas
     from fedlane.simulation.run import Simulation
 
 CHECKPOINT_S = 5.0
-"""Longest time between two updates of a run's folder, in seconds, so that other programs can follow the run."""
+"""Time between two updates of a run's folder, in seconds, so that other programs can follow the run."""
+LONG_SAVE_S, SAVING_SHARE = 0.5, 0.1
+"""Folders that take longer to update are updated less often, so that writing takes about this share of the time."""
 
 screen = Console()
 messages = Console(stderr=True)
@@ -43,11 +45,13 @@ class Session:
         quiet: Show no progress.
         checkpoint_every: Rounds between two checkpoints of a run that learns.
         track: Trackers as the user named them, for example ``mlflow:URI``.
+        remarks: Remarks on the scenario that have been printed, which is the same for all runs of a comparison.
     """
 
     quiet: bool = False
     checkpoint_every: int = 50
     track: "Sequence[str]" = ()
+    remarks: set[str] = field(default_factory=set)
 
     def play(
         self,
@@ -86,13 +90,13 @@ class Session:
                 with display.preparing(name):
                     simulation = make()
                     simulation.origin.command = recorded_command(sys.argv)
+                    simulation.keep_segments_in(folder.path)
                     compilation.expect(entry_points(simulation))
                     if simulation.ledger is not None and simulation.round:  # check an earlier ledger before playing
                         simulation.ledger.attach_file(folder.path)
-                    seeds, played = simulation.info.seeds, simulation.round
-                    tracking.start(simulation.scenario, simulation.label, seeds, round=played)
-                if simulation.caution is not None and not self.quiet:
-                    warn(simulation.caution)
+                    tracking.start(simulation.scenario, simulation.label, simulation.info.seeds, round=simulation.round)
+                self._remark(simulation.caution)
+                self._remark(simulation.setup.delta_remark)
                 display.begin(simulation)
                 interrupts.delay()
                 try:
@@ -107,7 +111,14 @@ class Session:
             raise
         if schedule is not None:
             simulation.schedule().save(schedule)
+        folder.remove_segments()
         return result
+
+    def _remark(self, line: str | None) -> None:
+        """Print a remark on the run or its scenario, once."""
+        if line is not None and not self.quiet and line not in self.remarks:
+            self.remarks.add(line)
+            warn(line)
 
     def _play_rounds(
         self,
@@ -118,16 +129,19 @@ class Session:
         interrupts: Interrupts,
     ) -> "Run":
         """Play the remaining rounds, save the results and end the trackers."""
-        first, saved = simulation.round, time.monotonic()
+        first, saved, saving_s = simulation.round, time.monotonic(), 0.0
 
         def on_round() -> None:
-            nonlocal saved
+            nonlocal saved, saving_s
             display.update(simulation)
             interrupts.check()
             due = (simulation.round - first) % self.checkpoint_every == 0 and simulation.federation is not None
-            if (due or time.monotonic() - saved > CHECKPOINT_S) and not simulation.finished:
+            pause_s = CHECKPOINT_S if saving_s <= LONG_SAVE_S else saving_s / SAVING_SHARE
+            if (due or time.monotonic() - saved > pause_s) and not simulation.finished:
+                started = time.monotonic()
                 _save(simulation, folder)
                 saved = time.monotonic()
+                saving_s = saved - started
 
         simulation.play(tracking, on_round)
         result = _save(simulation, folder)
@@ -154,6 +168,7 @@ def _saved_on_interrupt(
         return KeyboardInterrupt()
     _save(simulation, folder, interrupted=True)
     if simulation.finished:
+        folder.remove_segments()
         return InterruptedRunError(f"interrupted: the run in {folder.path} is complete")
     return InterruptedRunError(
         f"interrupted: the first {simulation.round} rounds are saved; continue with fedlane run --resume {folder.path}"
@@ -162,10 +177,15 @@ def _saved_on_interrupt(
 
 def _save(simulation: "Simulation", folder: "RunFolder", *, interrupted: bool = False) -> "Run":
     """Write the folder; from the first call on, each charge is also appended to the ledger's file."""
+    from fedlane.simulation.folder_files import COLUMNS
+    from fedlane.simulation.table_parts import stored_tables
+
     result = simulation.result()
     folder.write(result, checkpoint=None if simulation.finished else simulation.checkpoint(), interrupted=interrupted)
     if simulation.ledger is not None:
         simulation.ledger.attach_file(folder.path)
+    if simulation.finished and simulation.trace.segments is not None:  # they will be removed: the folder has the tables
+        return replace(result, tables=stored_tables(folder.path, COLUMNS))
     return result
 
 

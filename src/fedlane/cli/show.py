@@ -14,7 +14,7 @@ from fedlane.validate import printable
 
 def show(
     scenario: Annotated[
-        str, typer.Argument(metavar="SCENARIO", help="A preset, a TOML file, or a folder of run or compare.")
+        str, typer.Argument(metavar="SCENARIO", help="A preset, a TOML file, or a folder of run, compare or sweep.")
     ],
     set_: SetOption = None,
     seed: SeedOption = 0,
@@ -24,7 +24,7 @@ def show(
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Show all values of a scenario, the summary of a run folder, or a comparison."""
+    """Show all values of a scenario, the summary of a run folder, a comparison, or a sweep."""
     from fedlane.scenario import presets
 
     if Path(scenario).is_dir() and scenario not in presets():
@@ -47,12 +47,16 @@ def show(
 
 
 def _show_folder(folder: Path, as_json: bool) -> None:
-    """Show the run or the comparison in a folder."""
+    """Show the run, the comparison or the sweep in a folder."""
     from fedlane.report.comparison_files import NAME, read_comparison
     from fedlane.report.comparison_tables import comparison_tables
+    from fedlane.report.sweep_cells import is_sweep
     from fedlane.report.terminal import notes, summary_table
     from fedlane.simulation.folder_files import load_summary
 
+    if is_sweep(folder):
+        _show_sweep(folder, as_json)
+        return
     is_comparison = (folder / NAME).is_file()
     content = read_comparison(folder) if is_comparison else load_summary(folder)
     if as_json:
@@ -67,3 +71,16 @@ def _show_folder(folder: Path, as_json: bool) -> None:
         if "caution" in summary:
             warn(str(summary["caution"]))
     print_notes(remarks)
+
+
+def _show_sweep(folder: Path, as_json: bool) -> None:
+    """Show the cells of a sweep, and how many failed."""
+    from fedlane.report.sweep_cells import FAILURES, cells_json, cells_table, read_sweep
+
+    files = read_sweep(folder)
+    if as_json:
+        print(json.dumps({"cells": cells_json(files.cells), "failures": list(files.failures)}))
+        return
+    screen.print(cells_table(files.cells))
+    if files.failures:
+        warn(f"{len(files.failures)} cell{'s' * (len(files.failures) > 1)} failed; see {folder / FAILURES}")

@@ -12,6 +12,7 @@ from rich.table import Table
 
 from fedlane.cli.session import InterruptedRunError, messages, new_folder, screen
 from fedlane.files import file_name
+from fedlane.number_text import number_text
 from fedlane.validate import InputError, missing_extra
 
 if TYPE_CHECKING:  # imported inside functions, to keep `fedlane --help` fast
@@ -226,6 +227,7 @@ def _run_policies(
 def _row(result: "TestbedResult", testbed: "Testbed") -> dict[str, object]:
     """Return the figures of one run; the prediction is None without a calibration."""
     from fedlane.flower.testbed.prediction import predict_total_s
+    from fedlane.report.seed_measures import problem_shortfall
 
     summary, calibration, scenario = result.run.summary, testbed.calibration, testbed.folder / "simulation.toml"
     return {
@@ -238,6 +240,7 @@ def _row(result: "TestbedResult", testbed: "Testbed") -> dict[str, object]:
         "mean_round_s": summary["mean_round_s"]["mean"],
         "late_share": summary["late_share"]["mean"],
         "quota_shortfall": summary["quota_shortfall"]["mean"],
+        "problem_shortfall": float(problem_shortfall(result.run.tables, summary).mean()),
         "final_accuracy": summary["final_accuracy"]["mean"],
         "network_over_expected": result.network_ratio,
     }
@@ -247,7 +250,7 @@ def _table(rows: list[dict[str, object]]) -> Table:
     table = Table("policy", "wall-clock", "predicted", "mean round", "late", "quota shortfall", "link / (size / rate)")
 
     def number(value: object, form: str, unit: str = "") -> str:
-        return f"{value:{form}}{unit}" if isinstance(value, float | int) else "-"
+        return number_text(value, f"{{:{form}}}") + unit if isinstance(value, float | int) else "-"
 
     for row in rows:
         table.add_row(
@@ -256,7 +259,7 @@ def _table(rows: list[dict[str, object]]) -> Table:
             number(row["predicted_s"], ".1f", " s"),
             number(row["mean_round_s"], ".2f", " s"),
             number(row["late_share"], ".1%"),
-            number(row["quota_shortfall"], ".3f"),
+            number(row["problem_shortfall"], ".3f"),
             number(row["network_over_expected"], ".3f"),
         )
     return table

@@ -9,6 +9,7 @@ exported as pieces to a machine with a GPU, which needs only PyTorch and NumPy:
 """
 
 import json
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import chain
@@ -17,6 +18,10 @@ from typing import Any
 
 import numpy as np
 
+from fedlane.experiments.engine.computing import Runner
+from fedlane.experiments.engine.local_runners import InProcessRunner
+from fedlane.experiments.engine.work_batches import FinishedBatch
+from fedlane.experiments.figure_work import compute_missing, piece_batches, schedule_batches
 from fedlane.experiments.labels import (
     ALL_POLICIES,
     BASELINES,
@@ -182,25 +187,69 @@ class ReproductionPlan:
             if store.missing("schedule", experiment, self.seeds(experiment))
         ]
 
-    def to_learn(self, store: ResultStore) -> list[list[SeededExperiment]]:
-        """Experiments and seeds with missing learning curves, grouped into pieces."""
-        pieces = []
+    def pieces(self) -> list[list[SeededExperiment]]:
+        """All experiments and seeds that learn, in pieces that are trained together.
+
+        Pieces follow from the plan alone, not from what is stored: a curve's last bits depend on the curves that are
+        trained with it. They are formed figure by figure and seed by seed, so that further figures and seeds leave the
+        full pieces before them as they are.
+        """
+        pieces, planned = [], set[Experiment]()
         for task in self.tasks:
-            wanted = [
-                (experiment, seed)
-                for experiment in self.learned()
-                if experiment.task == task
-                for seed in store.missing("learned", experiment, self.learned_seeds)
-            ]
-            pieces += batches(wanted, PIECE_REPLICAS[task])
+            for figure in self.figures.values():
+                fresh = [item for item in dict.fromkeys(figure.learned) if item.task == task and item not in planned]
+                planned.update(fresh)
+                wanted = [(experiment, seed) for seed in self.learned_seeds for experiment in fresh]
+                pieces += batches(wanted, PIECE_REPLICAS[task])
         return pieces
 
+    def to_learn(self, store: ResultStore) -> list[list[SeededExperiment]]:
+        """Pieces with missing learning curves; such a piece is trained as a whole."""
+        return [
+            piece
+            for piece in self.pieces()
+            if any(store.missing("learned", experiment, [seed]) for experiment, seed in piece)
+        ]
 
-def compute_schedules(plan: ReproductionPlan, store: ResultStore, progress: Callable[[str], None]) -> None:
-    """Compute the missing schedules; ``progress`` is called with the name of each finished experiment."""
-    for experiment in plan.to_schedule(store):
-        store.schedule(experiment, plan.seeds(experiment))
-        progress(experiment.name)
+
+def compute_schedules(
+    plan: ReproductionPlan, store: ResultStore, progress: Callable[[str], None], runner: Runner | None = None
+) -> None:
+    """Compute the missing schedules.
+
+    Args:
+        plan: The plan.
+        store: The store.
+        progress: Called with the name of each finished experiment.
+        runner: What computes them; by default this process.
+    """
+    wanted = [(experiment, plan.seeds(experiment)) for experiment in plan.to_schedule(store)]
+    work = schedule_batches(store, wanted)
+    unfinished = Counter(members[0][0].name for _, members in work.values())
+
+    def on_finished(finished: FinishedBatch) -> None:
+        name = work[finished.key][1][0][0].name
+        unfinished[name] -= 1
+        if not unfinished[name]:
+            progress(name)
+
+    compute_missing(store, "schedule", work, runner or InProcessRunner(), on_finished)
+
+
+def learn_pieces(
+    plan: ReproductionPlan, store: ResultStore, device: str, runner: Runner, progress: Callable[[int], None]
+) -> None:
+    """Train from the missing pieces on the workers of a runner, each piece on one thread.
+
+    Args:
+        plan: The plan.
+        store: The store; it has all schedules.
+        device: ``cpu`` or ``cuda``.
+        runner: What computes them.
+        progress: Called with the number of replicas of each finished piece.
+    """
+    work = piece_batches(store, plan.to_learn(store), device)
+    compute_missing(store, "learned", work, runner, lambda finished: progress(len(work[finished.key][1])))
 
 
 def prepare_export(folder: Path) -> None:

@@ -125,16 +125,8 @@ class ResultStore:
             return
         simulation = Simulation(experiment.scenario(self.rounds), experiment.policy, missing)
         simulation.play()
-        trace = simulation.trace
         for r, seed in enumerate(missing):
-            arrays = {
-                "client": trace.client[r],
-                "punctual": trace.punctual[r],
-                "delay_s": trace.delay_s[r],
-                "queue": trace.queue[r],
-                "quota": simulation.quota[r],
-            }
-            _save(self._path("schedule", experiment, seed), arrays)
+            _save(self._path("schedule", experiment, seed), schedule_arrays(simulation, r))
 
     def result(self, experiment: Experiment, seed: int) -> Result:
         """Read the results of one seed, including the learning curves if they are stored."""
@@ -179,6 +171,18 @@ class ResultStore:
     ) -> None:
         """Train from stored schedules as one batch, and save the curves."""
         self.save_curves(wanted, learn(self.joint_schedule(wanted), device, progress))
+
+
+def schedule_arrays(simulation: Simulation, r: int) -> dict[str, NDArray[Any]]:
+    """Return what is stored of the schedule of replica ``r``."""
+    trace = simulation.trace
+    return {
+        "client": trace.client[r],
+        "punctual": trace.punctual[r],
+        "delay_s": trace.delay_s[r],
+        "queue": trace.queue[r],
+        "quota": simulation.quota[r],
+    }
 
 
 def check_curves(arrays: Mapping[str, NDArray[Any]], replicas: int, rounds: int) -> dict[str, NDArray[Any]]:

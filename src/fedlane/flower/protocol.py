@@ -12,7 +12,7 @@ from typing import Any, Self
 
 from flwr.app import ConfigRecord, RecordDict
 
-from fedlane.validate import InputError
+from fedlane.validate import PublicError
 
 KEY = "fedlane"
 """Key of our record in a message's content."""
@@ -27,8 +27,8 @@ LARGEST_COUNT = 2**31 - 1
 LONGEST_REASON = 2000
 
 
-class ProtocolError(InputError):
-    """A message does not follow the protocol."""
+class ProtocolError(PublicError):
+    """A message does not follow the protocol. The text quotes nothing but that message."""
 
 
 @dataclass(frozen=True)

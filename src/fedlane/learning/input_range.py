@@ -10,7 +10,7 @@ LARGEST_INPUT = 1e6
 class RecordError(ValueError):
     """The records cannot be used for training. The message may describe records, so only their owner may see it.
 
-    It is not an `InputError`: a Flower client sends the server the text of an `InputError`, and a fixed text for this.
+    A Flower client sends its server a constant text instead.
     """
 
 

@@ -32,11 +32,12 @@ class Partition:
 def label_counts(partition: Partition, class_totals: IntArray, clients: int, seed: int) -> IntArray:
     """Return the samples of class m at client i, (U, M); every client has at least one sample.
 
-    A class with too few samples is shared in proportion. Clients that lack samples get samples of other classes.
+    A class with too few samples is shared in proportion. Clients that lack samples get samples of other classes. If
+    there are more clients than samples, the data set counts as often as `copies` says: such counts describe a fleet
+    whose schedule is simulated, and no data set can be divided according to them.
     """
+    class_totals = class_totals * copies(class_totals, clients)
     total = int(class_totals.sum())
-    if clients > total:
-        raise InputError(f"network.clients must be at most {total}, the number of training samples, got {clients}")
     rng = generator(seed, "partition")
     sizes = _sizes(clients, total, partition.imbalance, rng)
     wanted = _label_shares(partition, class_totals, clients, rng) * sizes[:, None]
@@ -49,6 +50,20 @@ def label_counts(partition: Partition, class_totals: IntArray, clients: int, see
     spare = rng.permutation(np.repeat(np.arange(len(left)), left))[: need.sum()]
     np.add.at(counts, (np.repeat(np.arange(clients), need), spare), 1)
     return counts
+
+
+def copies(class_totals: IntArray, clients: int) -> int:
+    """Return how often the data set must be repeated so that every client can have a sample; usually 1."""
+    return -(-clients // int(class_totals.sum()))
+
+
+def check_learnable(class_totals: IntArray, clients: int) -> None:
+    """Raise `InputError` if there are more clients than training samples, so that no model can be trained."""
+    if copies(class_totals, clients) > 1:
+        raise InputError(
+            f"network.clients must be at most {class_totals.sum()}, the number of training samples, got {clients}; "
+            "without learning (--no-learning) there may be more"
+        )
 
 
 def assign_samples(counts: IntArray, labels: IntArray, seed: int) -> IntArray:

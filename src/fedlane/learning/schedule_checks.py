@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from fedlane.files import fitting_array
 from fedlane.learning.datasets import dataset_info
-from fedlane.validate import InputError
+from fedlane.validate import SMALLEST_CLIP_NORM, InputError
 
 Arrays = Mapping[str, NDArray[Any]]
 SCALARS = {
@@ -103,7 +103,7 @@ def _check_ranges(values: Mapping[str, Any]) -> None:
     if values["mechanism.sampling"] not in ("fixed", "poisson"):
         raise InputError(f"mechanism.sampling must be fixed or poisson, got '{values['mechanism.sampling']}'")
     for name, low, high in (
-        ("clip_norm", 1e-30, np.inf),
+        ("clip_norm", SMALLEST_CLIP_NORM, np.inf),
         ("local_iterations", 1, MAX_STEPS),
         ("asked_batch", 1, MAX_BATCH),
         ("batch_size", 1, sizes),

@@ -19,7 +19,7 @@ when a single record joins the batch. `train_strictly` excludes this. The claim 
    L = C (1 - m), the gradient is multiplied by f = min(1, L / n) in float64. The rounding of L, of the quotient and of
    the product adds at most 3 u relatively, so the norm of the product is at most C (1 - m) (1 + u)^3 / (1 - d u) <= C.
    If the sum is not finite, some entry of g is not: the record then contributes nothing. It also contributes nothing if
-   g is 0 or if a user's module raises an error. Underflow in the computation of g changes g, not this bound.
+   g is 0 or if a user's module raises any exception. Underflow in the computation of g changes g, not this bound.
 
 3. *The sum is exact.* Each entry of f g is rounded towards zero to a multiple of a power of two, the unit, which only
    reduces the norm. With 2^(e - 1) <= C < 2^e and fewer than 2^k records in the data set, the unit is 2^(e - 53 + k).
@@ -39,6 +39,7 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor
 
+from fedlane.learning.deferred_signals import deferred_signals
 from fedlane.learning.local import ClientData, TrainingBatch
 from fedlane.learning.model_interface import Batch, Model
 
@@ -133,14 +134,15 @@ def train_strictly(
     total = ClippedSum(model.size, clip_norm, len(data.targets))
     deviation = rows.step_noise.double() * (clip_norm * NOISE_MARGIN)
     share = learning_rate / rows.batch_size.double()
-    with one_thread():
+    with one_thread(), deferred_signals() as deliver_signal:
         for step, (indices, mask) in enumerate(zip(rows.indices[0], rows.mask[0], strict=True)):
             gradients.start(weights)
             for record in indices[mask].tolist():
                 try:
                     total.add(gradients.negative_gradient(record))
-                except Exception:  # in a user's module; a failed upload would reveal the record to the server
+                except BaseException:  # in a user's module; an upload that fails or ends the process reveals the record
                     log.exception("record %d has no gradient and contributes nothing", record)
+                deliver_signal()
             move = total.take()[None]
             rows.add_noise(move, step, deviation)
             weights.copy_(weights.double().add_(move * share[:, None]))

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from fedlane.learning.local import TrainingBatch
 from fedlane.records import BoolArray, FloatArray, MechanismSpec
-from fedlane.validate import LARGEST_WEIGHT, InputError
+from fedlane.validate import LARGEST_WEIGHT, PublicError
 
 
 def system_coins(shape: tuple[int, ...], rate: float) -> BoolArray:
@@ -66,9 +66,9 @@ def system_rows(spec: MechanismSpec, size: int) -> TrainingBatch:
 def check_global_model(weights: Tensor, largest: float = LARGEST_WEIGHT) -> None:
     """Reject a model that no honest server sends: one that is not finite, or large enough to overflow float32."""
     if not bool(torch.isfinite(weights).all()):
-        raise InputError("the server's model is not finite: training is refused")
+        raise PublicError("the server's model is not finite: training is refused")
     if bool((weights.abs() > largest).any()):
-        raise InputError(f"the server's model has weights above {largest:g}: training is refused")
+        raise PublicError(f"the server's model has weights above {largest:g}: training is refused")
 
 
 def _add_noise(move: Tensor, step: int, deviation: Tensor) -> object:

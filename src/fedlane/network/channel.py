@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fedlane.records import FloatArray
+from fedlane.records import FloatArray, IntArray
 from fedlane.rng import generator
 
 
@@ -70,7 +70,8 @@ def path_gain_db(distance_km: FloatArray, radio: Radio) -> FloatArray:
 
 def from_db(decibel: FloatArray) -> FloatArray:
     """Return the ratio 10^(x / 10) of x decibels."""
-    return np.exp(decibel * (np.log(10.0) / 10.0))
+    ratio = decibel * (np.log(10.0) / 10.0)
+    return np.exp(ratio, out=ratio) if isinstance(ratio, np.ndarray) else np.exp(ratio)
 
 
 def rate_bps(bandwidth_hz: float, snr: FloatArray, interference: FloatArray) -> FloatArray:
@@ -97,4 +98,36 @@ def interference_scales(
         rng = generator(seed, "interference-scale")
         down[r] = from_db(rng.uniform(low, high, (clients, channels)))
         up[r] = from_db(rng.uniform(low, high, (clients, channels)))
+    return down, up
+
+
+def interference_scales_of(
+    seeds: Sequence[int], pairs: int, radio: Radio, replica: IntArray, index: IntArray
+) -> tuple[FloatArray, FloatArray]:
+    """Return the scales of `interference_scales` for some pairs only, without drawing the others.
+
+    Args:
+        seeds: R seeds, one per replica.
+        pairs: Number of client-channel pairs of a replica.
+        radio: Range of the scales.
+        replica: (K,) replica of each pair, in ascending order.
+        index: (K,) number of each pair in its replica: client x channels + channel, in ascending order.
+
+    Returns:
+        Scales of down- and uplink, each (K,).
+    """
+    low, high = radio.interference_db
+    decibel = np.empty((2, len(index)))
+    for r, seed in enumerate(seeds):
+        of_replica = np.flatnonzero(replica == r)
+        rng = generator(seed, "interference-scale")
+        bits = rng.bit_generator
+        assert isinstance(bits, np.random.PCG64), "advance counts the numbers of this generator"
+        drawn = 0  # a uniform number takes one step of the generator
+        for direction in range(2):
+            for k in of_replica:
+                bits.advance(int(index[k]) + direction * pairs - drawn)
+                decibel[direction, k] = rng.uniform(low, high)
+                drawn = int(index[k]) + direction * pairs + 1
+    down, up = from_db(decibel)
     return down, up

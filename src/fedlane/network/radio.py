@@ -1,15 +1,24 @@
 """Radio links: download, compute and upload time of every pair in every round (paper, Section II-D).
 
 Rounds are drawn in blocks. A block's numbers depend only on the seed, the purpose and the block, and its length only on
-the numbers of clients and channels. So a replica's random draws depend on its own seed only.
+the numbers of clients and channels. So a replica's random draws depend on its own seed only. Networks with more than
+32,768 pairs keep nothing for each pair: gains and interference scales are computed again for the assigned pairs.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
-from fedlane.network.channel import Radio, from_db, interference_scales, path_gain_db, rate_bps
+from fedlane.network.channel import (
+    Radio,
+    from_db,
+    interference_scales,
+    interference_scales_of,
+    path_gain_db,
+    rate_bps,
+)
 from fedlane.network.compute import Compute
 from fedlane.network.interface import Network
 from fedlane.network.topology import Topology
@@ -18,6 +27,8 @@ from fedlane.rng import generator
 
 _BLOCK_ENTRIES = 2**16
 _BLOCK_ROUNDS = 64
+_PIECE_ENTRIES = 2**18
+"""Pairs of a large network whose random numbers are drawn together."""
 
 
 @dataclass(frozen=True)
@@ -50,9 +61,7 @@ class RadioNetwork(Network):
         deadline_s: The deadline of a round in seconds.
 
     Attributes:
-        snr_up: (R, U, N) average signal-to-noise ratio of every uplink.
-        scale_down: (R, U, N) interference scale of every downlink, relative to the noise power.
-        scale_up: (R, U, N) interference scale of every uplink, relative to the noise power.
+        topology: Positions of clients and channels.
         block_rounds: Number of rounds that are drawn together.
 
     Examples:
@@ -72,16 +81,40 @@ class RadioNetwork(Network):
         super().__init__(seeds, topology.client_xy_m.shape[1], topology.channel_xy_m.shape[1], deadline_s)
         self.radio = radio
         self.compute = compute
-        gain_db = path_gain_db(topology.distance_km(radio.min_distance_m), radio)
-        self.snr_up = from_db(gain_db + (radio.power_up_dbm - radio.noise_dbm))
+        self.topology = topology
         self._down_over_up = float(10 ** ((radio.power_down_dbm - radio.power_up_dbm) / 10))
-        self.scale_down, self.scale_up = interference_scales(seeds, self.clients, self.channels, radio)
         self.block_rounds = block_rounds(self.clients, self.channels)
         self._block = -1
         self._draws: _Draws | None = None
 
+    @cached_property
+    def snr_up(self) -> FloatArray:
+        """(R, U, N) average signal-to-noise ratio of every uplink; computed at first use."""
+        return self._snr_up(self.topology.distance_km(self.radio.min_distance_m))
+
+    @cached_property
+    def _scales(self) -> tuple[FloatArray, FloatArray]:
+        """(R, U, N) each: interference scales of down- and uplink; drawn at first use."""
+        return interference_scales(self.seeds, self.clients, self.channels, self.radio)
+
+    @property
+    def scale_down(self) -> FloatArray:
+        """(R, U, N) interference scale of every downlink, relative to the noise power."""
+        return self._scales[0]
+
+    @property
+    def scale_up(self) -> FloatArray:
+        """(R, U, N) interference scale of every uplink, relative to the noise power."""
+        return self._scales[1]
+
+    def _snr_up(self, distance_km: FloatArray) -> FloatArray:
+        """Return the average signal-to-noise ratio of an uplink over a distance."""
+        return from_db(path_gain_db(distance_km, self.radio) + (self.radio.power_up_dbm - self.radio.noise_dbm))
+
     def delays(self, round: int, assignment: IntArray) -> Delays:
         """Return the delays of a round, see `Network.delays`."""
+        if self.block_rounds == 1 and self._block != round:
+            return self._delays_of_chosen(round, assignment)
         draws, k = self._block_of(round)
         assigned = assignment >= 0
         channel = np.maximum(assignment, 0)[..., None]
@@ -97,6 +130,52 @@ class RadioNetwork(Network):
         )
         compute_s = self.compute.time_s(draws.frequency[:, k])
         return Delays(*(np.where(assigned, part, np.nan) for part in (download_s, compute_s, upload_s)))
+
+    def _delays_of_chosen(self, round: int, assignment: IntArray) -> Delays:
+        """Return the delays of a round on a large network, whose values are computed for the assigned pairs only."""
+        replica, client = pair = np.nonzero(assignment >= 0)
+        channel = assignment[pair]
+        draws = self._draw_chosen(round, np.maximum(assignment, 0))
+        snr_up = self._snr_up(self.topology.distance_of_km(replica, client, channel, self.radio.min_distance_m))
+        index = client * self.channels + channel
+        scale_down, scale_up = interference_scales_of(
+            self.seeds, self.clients * self.channels, self.radio, replica, index
+        )
+        download_s, upload_s = self._transmission_s(
+            snr_up * (1.0 if draws.fading is None else draws.fading[pair]),
+            scale_down * draws.down[pair],
+            scale_up * draws.up[pair],
+        )
+        parts = np.full((3, *assignment.shape), np.nan)
+        parts[0][pair], parts[2][pair] = download_s, upload_s
+        parts[1][pair] = self.compute.time_s(draws.frequency)[pair]
+        return Delays(*parts)
+
+    def _draw_chosen(self, round: int, channel: IntArray) -> _Draws:
+        """Return the random numbers of each client on its channel, each (R, U), as `_draw` would draw them.
+
+        All pairs are drawn, piece by piece, because random streams cannot skip normal numbers.
+        """
+        shape = channel.shape
+        down, up, frequency = np.empty(shape), np.empty(shape), np.empty(shape)
+        fading = np.empty(shape) if self.radio.rayleigh else None
+        step = max(1, _PIECE_ENTRIES // self.channels)
+        piece = np.empty((step, self.channels))
+
+        def draw(fill: Callable[..., object], chosen: FloatArray, channels: IntArray) -> None:
+            for start in range(0, self.clients, step):
+                stop = min(start + step, self.clients)
+                fill(out=piece[: stop - start])
+                chosen[start:stop] = piece[np.arange(stop - start), channels[start:stop]]
+
+        for r, seed in enumerate(self.seeds):
+            rng = generator(seed, "network", round)
+            draw(rng.standard_normal, down[r], channel[r])
+            draw(rng.standard_normal, up[r], channel[r])
+            rng.random(out=frequency[r])
+            if fading is not None:
+                draw(rng.standard_exponential, fading[r], channel[r])
+        return _Draws(np.abs(down, out=down), np.abs(up, out=up), fading, frequency)
 
     def channel_state(self, round: int) -> FloatArray:
         """Return the total delay of every pair in a round, see `Network.channel_state`."""

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fedlane.records import FloatArray
+from fedlane.records import FloatArray, IntArray
 from fedlane.rng import generator
 
 
@@ -36,10 +36,30 @@ class Topology:
         Returns:
             (R, U, N) distances in km.
         """
-        dx = self.client_xy_m[:, :, None, 0] - self.channel_xy_m[:, None, :, 0]
-        dy = self.client_xy_m[:, :, None, 1] - self.channel_xy_m[:, None, :, 1]
-        distance_m = np.hypot(dx, dy, out=dx)
-        return np.maximum(distance_m, min_distance_m, out=distance_m) / 1000.0
+        return _distance_km(self.client_xy_m[:, :, None], self.channel_xy_m[:, None], min_distance_m)
+
+    def distance_of_km(
+        self, replica: IntArray, client: IntArray, channel: IntArray, min_distance_m: float
+    ) -> FloatArray:
+        """Return the distances of some pairs.
+
+        Args:
+            replica: (K,) replica of each pair.
+            client: (K,) client of each pair.
+            channel: (K,) channel of each pair.
+            min_distance_m: Smallest distance in metres; shorter ones are raised to it.
+
+        Returns:
+            (K,) distances in km.
+        """
+        return _distance_km(self.client_xy_m[replica, client], self.channel_xy_m[replica, channel], min_distance_m)
+
+
+def _distance_km(from_m: FloatArray, to_m: FloatArray, min_distance_m: float) -> FloatArray:
+    """Return the distances in km between points (..., 2) in metres."""
+    dx, dy = from_m[..., 0] - to_m[..., 0], from_m[..., 1] - to_m[..., 1]
+    distance_m = np.hypot(dx, dy, out=dx)
+    return np.maximum(distance_m, min_distance_m, out=distance_m) / 1000.0
 
 
 def place(seeds: Sequence[int], clients: int, channels: int, area_m: float) -> Topology:

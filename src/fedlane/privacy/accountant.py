@@ -2,7 +2,9 @@
 
 import math
 from dataclasses import asdict, dataclass
+from functools import partial
 from importlib.metadata import version
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -137,12 +139,26 @@ def spent(terms: Terms, uploads: int) -> Spent:
     )
 
 
-def check_budget(terms: Terms) -> None:
-    """Check that a client's noise keeps all of its uploads within the epsilon that it agreed to.
+def exceeds_budget(terms: Terms, uploads: int, epsilon: float) -> bool:
+    """Return whether a client has made more uploads, or spent more, than it agreed to.
 
-    The noise was calibrated with epsilons at the resolution of the agreed one, and the curve's are computed at `FINE`.
-    Each of them exceeds the true epsilon by about one interval at most, so the larger interval is the tolerance. Terms
-    of the mechanism "paper" are not checked: its epsilon is one of its formula, and only a lower bound is known.
+    The noise was calibrated with epsilons at the resolution of the agreed one, and a curve's are computed at `FINE`.
+    Each of them exceeds the true epsilon by about one interval at most, so the larger interval is the tolerance. The
+    epsilon of "paper" is not compared: the agreed one is that of its formula, and only a lower bound is known.
+
+    Args:
+        terms: The client's terms.
+        uploads: Number of uploads.
+        epsilon: The epsilon that is accounted for them.
+    """
+    if uploads > terms.max_uploads:
+        return True
+    tolerance = max(FINE, resolution(terms.epsilon))
+    return not (mechanism_of(terms.mechanism).is_lower_bound or epsilon <= terms.epsilon + tolerance)
+
+
+def check_budget(terms: Terms) -> None:
+    """Check that a client's noise keeps all of its uploads within the epsilon that it agreed to (`exceeds_budget`).
 
     Args:
         terms: The client's terms.
@@ -153,7 +169,7 @@ def check_budget(terms: Terms) -> None:
     if mechanism_of(terms.mechanism).is_lower_bound:
         return
     epsilon = float(epsilon_curve(terms, terms.max_uploads)[-1])
-    if epsilon > terms.epsilon + max(FINE, resolution(terms.epsilon)):
+    if exceeds_budget(terms, terms.max_uploads, epsilon):
         raise InputError(
             f"its {terms.max_uploads} uploads spend epsilon {epsilon:.5g}, more than the agreed {terms.epsilon:g}"
         )
@@ -173,16 +189,21 @@ def epsilon_curve(terms: Terms, uploads: int) -> FloatArray:
         Epsilons of shape (uploads + 1,), which never decrease (see `Spent.epsilon`).
     """
     counts = _computed_counts(uploads)
-    mechanism = mechanism_of(terms.mechanism)
     key = {**terms.values(), "uploads": uploads, "way": 3, "dp-accounting": version("dp-accounting")}
 
     def valid(values: list[float]) -> bool:
-        return len(values) == len(counts) and bool(np.all(np.diff(values) >= 0)) and values[0] >= 0
+        return len(values) == len(counts) and values[0] >= 0 and all(a <= b for a, b in pairwise(values))
 
-    epsilons = np.array(remembered("epsilon", key, lambda: mechanism.epsilons(terms, counts).tolist(), valid))
-    if mechanism.is_lower_bound:
+    # Verifying a curve takes as long as computing it, so only those that this user computed are used.
+    compute = partial(_computed_epsilons, terms, counts)
+    epsilons = np.array(remembered("epsilon", key, compute, valid, sealed=True))
+    if mechanism_of(terms.mechanism).is_lower_bound:
         return epsilons[np.searchsorted(counts, np.arange(uploads + 1), side="right") - 1]
     return epsilons[np.searchsorted(counts, np.arange(uploads + 1), side="left")]
+
+
+def _computed_epsilons(terms: Terms, counts: IntArray) -> list[float]:
+    return [float(epsilon) for epsilon in mechanism_of(terms.mechanism).epsilons(terms, counts)]
 
 
 def _computed_counts(uploads: int) -> IntArray:

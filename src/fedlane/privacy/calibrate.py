@@ -13,13 +13,17 @@ from scipy.optimize import brentq
 from fedlane.cache import remembered
 from fedlane.privacy.composition import LARGEST_NOISE as MAX_NOISE
 from fedlane.privacy.composition import SMALLEST_NOISE, TINY_NOISE, account, check_steps, resolution
-from fedlane.privacy.gaussian import gaussian_epsilon
+from fedlane.privacy.gaussian import gaussian_delta, gaussian_epsilon
 from fedlane.records import FloatArray, IntArray
 from fedlane.validate import InputError
 
 __all__ = ["account", "calibrate", "calibrate_clients"]
 
 LARGEST_NOISE = 1e4
+SMOOTH_INTERVALS = 10
+"""Smaller epsilons, in discretisation intervals, jump as a function of the noise."""
+NEWTON_REACH, NEWTON_RAISES = 1.1, 20
+"""Bounds on the refinement of a root: its relative change, and the number of times that it is rounded up."""
 
 
 def calibrate(epsilon: float, delta: float, *, sample_rate: float, steps: int, histogram_noise: float = 0.0) -> float:
@@ -27,7 +31,7 @@ def calibrate(epsilon: float, delta: float, *, sample_rate: float, steps: int, h
 
     Args:
         epsilon: Budget for all steps and the histogram release, greater than 0.
-        delta: Target delta, from 1e-12 to less than 1.
+        delta: Target delta, from 1e-12 to 0.5.
         sample_rate: Probability that a record is in a step's sample, greater than 0 and at most 1.
         steps: Number of steps that the budget covers.
         histogram_noise: Noise multiplier of one label-histogram release that the budget also covers; 0 for none.
@@ -58,6 +62,7 @@ def calibrate(epsilon: float, delta: float, *, sample_rate: float, steps: int, h
     def spent(noise: float, interval: float) -> float:
         return account(noise, sample_rate, steps, delta, histogram_noise=histogram_noise, interval=interval)
 
+    _check_sampling(epsilon, delta, sample_rate * steps, histogram_noise)
     coarse, fine = 5 * resolution(epsilon), resolution(epsilon)
 
     def valid(values: list[float]) -> bool:
@@ -76,6 +81,18 @@ def calibrate(epsilon: float, delta: float, *, sample_rate: float, steps: int, h
     return remembered("calibration", key, lambda: [_search(spent, epsilon, coarse, fine)], valid)[0]
 
 
+def _check_sampling(epsilon: float, delta: float, inclusions: float, histogram_noise: float) -> None:
+    """Raise an `InputError` if a record is sampled so rarely that even the least noise spends nothing.
+
+    With probability 1 - ``inclusions`` at least, the record is in no sample, and then only the histogram depends on it.
+    """
+    if inclusions + (gaussian_delta(1 / histogram_noise, 0.0) if histogram_noise else 0.0) <= delta:
+        raise InputError(
+            f"epsilon {epsilon:g} needs no noise: a record is sampled with a probability of at most {inclusions:.3g}, "
+            f"within delta {delta:g}"
+        )
+
+
 def _search(spent: Callable[[float, float], float], epsilon: float, coarse: float, fine: float) -> float:
     """Return the smallest noise multiplier for ``epsilon``; ``spent`` takes a multiplier and an interval."""
     low = high = 1.0
@@ -87,14 +104,46 @@ def _search(spent: Callable[[float, float], float], epsilon: float, coarse: floa
         low, high = low / 2, low
         if low < SMALLEST_NOISE:
             raise InputError(f"epsilon {epsilon:g} is too large: noise multipliers below {2 * low:g} give no privacy")
-    # The coarse root is slightly too large. Take two Newton steps at the fine resolution, then round up to be safe.
     noise = float(brentq(lambda z: spent(z, coarse) - epsilon, low, high, xtol=1e-6))
     slope = (spent(noise * 1.001, coarse) - spent(noise, coarse)) / (noise * 0.001)
+    smooth = epsilon >= SMOOTH_INTERVALS * fine
+    refined = _refined(lambda z: spent(z, fine), epsilon, noise, slope) if smooth else None
+    return _bisected(lambda z: spent(z, fine), epsilon, low, high) if refined is None else refined
+
+
+def _refined(spent: Callable[[float], float], epsilon: float, noise: float, slope: float) -> float | None:
+    """Return the root near ``noise``, which is slightly too large; None if epsilon is not smooth enough there.
+
+    Two Newton steps, and then rounding up to be safe.
+    """
+    if not slope < 0:
+        return None
+    start = noise
     for _ in range(2):
-        noise += (epsilon - spent(noise, fine)) / slope
-    while spent(noise, fine) > epsilon:
+        noise += (epsilon - spent(noise)) / slope
+        if not start / NEWTON_REACH < noise < start * NEWTON_REACH:
+            return None
+    for _ in range(NEWTON_RAISES):
+        if spent(noise) <= epsilon:
+            return noise
         noise *= 1 + 1e-5
-    return noise
+    return None
+
+
+def _bisected(spent: Callable[[float], float], epsilon: float, low: float, high: float) -> float:
+    """Return a noise multiplier that meets ``epsilon``, and of which a 1e-4 smaller one does not."""
+    while spent(high) > epsilon:
+        low, high = high, 1.1 * high
+        if high > LARGEST_NOISE:
+            raise InputError(f"epsilon {epsilon:g} needs a noise multiplier above {LARGEST_NOISE:g}")
+    while spent(low) <= epsilon:
+        low, high = low / 2, low
+        if low < SMALLEST_NOISE:
+            raise InputError(f"epsilon {epsilon:g} is too large: noise multipliers below {2 * low:g} give no privacy")
+    while high > low * (1 + 1e-4):
+        middle = math.sqrt(low * high)
+        low, high = (low, middle) if spent(middle) <= epsilon else (middle, high)
+    return high
 
 
 def calibrate_clients(

@@ -27,6 +27,8 @@ TINY_NOISE, LARGEST_NOISE = 1e-150, 1e12
 """Below the first, epsilon is infinite, because the square of the noise is 0; above the second, squares overflow."""
 MIN_DELTA = 1e-12
 """Smallest delta: privacy loss distributions are truncated at a tail mass of 1e-15."""
+MAX_DELTA = 0.5
+"""Largest delta. Near 1, the computed epsilon is a rounding error; and a delta of 0.5 promises nothing."""
 MAX_STEPS = 200_000
 """Largest number of composed steps: more take minutes."""
 
@@ -46,7 +48,7 @@ def account(
         noise_multiplier: Standard deviation of a step's noise in multiples of the clip norm.
         sample_rate: Probability that a record is in a step's sample, greater than 0 and at most 1.
         steps: Number of steps.
-        delta: Target delta, from 1e-12 to less than 1.
+        delta: Target delta, from 1e-12 to 0.5.
         histogram_noise: Noise multiplier of one label-histogram release that is accounted for as well; 0 for none.
         interval: Discretisation interval of the privacy loss. Smaller is tighter and slower.
 
@@ -70,13 +72,18 @@ def account(
     if noise_multiplier < TINY_NOISE or 0 < histogram_noise < TINY_NOISE or steps == 0:
         return math.inf if steps else gaussian_epsilon(1 / histogram_noise if histogram_noise else 0.0, delta)
     check_steps(sample_rate, steps, delta)
-    if sample_rate >= 1 or noise_multiplier < SMALLEST_NOISE:  # closed form; ignoring the sampling only raises epsilon
+    if has_closed_form(noise_multiplier, sample_rate, histogram_noise):  # ignoring the sampling only raises epsilon
         square = steps / noise_multiplier**2 + (1 / histogram_noise**2 if histogram_noise else 0.0)
         return gaussian_epsilon(math.sqrt(square), delta)
     distribution = loss_distribution(noise_multiplier, sample_rate, interval).self_compose(steps)
     if histogram_noise:
         distribution = distribution.compose(loss_distribution(histogram_noise, 1.0, interval))
     return float(distribution.get_epsilon_for_delta(delta))
+
+
+def has_closed_form(noise_multiplier: float, sample_rate: float, histogram_noise: float) -> bool:
+    """Return whether steps are accounted for as a Gaussian mechanism: without sampling, or with tiny noise."""
+    return sample_rate >= 1 or noise_multiplier < SMALLEST_NOISE or 0 < histogram_noise < SMALLEST_NOISE
 
 
 def loss_distribution(noise_multiplier: float, sample_rate: float, interval: float) -> "PrivacyLossDistribution":
@@ -101,8 +108,8 @@ def check_steps(sample_rate: float, steps: int, delta: float) -> None:
         raise InputError(f"steps must be at least 1, got {steps}")
     if steps > MAX_STEPS:
         raise InputError(f"steps must be at most {MAX_STEPS:,}, got {steps:,}: use fewer uploads or fewer steps each")
-    if not MIN_DELTA <= delta < 1:
-        raise InputError(f"delta must be at least {MIN_DELTA:g} and less than 1, got {delta:g}")
+    if not MIN_DELTA <= delta <= MAX_DELTA:
+        raise InputError(f"delta must be from {MIN_DELTA:g} to {MAX_DELTA:g}, got {delta:.12g}")
 
 
 def composed_epsilons(terms: "Terms", counts: IntArray) -> FloatArray:

@@ -36,6 +36,8 @@ def gaussian_noise(epsilon: float, delta: float) -> float:
     if not (epsilon > 0 and 0 < delta < 1):
         raise InputError(f"epsilon must be greater than 0 and delta between 0 and 1, got {epsilon:g} and {delta:g}")
     low, high = 1e-9, 1.0
+    while gaussian_delta(low, epsilon) > delta:
+        low /= 10
     while gaussian_delta(high, epsilon) < delta:
         high *= 2
     return 1.0 / float(brentq(lambda mu: gaussian_delta(mu, epsilon) - delta, low, high, xtol=1e-14, rtol=1e-13))

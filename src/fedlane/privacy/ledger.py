@@ -91,14 +91,14 @@ class ClientLedger:
         try:
             self._file: BinaryIO = open_regular(self.path, writable=True)
         except FileNotFoundError:
-            raise LedgerError(f"ledger {path} is missing: without it the budget counts as spent") from None
+            raise LedgerError(f"ledger {self.path.name} is missing: without it the budget counts as spent") from None
         except OSError as error:
-            raise LedgerError(f"ledger {path} cannot be opened: {error.strerror}") from error
+            raise LedgerError(f"ledger {self.path.name} cannot be opened: {error.strerror}") from error
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             self._file.close()
-            raise LedgerInUseError(f"ledger {path} is in use by another process") from None
+            raise LedgerInUseError(f"ledger {self.path.name} is in use by another process") from None
         try:
             self._load()
         except BaseException:
@@ -118,7 +118,7 @@ class ClientLedger:
         """
         target = Path(path)
         if any(file.exists() for file in (target, head_path(target), summary_path(target))):
-            raise LedgerError(f"ledger {path} exists or existed before: a client's budget cannot be reset")
+            raise LedgerError(f"ledger {target.name} exists or existed before: a client's budget cannot be reset")
         temporary = target.with_name(f".{target.name}.{os.getpid()}")
         line = ledger_line({"line": 0, "kind": "ledger", "client": client, "randomness": "operating system"}, "")
         try:
@@ -127,7 +127,7 @@ class ClientLedger:
                 os.fsync(file.fileno())
             os.link(temporary, target)  # unlike a rename, this never replaces an existing file
         except OSError as error:
-            raise LedgerError(f"ledger {path} cannot be created: {error.strerror}") from error
+            raise LedgerError(f"ledger {target.name} cannot be created: {error.strerror}") from error
         finally:
             temporary.unlink(missing_ok=True)
         sync_folder(target.parent)
@@ -155,7 +155,8 @@ class ClientLedger:
                 self.accounts[dataset] = Account(verified, 0)
             elif self.accounts[dataset].terms != terms:
                 raise LedgerError(
-                    f"ledger {self.path} holds different terms for data set {dataset}: a client's terms cannot change"
+                    f"ledger {self.path.name} holds different terms for data set {dataset}: "
+                    "a client's terms cannot change"
                 )
             return self._account(dataset)
 
@@ -202,7 +203,7 @@ class ClientLedger:
 
     def _account(self, dataset: str) -> Account:
         if dataset not in self.accounts:
-            raise LedgerError(f"ledger {self.path} has no account for data set {dataset}")
+            raise LedgerError(f"ledger {self.path.name} has no account for data set {dataset}")
         self._check_budget(dataset, self.accounts[dataset].terms)
         return self.accounts[dataset]
 
@@ -213,7 +214,8 @@ class ClientLedger:
         try:
             check_budget(terms)
         except InputError as error:
-            raise LedgerError(f"ledger {self.path}: terms of data set {dataset} do not hold: {error}") from error
+            text = f"ledger {self.path.name}: terms of data set {dataset} do not hold"
+            raise LedgerError(text, f": {error}") from error
         self._within_budget.add(terms)
 
     def _reserve(self, account: Account, dataset: str, round: int, server_count: int) -> Account:
@@ -221,7 +223,7 @@ class ClientLedger:
             raise LedgerError(f"server_count must be a whole number of at least 0, got {server_count}")
         if server_count > account.uploads:
             raise LedgerError(
-                f"ledger {self.path} was rolled back: it holds {account.uploads} uploads of {dataset}, "
+                f"ledger {self.path.name} was rolled back: it holds {account.uploads} uploads of {dataset}, "
                 f"the server saw {server_count}"
             )
         if account.left == 0:
@@ -245,6 +247,7 @@ class ClientLedger:
         self.close()
 
     def _load(self) -> None:
+        self._check_place()
         head, size = read_head(self.path), os.fstat(self._file.fileno()).st_size
         count = complete_lines(self.path, size, head, head)
         state = summarised_state(self.path, self._file, count, head) or read_state(
@@ -274,13 +277,27 @@ class ClientLedger:
         with contextlib.suppress(OSError):  # without it, the next opening reads more lines
             write_summary(self.path, text)
 
+    def _check_place(self) -> None:
+        """Raise `LedgerError` unless the locked file is still the one at the ledger's path.
+
+        A copy in its place has a lock of its own, which another process may hold. If the file is replaced after this
+        check, the head counts a line that the copy does not have, and the copy is refused.
+        """
+        try:
+            same = os.path.samestat(os.fstat(self._file.fileno()), self.path.stat())
+        except OSError:
+            same = False
+        if not same:
+            raise LedgerError(f"ledger {self.path.name} was moved or replaced by another program while it was open")
+
     def _append(self, values: dict[str, Any]) -> None:
         if os.getpid() != self._process:
-            raise LedgerError(f"ledger {self.path} was opened by another process: reopen it in this one")
+            raise LedgerError(f"ledger {self.path.name} was opened by another process: reopen it in this one")
         if self._file.closed:
-            raise LedgerError(f"ledger {self.path} is closed")
+            raise LedgerError(f"ledger {self.path.name} is closed")
+        self._check_place()
         if os.fstat(self._file.fileno()).st_size != self._count * LINE:
-            raise LedgerError(f"ledger {self.path} was changed by another program while it was open")
+            raise LedgerError(f"ledger {self.path.name} was changed by another program while it was open")
         line = ledger_line({"line": self._count, **values}, self._digest)
         try:
             self._file.seek(self._count * LINE)
@@ -290,7 +307,9 @@ class ClientLedger:
             self._count, self._digest = self._count + 1, json.loads(line)["digest"]
             write_head(self.path, self._count, self._digest)
         except OSError as error:
-            raise LedgerError(f"ledger {self.path} cannot be written, so the client must not train: {error}") from error
+            raise LedgerError(
+                f"ledger {self.path.name} cannot be written, so the client must not train", f": {error}"
+            ) from error
 
 
 def read_accounts(path: str | Path) -> tuple[str, dict[str, Account]]:
@@ -313,5 +332,5 @@ def read_accounts(path: str | Path) -> tuple[str, dict[str, Account]]:
             after = read_head(target)
             state = read_state(target, file, complete_lines(target, size, before, after), before, after)
     except OSError as error:
-        raise LedgerError(f"ledger {path} cannot be read: {error.strerror}") from error
+        raise LedgerError(f"ledger {target.name} cannot be read: {error.strerror}") from error
     return state.client, state.accounts

@@ -43,7 +43,7 @@ def read_head(path: Path) -> dict[str, Any] | None:
     except FileNotFoundError:
         return None
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
-        raise LedgerError(f"ledger {path} has a damaged head file {head_path(path).name}") from None
+        raise LedgerError(f"ledger {path.name} has a damaged head file {head_path(path).name}") from None
     return dict(head)
 
 
@@ -83,7 +83,7 @@ def complete_lines(path: Path, size: int, before: dict[str, Any] | None, after: 
     """
     count, rest = divmod(size, LINE)
     if not count or (rest and not (before and after and before["lines"] <= count <= after["lines"])):
-        raise LedgerError(f"ledger {path} is damaged: {size} bytes are not whole lines of {LINE}")
+        raise LedgerError(f"ledger {path.name} is damaged: {size} bytes are not whole lines of {LINE}")
     return count
 
 
@@ -122,7 +122,7 @@ def summarised_state(path: Path, file: BinaryIO, count: int, head: dict[str, Any
         return None
     if state.count >= count:
         raise LedgerError(
-            f"ledger {path} was truncated: it has {count} lines, "
+            f"ledger {path.name} was truncated: it has {count} lines, "
             f"but its summary file {summary_path(path).name} was written after {state.count + 1}"
         )
     try:
@@ -138,11 +138,11 @@ def check_head(state: LedgerState, before: dict[str, Any] | None, after: dict[st
     name = head_path(state.path).name
     if after is None:
         if state.count > 1:
-            raise LedgerError(f"ledger {state.path} is missing its head file {name}")
+            raise LedgerError(f"ledger {state.path.name} is missing its head file {name}")
         return
     heads = [head for head in (before, after) if head]
     if heads[0]["lines"] > state.count:
-        raise LedgerError(f"ledger {state.path} was truncated: it has {state.count} of {heads[0]['lines']} lines")
+        raise LedgerError(f"ledger {state.path.name} was truncated: it has {state.count} of {heads[0]['lines']} lines")
     digests = [state.digests.get(head["lines"], "") for head in heads if head["lines"] <= state.count]
     if after["lines"] < state.count - 1 or digests != [head["digest"] for head in heads][: len(digests)]:
-        raise LedgerError(f"ledger {state.path} does not match its head file {name}")
+        raise LedgerError(f"ledger {state.path.name} does not match its head file {name}")

@@ -8,15 +8,15 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from fedlane.privacy.accountant import Terms
-from fedlane.validate import InputError
+from fedlane.validate import PublicError
 
 LINE = 512
 """Bytes of a line: a divisor of every page size."""
 LINES_PER_READ = 4096
 
 
-class LedgerError(InputError):
-    """The ledger cannot be trusted, or the budget is spent: the client must not train."""
+class LedgerError(PublicError):
+    """The ledger cannot be trusted, or the budget is spent: the client must not train. The text has no folders."""
 
 
 class LedgerInUseError(LedgerError):
@@ -98,7 +98,7 @@ class LedgerState:
         while self.count < count:
             content = file.read(min(count - self.count, LINES_PER_READ) * LINE)
             if not content or len(content) % LINE:
-                raise LedgerError(f"ledger {self.path} was changed by another program while it was read")
+                raise LedgerError(f"ledger {self.path.name} was changed by another program while it was read")
             for start in range(0, len(content), LINE):
                 self._add(content[start : start + LINE])
                 if self.count in kept:
@@ -139,11 +139,11 @@ class LedgerState:
             digest = values.pop("digest")
             intact = ledger_line(values, self.digest) == text and values.get("line") == self.count
         except (ValueError, KeyError, AttributeError, TypeError, RecursionError):
-            raise LedgerError(f"ledger {self.path} is damaged at line {self.count}") from None
+            raise LedgerError(f"ledger {self.path.name} is damaged at line {self.count}") from None
         if not intact:
-            raise LedgerError(f"ledger {self.path} is damaged at line {self.count}: the digest does not match")
+            raise LedgerError(f"ledger {self.path.name} is damaged at line {self.count}: the digest does not match")
         if self.count and not self.lines_read and values.get("kind") != "summary":
-            raise LedgerError(f"ledger {self.path} has no summary at line {self.count}")
+            raise LedgerError(f"ledger {self.path.name} has no summary at line {self.count}")
         try:
             if self.count == 0:
                 self._begin(values)
@@ -152,12 +152,12 @@ class LedgerState:
         except LedgerError:
             raise
         except (KeyError, TypeError, ValueError) as error:
-            raise LedgerError(f"ledger {self.path} is inconsistent at line {self.count}: {error}") from None
+            raise LedgerError(f"ledger {self.path.name} is inconsistent at line {self.count}", f": {error}") from None
         self.count, self.digest, self.lines_read = self.count + 1, digest, self.lines_read + 1
 
     def _begin(self, line: dict[str, Any]) -> None:
         if line.get("kind") != "ledger":
-            raise LedgerError(f"{self.path} is not a client's ledger")
+            raise LedgerError(f"{self.path.name} is not a client's ledger")
         self.client = str(line.get("client"))
 
     def _apply(self, line: dict[str, Any]) -> None:

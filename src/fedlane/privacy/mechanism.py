@@ -44,11 +44,37 @@ def make_mechanism(
         >>> spec.upload_noise.shape
         (1, 1)
     """
-    mechanism = mechanism_of(name)
+    draft = draft_mechanism(
+        name,
+        epsilon,
+        delta,
+        sizes,
+        clip_norm=clip_norm,
+        batch_size=batch_size,
+        local_iterations=local_iterations,
+        max_uploads=max_uploads,
+        histogram_noise=histogram_noise,
+    )
+    return mechanism_of(name).completed(draft, sizes, least_noise)
+
+
+def draft_mechanism(
+    name: str,
+    epsilon: FloatArray,
+    delta: FloatArray,
+    sizes: IntArray,
+    *,
+    clip_norm: float,
+    batch_size: IntArray,
+    local_iterations: int,
+    max_uploads: IntArray,
+    histogram_noise: float,
+) -> MechanismSpec:
+    """Return the spec of a mechanism without its noise; the arguments are those of `make_mechanism`."""
     batches = np.minimum(batch_size, sizes)
-    draft = MechanismSpec(
+    return MechanismSpec(
         name=name,
-        sampling=mechanism.sampling,
+        sampling=mechanism_of(name).sampling,
         clip_norm=clip_norm,
         local_iterations=local_iterations,
         asked_batch=batch_size,
@@ -61,7 +87,6 @@ def make_mechanism(
         max_uploads=max_uploads,
         histogram_noise=histogram_noise,
     )
-    return mechanism.completed(draft, sizes, least_noise)
 
 
 def released_histogram(counts: IntArray, noise: float, normals: FloatArray) -> FloatArray:

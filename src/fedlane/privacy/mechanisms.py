@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, ClassVar, TypeVar
 import numpy as np
 
 from fedlane.privacy.calibrate import calibrate_clients
-from fedlane.privacy.composition import account, composed_epsilons, resolution
+from fedlane.privacy.composition import account, composed_epsilons, has_closed_form, resolution
 from fedlane.privacy.paper import PaperLeakage, composed_gaussian, paper_noise
 from fedlane.records import FloatArray, IntArray, MechanismSpec
 from fedlane.validate import InputError
@@ -50,6 +50,10 @@ class Mechanism(ABC):
     @abstractmethod
     def completed(self, draft: MechanismSpec, sizes: IntArray, least_noise: float) -> MechanismSpec:
         """Return ``draft``, a spec without noise, with this mechanism's noise for clients of ``sizes`` (R, U)."""
+
+    def uncalibrated(self, draft: MechanismSpec, sizes: IntArray) -> MechanismSpec:
+        """Return the same as `completed`, but without noise if it has to be calibrated, which is slow."""
+        return self.completed(draft, sizes, 0.0)
 
     def noise(self, step_noise: _Noise, upload_noise: _Noise) -> _Noise:
         """Return the noise that the privacy claim rests on: that of a step or that of an upload."""
@@ -159,11 +163,15 @@ class RigorousMechanism(Mechanism):
 
     def completed(self, draft: MechanismSpec, sizes: IntArray, least_noise: float) -> MechanismSpec:
         """Return ``draft`` with calibrated noise, which takes seconds for every new kind of client."""
+        spec = self.uncalibrated(draft, sizes)
+        steps = spec.max_uploads * spec.local_iterations
+        noise = calibrate_clients(spec.sample_rate, spec.epsilon, spec.delta, steps, spec.histogram_noise, least_noise)
+        return replace(spec, step_noise=noise)
+
+    def uncalibrated(self, draft: MechanismSpec, sizes: IntArray) -> MechanismSpec:
+        """Return ``draft`` with the sample rates that training uses."""
         budgets = draft.epsilon, draft.delta, draft.max_uploads
-        rates = np.stack([_few_rates(row, *budgets) for row in draft.sample_rate])
-        steps = draft.max_uploads * draft.local_iterations
-        noise = calibrate_clients(rates, draft.epsilon, draft.delta, steps, draft.histogram_noise, least_noise)
-        return replace(draft, sample_rate=rates, step_noise=noise)
+        return replace(draft, sample_rate=np.stack([_few_rates(row, *budgets) for row in draft.sample_rate]))
 
     def divergence_noise(self, spec: MechanismSpec) -> FloatArray | None:
         """Return the standard deviation that tau noised steps add to an upload, in units of eta C, (R, U)."""
@@ -182,7 +190,9 @@ class RigorousMechanism(Mechanism):
         """Return upper bounds on the epsilon spent."""
         if terms.step_noise <= 0:
             return np.where(counts > 0, np.inf, 0.0)
-        return super().epsilons(terms, counts) if terms.sample_rate >= 1 else composed_epsilons(terms, counts)
+        if has_closed_form(terms.step_noise, terms.sample_rate, terms.histogram_noise):
+            return super().epsilons(terms, counts)
+        return composed_epsilons(terms, counts)
 
     def _account(self, terms: "Terms", uploads: int, histogram_noise: float) -> float:
         return account(

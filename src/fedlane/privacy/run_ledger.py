@@ -9,6 +9,7 @@ import hashlib
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -164,13 +165,17 @@ def read_run_accounts(path: Path) -> RunAccounts:
     try:
         terms = tuple(Terms.from_values(values) for values in header["terms"])
         kind = np.array(header["clients"], dtype=np.int64)
-        uploads = np.zeros(kind.shape, np.int64)
-        for line in lines[1:]:
-            for replica, client in json.loads(line)["uploads"]:
-                uploads[replica, client] += 1
         seeds = tuple(int(seed) for seed in header["seeds"])
-        if kind.ndim != 2 or len(seeds) != len(kind) or kind.min() < 0 or kind.max() >= len(terms):
+        valid = kind.ndim == 2 and len(seeds) == len(kind) and min(seeds) >= 0
+        if not valid or kind.min() < 0 or kind.max() >= len(terms):
             raise ValueError("its header does not match its lines")
+        uploads = np.zeros(kind.shape, np.int64)
+        for number, line in enumerate(lines[1:], start=1):
+            pairs = json.loads(line)["uploads"]
+            if not _are_distinct_pairs(pairs, kind.shape):
+                raise ValueError(f"the uploads at line {number} are not distinct clients of the run")
+            for replica, client in pairs:
+                uploads[replica, client] += 1
         if len(str(header["dataset"])) > LONGEST_NAME:
             raise ValueError(f"the name of its data set has more than {LONGEST_NAME} characters")
         return RunAccounts(str(header["dataset"]), seeds, terms, kind, uploads)
@@ -218,6 +223,17 @@ def merged_ledger(replicas: Sequence[tuple[str, int]]) -> str:
         line, digest = _line({"round": round, "uploads": uploads}, digest)
         merged.append(line)
     return "".join(merged)
+
+
+def _are_distinct_pairs(pairs: Any, shape: tuple[int, ...]) -> bool:
+    """Return whether a line's uploads are (replica, client) pairs within the bounds, each once and in order."""
+    valid = isinstance(pairs, list) and all(
+        isinstance(pair, list)
+        and len(pair) == len(shape)
+        and all(type(index) is int and 0 <= index < size for index, size in zip(pair, shape, strict=True))
+        for pair in pairs
+    )
+    return valid and all(before < after for before, after in pairwise(pairs))
 
 
 def _line(values: dict[str, Any], previous_digest: str) -> tuple[str, str]:

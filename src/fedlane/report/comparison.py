@@ -20,7 +20,8 @@ from fedlane.intervals import difference_bounds, interval, measure_bounds
 from fedlane.records import FloatArray
 from fedlane.report.comparison_files import NAME
 from fedlane.report.latex import latex_table
-from fedlane.report.seed_measures import MEASURES
+from fedlane.report.measure_labels import measure_label
+from fedlane.report.seed_measures import COMPARED, PROBLEM_SHORTFALL
 from fedlane.validate import InputError
 
 TIME = "time_to_accuracy_s"
@@ -30,10 +31,12 @@ METHOD = (
     "shares stay within 0 and 1, their differences within -1 and 1, times and queues are at least 0. "
     "The true mean is never among the values left out, so that the coverage is that of the Student interval. "
     "One seed has no interval: low and high are null. "
-    "Differences are the run minus the baseline on the same seed."
+    "Differences are the run minus the baseline on the same seed. "
+    "problem_shortfall is from the problem's quotas, which are the same for all policies; a run's quota_shortfall and "
+    "max_queue are from the quotas that its policy serves, lowered by its slack."
 )
 FIELDS = (
-    *("policy", "measure", "seeds", "mean", "low", "high"),
+    *("policy", "measure", "unit", "seeds", "mean", "low", "high"),
     *("baseline", "pairs", "difference", "difference_low", "difference_high"),
 )
 """Columns of comparison.csv."""
@@ -73,6 +76,7 @@ def comparison(runs: Sequence[ComparedRun]) -> dict[str, Any]:
         "baseline": first.summary["policy"],
         "target_accuracy": target["target"] if target else None,
         "measures": measures_of(runs[0].values),
+        "units": {name: measure_label(name).stored_unit for name in measures_of(runs[0].values)},
         "method": METHOD,
         "runs": [_entry(run, first) for run in runs],
     }
@@ -80,16 +84,25 @@ def comparison(runs: Sequence[ComparedRun]) -> dict[str, Any]:
 
 def measures_of(values: Mapping[str, object]) -> list[str]:
     """Names of the compared measures, in the order of the tables."""
-    return [*MEASURES, TIME] if TIME in values else list(MEASURES)
+    return [name for name in (*COMPARED, TIME) if name in values]
 
 
 def _entry(run: ComparedRun, first: ComparedRun) -> dict[str, Any]:
     return {
         **run.summary,
+        **_shortfall(run),
         "folder": run.folder,
         "seed_values": {name: [_number(value) for value in values] for name, values in run.values.items()},
         "differences": None if run is first else _differences(run, first),
     }
+
+
+def _shortfall(run: ComparedRun) -> dict[str, Any]:
+    """The shortfall from the problem's quotas, which a summary does not have."""
+    values = run.values.get(PROBLEM_SHORTFALL)
+    if values is None:
+        return {}
+    return {PROBLEM_SHORTFALL: interval(values[~np.isnan(values)], measure_bounds(PROBLEM_SHORTFALL))}
 
 
 def _differences(run: ComparedRun, first: ComparedRun) -> dict[str, Any]:
@@ -151,6 +164,7 @@ def _row(run: Mapping[str, Any], name: str, baseline: str) -> dict[str, Any]:
     row = {
         "policy": run["policy"],
         "measure": name,
+        "unit": measure_label(name).stored_unit,
         "seeds": sum(value is not None for value in run["seed_values"].get(name, run["seeds"])),
         **{key: measure[key] for key in ("mean", "low", "high")},
     }

@@ -7,17 +7,21 @@ from rich.console import Group
 from rich.markup import escape
 from rich.table import Table
 
+from fedlane.number_text import number_text
 from fedlane.report.comparison import TIME
 from fedlane.report.terminal import comparison_table, policy_table, with_interval
 
 DIFFERENCES = (
     ("delay (s)", "cumulative_delay_s", 1, 1.0),
-    ("late", "late_share", 1, 100.0),
-    ("min. participation", "min_participation", 1, 100.0),
+    ("late (pp)", "late_share", 1, 100.0),
+    ("min. participation", "min_participation", 3, 1.0),
 )
 """Heading, measure, decimals and factor of the columns of differences."""
-ACCURACY = ("accuracy", "final_accuracy", 1, 100.0)
+ACCURACY = ("accuracy (pp)", "final_accuracy", 1, 100.0)
 """Shown instead of the participation if the runs learn: three columns fit a terminal of 80 columns."""
+
+UNITS = "pp: percentage points"
+UNITS_WITHOUT_LEARNING = f"{UNITS}; min. participation as a share of rounds"
 
 
 def comparison_tables(content: Mapping[str, Any]) -> Group:
@@ -58,9 +62,9 @@ def _difference_table(content: Mapping[str, Any]) -> Table:
         cells = [difference_text(run["differences"].get(name), digits, scale) for _, name, digits, scale in columns]
         table.add_row(escape(run["policy"]), *cells)
     if len(content["seeds"]) > 1:
-        table.caption = "mean [95% interval]; shares in percentage points"
+        table.caption = f"mean [95% interval]; {UNITS if learned else UNITS_WITHOUT_LEARNING}"
     else:
-        table.caption = "one seed: no interval; shares in percentage points"
+        table.caption = f"one seed: no interval; {UNITS if learned else UNITS_WITHOUT_LEARNING}"
     return table
 
 
@@ -70,6 +74,7 @@ def difference_text(measure: Mapping[str, Any] | None, decimals: int, scale: flo
         return "-"
     mean, *ends = (scale * measure[key] for key in ("mean", "low", "high") if measure[key] is not None)
     digits = 0 if max(abs(value) for value in (mean, *ends)) >= 100 else decimals
-    mean, *ends = (round(value, digits) + 0.0 for value in (mean, *ends))  # 0.0 turns -0.0 into 0.0
-    text = f"{mean:+,.{digits}f}"
-    return f"{text} [{ends[0]:,.{digits}f}, {ends[1]:,.{digits}f}]" if len(ends) == 2 else text
+    shown = [number_text(value, f"{{:,.{digits}f}}") for value in (mean, *ends)]
+    texts = [text if text.strip("-0.") else text.removeprefix("-") for text in shown]  # no "-0.0"
+    text = texts[0] if texts[0].startswith("-") else f"+{texts[0]}"
+    return f"{text} [{texts[1]}, {texts[2]}]" if len(texts) == 3 else text

@@ -6,6 +6,7 @@ import unicodedata
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from fedlane.number_text import number_text
 from fedlane.report.measure_labels import measure_label
 
 _SPECIAL = {
@@ -76,7 +77,8 @@ def _caption(content: Mapping[str, Any]) -> str:
         text += rf"{seeds} seeds: means over seeds, with 95\% intervals in brackets."
     if len(content["runs"]) > 1:
         paired = "" if seeds == 1 else ", paired by seed"
-        text += f" Differences are from {escape_latex(content['baseline'])}{paired}."
+        text += f" Differences are from {escape_latex(content['baseline'])}{paired}"
+        text += ", in the unit of the measure; those of percentages are in percentage points."
     return text
 
 
@@ -114,7 +116,7 @@ def _cells(measure: Mapping[str, Any] | None, scale: float, decimals: int, sign:
         return "--", ""
 
     def shown(value: float, sign: str = "") -> str:
-        text = f"{scale * value:{sign}.{decimals}f}"
+        text = number_text(scale * value, f"{{:{sign}.{decimals}f}}")
         return text.replace("-", "").replace("+", "") if float(text) == 0 else text
 
     mean = f"${shown(measure['mean'], sign)}$"

@@ -11,6 +11,7 @@ from rich.console import RenderableType
 from rich.panel import Panel
 from rich.text import Text
 
+from fedlane.number_text import number_text
 from fedlane.records import FloatArray
 from fedlane.report.live_view import Assigned, Finished, LiveView
 from fedlane.report.terminal import LOWER_BOUND_MECHANISMS
@@ -206,7 +207,9 @@ def _finished(runs: Sequence[Finished]) -> list[Text]:
     lines = []
     for run in runs:
         line = Text.assemble(("finished    ", "dim"))
-        line.append(f"{run.policy}  {run.clock_s:,.0f} s of simulated time, {run.late_share:.1%} late")
+        line.append(
+            f"{run.policy}  {run.clock_s:,.0f} s of simulated time, {number_text(run.late_share, '{:.1%}')} late"
+        )
         if run.accuracy is not None:
             line.append(f", accuracy {run.accuracy:.3f}")
         lines.append(line)

@@ -11,11 +11,18 @@ class MeasureLabel:
         text: The name.
         unit: Unit of the shown value, or an empty string.
         scale: Factor from the stored value to the shown one.
+        stored: Unit of the stored value, where it is not the shown one.
     """
 
     text: str
     unit: str = ""
     scale: float = 1.0
+    stored: str = ""
+
+    @property
+    def stored_unit(self) -> str:
+        """Unit of the value in files."""
+        return self.stored or self.unit
 
     @property
     def with_unit(self) -> str:
@@ -26,13 +33,15 @@ class MeasureLabel:
 _LABELS = {
     "cumulative_delay_s": MeasureLabel("cumulative delay", "s"),
     "mean_round_s": MeasureLabel("mean round time", "s"),
-    "late_share": MeasureLabel("late uploads", "%", 100.0),
-    "min_participation": MeasureLabel("min. participation"),
-    "max_participation": MeasureLabel("max. participation"),
-    "quota_shortfall": MeasureLabel("largest quota shortfall"),
-    "max_queue": MeasureLabel("largest queue"),
-    "final_accuracy": MeasureLabel("final accuracy", "%", 100.0),
-    "feasible_scale": MeasureLabel("feasible multiple of the quotas"),
+    "late_share": MeasureLabel("late uploads", "%", 100.0, "share of uploads"),
+    "min_participation": MeasureLabel("min. participation", stored="share of rounds"),
+    "max_participation": MeasureLabel("max. participation", stored="share of rounds"),
+    "quota_shortfall": MeasureLabel("largest quota shortfall", stored="share of rounds"),
+    "problem_shortfall": MeasureLabel("largest shortfall from the problem's quotas", stored="share of rounds"),
+    "max_queue": MeasureLabel("largest queue", stored="rounds"),
+    "final_accuracy": MeasureLabel("final accuracy", "%", 100.0, "share of test samples"),
+    "feasible_scale": MeasureLabel("feasible multiple of the quotas", stored="multiple"),
+    "epsilon": MeasureLabel("largest epsilon of a client"),
     "time_to_accuracy_s": MeasureLabel("time to accuracy", "s"),
     "time_to_target_s": MeasureLabel("time to target accuracy", "s"),
     "simulated_time_s": MeasureLabel("simulated time", "s"),

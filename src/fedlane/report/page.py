@@ -16,8 +16,9 @@ from fedlane.report.packing import embedded
 from fedlane.validate import InputError
 
 SCRIPTS = (
-    *("dom", "format", "data", "scales", "pen", "saving", "chart", "lines", "dots", "bars", "heatmap"),
-    *("map", "round", "timeline", "player", "summary", "figures", "privacy", "scenario", "live", "app"),
+    *("dom", "format", "data", "scales", "pen", "saving", "chart", "lines", "dots", "grid", "bars", "heatmap"),
+    *("map", "round", "timeline", "player", "summary", "figures", "privacy", "scenario"),
+    *("sweep", "sweep_figures", "sweep_heat", "live", "app"),
 )
 """Script files, in the order in which they are joined."""
 STYLES = ("theme", "page", "tables", "controls", "charts", "rounds", "narrow")
@@ -31,14 +32,15 @@ def build_page(data: Mapping[str, Any], *, live: bool = False) -> str:
     """Build the HTML of a report page.
 
     Args:
-        data: data from `page_data`.
+        data: data from `page_data` or `sweep_page_data`.
         live: make the page poll its server for newer data (`fedlane watch`).
 
     Returns:
         The page as one self-contained HTML text.
     """
     script, style = _script(), _style()
-    title = " and ".join(dict.fromkeys(str(run["scenario"]) for run in data["runs"])) or "waiting for a run"
+    shown = [data["sweep"]] if "sweep" in data else data["runs"]
+    title = " and ".join(dict.fromkeys(str(item["scenario"]) for item in shown)) or "waiting for a run"
     fields = {
         "policy": content_policy(live=live),
         "title": html.escape(f"{title[:MAX_TITLE]} · FedLane"),

@@ -23,12 +23,14 @@ def run_curves(arrays: RunArrays, points: int) -> dict[str, Any]:
     clock_s = np.nancumsum(arrays.delay_s, axis=1)
     tested = np.flatnonzero(~np.isnan(arrays.accuracy).any(axis=0)) if rounds else np.arange(0)
     shown = _thinned(np.arange(rounds), points)
+    latest = np.arange(rounds) // arrays.client_every  # the last row of clients before or at each round
+    queue = _largest(arrays.queue)[:, latest] if arrays.max_queue is None else arrays.max_queue
     curves = {
         "clock": _curve(shown, clock_s, mean_of("cumulative_delay_s")),
-        "queue": _curve(shown, _largest(arrays.queue), mean_of("max_queue")),
+        "queue": _curve(shown, queue, mean_of("max_queue")),
     }
     if np.isfinite(arrays.epsilon).any():
-        curves["epsilon"] = _curve(shown, _largest(arrays.epsilon), worst)
+        curves["epsilon"] = _curve(shown, _largest(arrays.epsilon)[:, latest], worst)
     if len(tested):
         tested = _thinned(tested, points)
         curves["accuracy"] = _curve(tested, arrays.accuracy, mean_of("accuracy"))

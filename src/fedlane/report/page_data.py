@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from fedlane.intervals import interval, measure_bounds
 from fedlane.records import FloatArray
 from fedlane.report.comparison_files import NAME as COMPARISON
 from fedlane.report.packing import embedded, packed_bits, packed_doubles, packed_floats, packed_indices, packed_levels
@@ -14,8 +15,16 @@ from fedlane.report.page_curves import client_columns, delay_parts, run_curves
 from fedlane.report.page_fit import BUDGET_BYTES, PAGE_BYTES, Detail, Thinning, fitting, shortened, thinning
 from fedlane.report.run_arrays import RunArrays, index_size, run_arrays
 from fedlane.report.run_files import RunFiles, read_run
-from fedlane.report.run_labels import differences, natural_key, run_names, seeds_text, shared_policy
-from fedlane.report.seed_measures import MEASURES
+from fedlane.report.run_labels import (
+    differences,
+    natural_key,
+    run_names,
+    scenario_differences,
+    scenario_digest,
+    seeds_text,
+    shared_policy,
+)
+from fedlane.report.seed_measures import MEASURES, PROBLEM_SHORTFALL, problem_shortfall, quota_slack
 from fedlane.report.terminal import LOWER_BOUND_MECHANISMS
 from fedlane.targets import target_measure, time_to_accuracy
 from fedlane.validate import InputError
@@ -55,6 +64,7 @@ def page_data(folders: Sequence[Path]) -> dict[str, Any]:
         "runs": [run_data(run, name, budget, thin, targets[:MAX_TARGETS]) for name, run in runs],
         "policy": shared_policy(files),
         "differences": differences(files),
+        "scenario_differences": scenario_differences(files),
         "targets": targets[:MAX_TARGETS],
         "targets_omitted": len(targets[MAX_TARGETS:]),
         "client_every": thin.client_every,
@@ -95,6 +105,7 @@ def run_data(
         "folder": files.folder,
         "policy": str(files.summary.get("policy", "")),
         "scenario": str(files.summary.get("scenario", files.scenario.get("name", ""))),
+        "digest": scenario_digest(files),
         "version": str(files.summary.get("version", "")),
         "seeds": [str(seed) for seed in seeds[: detail.seeds]],
         "seed_count": replicas,
@@ -111,7 +122,8 @@ def run_data(
         "caution": str(files.summary.get("caution", "")),
         "target": _target(files),
         "times": _times(arrays, targets),
-        "measures": {key: _measure(files.summary.get(key)) for key in MEASURES},
+        "measures": {key: _measure(files.summary.get(key)) for key in MEASURES} | _shortfall(files),
+        "slack": quota_slack(files.summary),
         "privacy": _privacy(files),
         "epsilon_largest": _finite_largest(arrays.clients["epsilon"]),
         "below_quota": _below_quota(arrays),
@@ -140,6 +152,12 @@ def _times(arrays: RunArrays, targets: Sequence[float]) -> list[dict[str, Any]]:
     return [target_measure(time_to_accuracy(arrays.accuracy, clock_s, target), target) for target in targets]
 
 
+def _shortfall(files: RunFiles) -> dict[str, Any]:
+    """The shortfall from the problem's quotas, which are the same for all policies."""
+    values = problem_shortfall(files.tables, files.summary)
+    return {PROBLEM_SHORTFALL: interval(values[np.isfinite(values)], measure_bounds(PROBLEM_SHORTFALL))}
+
+
 def _has_positions(files: RunFiles) -> bool:
     """Whether the run's network has positions; links of given rates have none, whatever the tables say."""
     network = files.scenario.get("network")
@@ -163,7 +181,8 @@ def _finite_largest(values: FloatArray) -> float | None:
 def _detail(arrays: RunArrays, detail: Detail, *, positions: bool) -> dict[str, Any]:
     """Assignments, delays, clock and accuracy in the rounds of the first seeds, their queues, and the positions."""
     cut = slice(0, detail.seeds), slice(None, None, detail.every)
-    available = arrays.available[cut]
+    shown = np.arange(0, arrays.shape[1], detail.every) // arrays.client_every
+    available = arrays.available[: detail.seeds, shown]
     clock_s = np.nancumsum(arrays.delay_s, axis=1)
     known = positions and bool(np.isfinite(arrays.client_xy_m).all() and np.isfinite(arrays.channel_xy_m).all())
     queue = arrays.queue[: detail.seeds]
@@ -178,7 +197,7 @@ def _detail(arrays: RunArrays, detail: Detail, *, positions: bool) -> dict[str, 
         "upload_s": packed_floats(arrays.upload_s[cut]),
         "punctual": packed_bits(arrays.punctual[cut]),
         "available": None if available.all() else packed_bits(available),
-        "queue": packed_levels(queue[:, :: detail.queue_every]),
+        "queue": packed_levels(queue[:, :: detail.queue_every // arrays.client_every]),
         "queue_largest": [_finite_largest(values) for values in queue],
         "delay_s": packed_floats(arrays.delay_s[cut]),
         "clock_s": packed_doubles(clock_s[cut]),

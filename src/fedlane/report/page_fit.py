@@ -78,12 +78,16 @@ def fitting(arrays: RunArrays, budget_bytes: int, thin: Thinning, text: str) -> 
         queues = _ceil(rounds / queue_every) * clients * 2
         return BASE64 * (_ceil(rounds / every) * per_round + queues + 8 * (clients + channels)) + 40
 
+    def stored(rounds_between: float) -> int:
+        """The next stride at which queues are known."""
+        return arrays.client_every * max(1, _ceil(rounds_between / arrays.client_every))
+
     left = max(budget_bytes - fixed_bytes, 0.0)
-    every = queue_every = 1
-    if replicas * seed_bytes(1, 1) > left:
-        queue_every = max(1, _ceil(rounds / QUEUE_COLUMNS))
+    every, queue_every = 1, stored(1)
+    if replicas * seed_bytes(1, queue_every) > left:
+        queue_every = stored(rounds / QUEUE_COLUMNS)
     while seed_bytes(every, queue_every) > left and every < rounds:
-        every, queue_every = 2 * every, max(queue_every, 2 * every)
+        every, queue_every = 2 * every, max(queue_every, stored(2 * every))
     seeds = max(1, min(replicas, int(left / seed_bytes(every, queue_every))))
     return Detail(points, seeds, every, queue_every)
 

@@ -12,11 +12,12 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from fedlane.parquet_tables import column_floats, column_indices, count_replicas, read_table
+from fedlane.parquet_tables import by_replica, column_floats, column_indices, count_replicas, read_table
 from fedlane.records import FloatArray
 from fedlane.report.run_files import RunFiles, read_run, run_folders
 from fedlane.report.run_labels import run_names
-from fedlane.report.seed_measures import seed_measures
+from fedlane.report.seed_measures import PROBLEM_SHORTFALL, problem_shortfall, seed_measures
+from fedlane.targets import time_to_accuracy
 from fedlane.validate import InputError, printable
 
 Value = str | float
@@ -105,9 +106,28 @@ def runs_data(runs: Sequence[RunFiles]) -> PlotData:
         rows = [[description.get(name)] * len(own) for description, own in zip(described, seeds, strict=True)]
         keys[name] = [value for row in rows for value in row]
     keys["seed"] = [float(seed) for own in seeds for seed in own]
-    per_run = [seed_measures(run.tables) for run in runs]
+    per_run = [_measures(run) for run in runs]
     measures = {name: np.concatenate([values[name] for values in per_run]) for name in per_run[0]}
     return PlotData(keys, measures, _curves(runs))
+
+
+def _measures(run: RunFiles) -> dict[str, FloatArray]:
+    """The measures of a run for each seed: those of its summary, and what can be computed from its tables."""
+    rounds, clients = run.tables["rounds"], run.tables["clients"]
+    replicas = count_replicas(rounds)
+    curves = [by_replica(rounds, column_floats(rounds, name), replicas) for name in ("accuracy", "clock_s")]
+    learning = run.scenario.get("learning")
+    target = learning.get("target_accuracy") if isinstance(learning, Mapping) else None
+    known = isinstance(target, float) and 0 < target <= 1
+    epsilon = by_replica(clients, column_floats(clients, "epsilon"), replicas)
+    return {
+        **seed_measures(run.tables),
+        PROBLEM_SHORTFALL: problem_shortfall(run.tables, run.summary),
+        "time_to_accuracy_s": np.array(
+            [time_to_accuracy(a[None], c[None], target)[0] if known else np.nan for a, c in zip(*curves, strict=True)]
+        ),
+        "epsilon": np.array([np.nan if np.isnan(values).all() else np.nanmax(values) for values in epsilon]),
+    }
 
 
 def _curves(runs: Sequence[RunFiles]) -> dict[str, list[FloatArray]]:

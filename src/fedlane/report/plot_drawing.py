@@ -143,26 +143,31 @@ def _fill(figure: "Figure", grid: Any, layout: PlotLayout) -> None:
     if layout.kind == "heat":
         _draw_heat_maps(figure, grid, layout)
         return
-    colours = 1 + max(series.colour for panel in layout.panels for series in panel.series)
-    spread = 0.0 if layout.kind != "points" or layout.legend is None else 0.6 / colours
+    places = sorted({series.place for panel in layout.panels for series in panel.series})
+    spread = 0.0 if layout.kind != "points" or layout.legend is None else 0.6 / len(places)
     for axes, panel in zip(grid.ravel(), layout.panels, strict=False):
         axes.grid(axis="y" if layout.kind == "points" else "both")
         axes.set_title(panel.title)
         for series in panel.series:
             if layout.kind == "points":
-                _draw_points(axes, series, spread * (series.colour - (colours - 1) / 2))
+                _draw_points(axes, series, spread * (places.index(series.place) - (len(places) - 1) / 2))
             else:
                 _draw_line(axes, series, marked=layout.kind == "line")
 
 
-def run_style(number: int) -> tuple[str, Any, str]:
-    """Colour, dashes and marker of the run with this number; after seven runs the dashes change, as on the page."""
+def run_style(number: int, dash: int = 0) -> tuple[str, Any, str]:
+    """Colour, dashes and marker of the run with this number; after seven runs the dashes change, as on the page.
+
+    Args:
+        number: Index of the run's colour.
+        dash: Index of the run among those of this colour.
+    """
     turn, place = divmod(number, len(RUN_COLOURS))
-    return RUN_COLOURS[place], DASHES[turn % len(DASHES)], MARKERS[place]
+    return RUN_COLOURS[place], DASHES[(turn + dash) % len(DASHES)], MARKERS[(place + dash) % len(MARKERS)]
 
 
 def _draw_line(axes: Any, series: Series, *, marked: bool) -> None:
-    colour, dashes, marker = run_style(series.colour)
+    colour, dashes, marker = run_style(*series.place)
     if (series.seeds > 1).any():
         axes.fill_between(series.x, series.low, series.high, color=colour, alpha=0.16, linewidth=0)
     style = {"marker": marker, "markeredgecolor": "white", "markeredgewidth": 0.4} if marked else {}
@@ -170,7 +175,7 @@ def _draw_line(axes: Any, series: Series, *, marked: bool) -> None:
 
 
 def _draw_points(axes: Any, series: Series, offset: float) -> None:
-    colour, _, marker = run_style(series.colour)
+    colour, _, marker = run_style(*series.place)
     style = {"markeredgecolor": "white", "markeredgewidth": 0.4, "markersize": 4.5, "elinewidth": 1.0, "capsize": 2}
     ends = [series.mean - series.low, series.high - series.mean]
     axes.errorbar(series.x + offset, series.mean, ends, fmt=marker, color=colour, label=series.label, **style)
@@ -180,8 +185,8 @@ def _draw_heat_maps(figure: "Figure", grid: Any, layout: PlotLayout) -> None:
     """Draw heat maps that share one scale from white to the page's first colour and on to dark."""
     from matplotlib.colors import LinearSegmentedColormap, Normalize
 
-    colours = LinearSegmentedColormap.from_list("fedlane", ["#ffffff", COLOURS[0], "#00263b"])
-    colours.set_bad(MISSING)
+    shades = LinearSegmentedColormap.from_list("fedlane", ["#ffffff", COLOURS[0], "#00263b"])
+    colours = shades.with_extremes(bad=MISSING)
     values = np.concatenate([panel.cells.ravel() for panel in layout.panels if panel.cells is not None])
     low, high = float(np.nanmin(values)), float(np.nanmax(values))
     scale = Normalize(low - 0.05 * (high - low), high if high > low else low + 1.0)
@@ -260,7 +265,7 @@ def _legend(figure: "Figure", grid: Any, layout: PlotLayout) -> None:
         handles, labels = axes.get_legend_handles_labels()
         for label, handle in zip(labels, handles, strict=True):
             entries.setdefault(label, handle)
-    order = sorted(entries, key=lambda label: _colour_of(label, layout))
+    order = sorted(entries, key=lambda label: _place_of(label, layout))
     title = None if layout.legend in ("policy", "run") else layout.legend
     for columns in range(len(order), 0, -1):
         legend = figure.legend(
@@ -271,8 +276,8 @@ def _legend(figure: "Figure", grid: Any, layout: PlotLayout) -> None:
         legend.remove()
 
 
-def _colour_of(label: str, layout: PlotLayout) -> int:
-    return next(s.colour for panel in layout.panels for s in panel.series if s.label == label)
+def _place_of(label: str, layout: PlotLayout) -> tuple[int, int]:
+    return next(s.place for panel in layout.panels for s in panel.series if s.label == label)
 
 
 def _axis_labels(figure: "Figure", grid: Any, layout: PlotLayout, count: int) -> None:

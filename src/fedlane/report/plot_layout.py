@@ -14,9 +14,11 @@ from fedlane.report.plot_request import (
     PlotRequest,
     check_name,
     check_points,
+    line_settings,
     with_defaults,
     with_short_policies,
 )
+from fedlane.report.plot_rows import MeasuredRows
 from fedlane.validate import InputError
 
 MAX_POINTS = 400
@@ -31,6 +33,7 @@ class Series:
     Attributes:
         label: Text in the legend.
         colour: Index of the colour.
+        dash: Index of the dashes and the marker among the lines of this colour.
         x: (K,): positions; the index of the category if the x axis has categories.
         low: (K,): lower bound.
         mean: (K,): mean over seeds.
@@ -45,6 +48,12 @@ class Series:
     mean: FloatArray
     high: FloatArray
     seeds: FloatArray
+    dash: int = 0
+
+    @property
+    def place(self) -> tuple[int, int]:
+        """Colour and dashes, which give the order of the lines in the legend."""
+        return self.colour, self.dash
 
 
 @dataclass(frozen=True)
@@ -100,54 +109,25 @@ def plot_layout(data: PlotData, request: PlotRequest) -> PlotLayout:
     if y in data.keys:
         return _heat_map(data, request)
     if y in data.curves:
-        rows = _Rows(data, y, np.array([np.isfinite(curve).any() for curve in data.curves[y]]))
+        rows = MeasuredRows(data, y, np.array([np.isfinite(curve).any() for curve in data.curves[y]]))
         return _arranged(rows.having(request), request, "curves", _curve_series)
-    rows = _Rows(data, y, np.isfinite(data.measures[y])).having(request)
+    rows = MeasuredRows(data, y, np.isfinite(data.measures[y])).having(request)
     numeric = all(isinstance(data.keys[x][row], float) for row in rows.index)
     if not numeric and color is None and x in ("policy", "run"):
         request = replace(request, color=x)
     return _arranged(rows, request, "line" if numeric and x != "seed" else "points", _key_series)
 
 
-@dataclass(frozen=True)
-class _Rows:
-    """Rows of the data in which a measure has a value."""
-
-    data: PlotData
-    measure: str
-    present: FloatArray
-    index: tuple[int, ...] = ()
-    remarks: tuple[str, ...] = ()
-
-    def having(self, request: PlotRequest) -> "_Rows":
-        """Keep the rows that have the measure and every key of the figure, and say how many do not."""
-        data = self.data
-        names = [name for name in (request.x, request.y, request.color, request.facet) if name in data.keys]
-        index = tuple(r for r in range(data.rows) if all(data.keys[name or ""][r] is not None for name in names))
-        if not index:
-            lacking = next(name for name in names if all(value is None for value in data.keys[name or ""]))
-            raise InputError(f"no run has a value for '{lacking}'")
-        remarks = []
-        if len(index) < data.rows:
-            policies = {str(data.keys["policy"][r]) for r in range(data.rows) if r not in index}
-            remarks.append(f"left out, without the key: {', '.join(sorted(policies))}")
-        kept = tuple(r for r in index if self.present[r])
-        if not kept:
-            hint = ": the runs did not learn" if "accuracy" in self.measure or self.measure == "loss" else ""
-            raise InputError(f"no run has a value of {self.measure}{hint}")
-        if len(kept) < len(index):
-            remarks.append(f"{len(index) - len(kept)} of {len(index)} values of {self.measure} are missing")
-        return replace(self, index=kept, remarks=tuple(remarks))
-
-
 SeriesMaker = Callable[[PlotData, Sequence[int], PlotRequest, Sequence[Value]], "tuple[FloatArray, list[FloatArray]]"]
 
 
-def _arranged(rows: _Rows, request: PlotRequest, kind: Kind, make: SeriesMaker) -> PlotLayout:
+def _arranged(rows: MeasuredRows, request: PlotRequest, kind: Kind, make: SeriesMaker) -> PlotLayout:
     """Split rows into panels and series."""
     data, x, y = rows.data, request.x or "", request.y or ""
     _refuse_mixed(rows, request)
     colours = _values(data, rows.index, request.color)
+    settings = line_settings(data, rows.index, request)
+    groups = _groups(data, rows.index, settings.apart)
     categories = _values(data, rows.index, x) if kind == "points" else []
     panels = []
     for facet in _values(data, rows.index, request.facet):
@@ -155,9 +135,11 @@ def _arranged(rows: _Rows, request: PlotRequest, kind: Kind, make: SeriesMaker) 
         for colour, value in enumerate(colours):
             members = [r for r in rows.index if _is(data, r, request.facet, facet)]
             members = [r for r in members if _is(data, r, request.color, value)]
-            if members:
-                positions, values = make(data, members, request, categories)
-                series.append(_series(text_of(value), colour, positions, values, y))
+            for dash, (group, rows_of_group) in enumerate(groups.items()):
+                if joined := [r for r in members if r in rows_of_group]:
+                    label = ", ".join(filter(None, (text_of(value), group)))
+                    line = _series(label, colour, *make(data, joined, request, categories), y)
+                    series.append(replace(line, dash=dash))
         panels.append(PlotPanel(_title(request.facet, facet), tuple(series)))
     repeated = request.color == x and kind == "points"  # the axis already names what the colours show
     return PlotLayout(
@@ -165,10 +147,24 @@ def _arranged(rows: _Rows, request: PlotRequest, kind: Kind, make: SeriesMaker) 
         panels=tuple(panels),
         x_label=measure_label(x).with_unit if x in data.curves else x,
         y_label=measure_label(y).with_unit,
-        legend=None if request.color is None or repeated or len(colours) == 1 else request.color,
+        legend=None if len(groups) == 1 and (repeated or len(colours) == 1) else request.color,
         columns=tuple(map(text_of, categories)),
-        remarks=(*rows.remarks, *_seed_remarks(panels, kind)),
+        remarks=(*rows.remarks, *(f"{name} changes with {x}" for name in settings.along), *_seed_remarks(panels, kind)),
     )
+
+
+def _groups(data: PlotData, rows: Sequence[int], names: Sequence[str]) -> dict[str, set[int]]:
+    """Rows by the text of their values of some keys; one group with an empty text without keys."""
+    members: dict[tuple[Value | None, ...], set[int]] = {}
+    for row in rows:
+        members.setdefault(tuple(data.keys[name][row] for name in names), set()).add(row)
+
+    def text(name: str, value: Value | None) -> str:
+        shown = "none" if value is None else text_of(value)
+        return shown if name == "policy" else f"{name}={shown}"
+
+    ascending = sorted(members, key=lambda values: [v if isinstance(v, float) else 0.0 for v in values])
+    return {", ".join(map(text, names, values)): members[values] for values in ascending}
 
 
 def _curve_series(
@@ -208,28 +204,29 @@ def _series(label: str, colour: int, x: FloatArray, values: Sequence[FloatArray]
 def _heat_map(data: PlotData, request: PlotRequest) -> PlotLayout:
     """Means over seeds for every pair of values of two keys."""
     x, y, measure = request.x or "", request.y or "", request.color or ""
-    rows = _Rows(data, measure, np.isfinite(data.measures[measure])).having(replace(request, color=None))
+    rows = MeasuredRows(data, measure, np.isfinite(data.measures[measure])).having(replace(request, color=None))
     _refuse_mixed(rows, replace(request, color=y))
     columns, lines = (_values(data, rows.index, name) for name in (x, y))
     scale = measure_label(measure).scale
-    panels, counts = [], []
+    members: dict[tuple[Value | None, ...], list[int]] = {}
+    panel_values = data.keys.get(request.facet or "", [""] * data.rows)
+    for r in rows.index:
+        members.setdefault((data.keys[x][r], data.keys[y][r], panel_values[r]), []).append(r)
+    panels = []
     for facet in _values(data, rows.index, request.facet):
         cells = np.full((len(lines), len(columns)), np.nan)
         for at in np.ndindex(cells.shape):
-            pair = (columns[at[1]], lines[at[0]])
-            members = [r for r in rows.index if (data.keys[x][r], data.keys[y][r]) == pair]
-            members = [r for r in members if _is(data, r, request.facet, facet)]
-            if members:
-                cells[at] = scale * data.measures[measure][members].mean()
-                counts.append(len(members))
+            averaged = members.get((columns[at[1]], lines[at[0]], facet))
+            if averaged:
+                cells[at] = scale * data.measures[measure][averaged].mean()
         panels.append(PlotPanel(_title(request.facet, facet), cells=cells))
     names = [tuple(map(text_of, values)) for values in (columns, lines)]
-    remark = f"means over {_range(counts)}"
+    remark = f"means over {_range([len(averaged) for averaged in members.values()])}"
     label = measure_label(measure).with_unit
     return PlotLayout("heat", tuple(panels), x, y, label, names[0], names[1], (*rows.remarks, remark))
 
 
-def _refuse_mixed(rows: _Rows, request: PlotRequest) -> None:
+def _refuse_mixed(rows: MeasuredRows, request: PlotRequest) -> None:
     error = check_points(rows.data, rows.index, request)
     if error is not None:
         raise error

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from fedlane.report.plot_data import PlotData
+from fedlane.report.plot_data import NUMERIC_KEYS, PlotData
 from fedlane.validate import InputError, nearest
 
 
@@ -23,17 +23,29 @@ def check_name(kind: str, name: str, known: Iterable[str], data: PlotData) -> No
     if name in names:
         return
     listed = names if kind == "measure" else ["policy", "seed", *varying_keys(data, range(data.rows))]
-    hint = nearest(name, names) or f": choose from {', '.join(dict.fromkeys(n for n in listed if n in names))}"
+    if name == "feasible_scale":
+        raise InputError("feasible_scale describes the network, not a policy; summary.json has its mean over seeds")
+    hint = _similar(name, names) or f": choose from {', '.join(dict.fromkeys(n for n in listed if n in names))}"
     raise InputError(f"unknown {kind} '{name}'{hint}")
 
 
+def _similar(name: str, names: Sequence[str]) -> str:
+    """Suggest the names of which a part was given, or the name that was mistyped; an empty text without any."""
+    part = [f"'{other}'" for other in names if name.casefold() in other.casefold()]
+    return f" (did you mean {' or '.join(part[:4])}?)" if part else nearest(name, names)
+
+
 def varying_keys(data: PlotData, rows: Sequence[int] | range) -> list[str]:
-    """Names of keys that differ between rows, without seeds, the runs' names and values that follow from others."""
+    """Names of keys that differ between rows, without seeds, the runs' names and values that follow from others.
+
+    A run's scenario also holds its policy's parameters, under ``policies.``; in a sweep, these are keys of the grid.
+    """
     ignored = ("seed", "run")
+    derived = "policies." if data.curves else ()
     return [
         name
         for name, values in data.keys.items()
-        if name not in ignored and not name.startswith("policies.") and len({values[row] for row in rows}) > 1
+        if name not in ignored and not name.startswith(derived) and len({values[row] for row in rows}) > 1
     ]
 
 
@@ -68,17 +80,65 @@ def with_defaults(data: PlotData, request: PlotRequest) -> PlotRequest:
 
 def _default_color(data: PlotData, request: PlotRequest) -> str | None:
     """The key that tells the lines of a figure apart: the policy if that is enough, else another key that differs."""
-    if check_points(data, range(data.rows), request) is None:
-        return None
-    candidates = ["policy", *varying_keys(data, range(data.rows))]
-    if request.y in data.curves:
-        candidates.append("run")
+    rows = range(data.rows)
+    candidates = line_settings(with_short_policies(data, request), rows, request).apart
+    if check_points(data, rows, request) is not None:
+        candidates = list(dict.fromkeys([*candidates, "policy", *varying_keys(data, rows)]))
+        if request.y in data.curves:
+            candidates.append("run")
     for name in candidates:
         if name in data.keys and name not in (request.x, request.facet):
             chosen = replace(request, color=name)
-            if check_points(with_short_policies(data, chosen), range(data.rows), chosen) is None:
+            if check_points(with_short_policies(data, chosen), rows, chosen) is None:
                 return name
     return None
+
+
+@dataclass(frozen=True)
+class LineSettings:
+    """Settings that differ between points which would otherwise form one line.
+
+    Attributes:
+        apart: Keys whose values belong to different lines, the policy first.
+        along: Keys with another value at every value of x, so that they change along the line.
+    """
+
+    apart: list[str]
+    along: list[str]
+
+
+def line_settings(data: PlotData, rows: Iterable[int], request: PlotRequest) -> LineSettings:
+    """Settings other than x, colour and facet that differ between points of one colour in one panel.
+
+    A measure of whole runs at V=1 of one policy and at V=10 of another must not be joined by a line. A policy's
+    parameters follow from the policy, and the scenario's name says nothing that its values do not say.
+    """
+    x = request.x or ""
+    if request.y in data.curves or x not in data.keys or x == "run":
+        return LineSettings([], [])
+    lines: dict[tuple[object, ...], list[int]] = {}
+    shown = [name for name in (request.color, request.facet) if name in data.keys]
+    for row in rows:
+        if data.keys[x][row] is not None:
+            lines.setdefault(tuple(data.keys[name or ""][row] for name in shown), []).append(row)
+    apart, along = [], []
+    for members in lines.values():
+        for name in varying_keys(data, members):
+            if name in (x, *shown, "scenario") or _follows_from_policy(data, name, members):
+                continue
+            pairs = {(data.keys[x][row], data.keys[name][row]) for row in members}
+            paired = name != "policy" and len(pairs) == len({pair[0] for pair in pairs}) == len({p[1] for p in pairs})
+            (along if paired else apart).append(name)
+    names = dict.fromkeys(apart)
+    return LineSettings(sorted(names, key=lambda name: name != "policy"), [n for n in along if n not in names])
+
+
+def _follows_from_policy(data: PlotData, name: str, rows: Sequence[int]) -> bool:
+    """Whether a key is a property of the policy, such as a parameter, with one value for each policy."""
+    if "policy" not in data.keys or name == "policy" or "." in name or name in NUMERIC_KEYS:
+        return False
+    pairs = {(data.keys["policy"][row], data.keys[name][row]) for row in rows}
+    return len(pairs) == len({policy for policy, _ in pairs})
 
 
 def check_points(data: PlotData, rows: Sequence[int] | range, request: PlotRequest) -> InputError | None:

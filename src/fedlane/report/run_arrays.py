@@ -20,7 +20,10 @@ some are rewritten before others while a run continues."""
 
 @dataclass(frozen=True)
 class RunArrays:
-    """Arrays of a run with R replicas, T rounds, at most S assigned clients per round, U clients and N channels."""
+    """Arrays of a run with R replicas, T rounds, at most S assigned clients per round, U clients and N channels.
+
+    What is known about every client is known after K = T rounds, or of large fleets after every k-th round.
+    """
 
     delay_s: FloatArray
     """(R, T): duration of the round, capped at the deadline."""
@@ -34,23 +37,27 @@ class RunArrays:
     upload_s: FloatArray
     punctual: BoolArray
     queue: FloatArray
-    """(R, T, U): after the round."""
+    """(R, K, U): after the round."""
     epsilon: FloatArray
-    """(R, T, U): epsilon spent after the round."""
+    """(R, K, U): epsilon spent after the round."""
     available: BoolArray
-    """(R, T, U): whether the client could be assigned."""
+    """(R, K, U): whether the client could be assigned."""
     client_xy_m: FloatArray
     """(R, U, 2)"""
     channel_xy_m: FloatArray
     """(R, N, 2)"""
     clients: dict[str, FloatArray]
     """(R, U) each: quota, participation, selection, uploads, epsilon, epsilon_paper."""
+    client_every: int = 1
+    """k: number of rounds from one row of `queue` to the next."""
+    max_queue: FloatArray | None = None
+    """(R, T): the largest queue after each round; None if it follows from `queue`."""
 
     @property
     def shape(self) -> tuple[int, int, int, int]:
         """R, T, U, N."""
-        replicas, rounds, clients = self.queue.shape
-        return replicas, rounds, clients, self.channel_xy_m.shape[1]
+        replicas, rounds = self.delay_s.shape
+        return replicas, rounds, self.queue.shape[2], self.channel_xy_m.shape[1]
 
 
 CLIENT_COLUMNS = ("quota", "participation", "selection", "uploads", "epsilon", "epsilon_paper")
@@ -59,17 +66,21 @@ CLIENT_COLUMNS = ("quota", "participation", "selection", "uploads", "epsilon", "
 def run_arrays(files: RunFiles) -> RunArrays:
     """Build the arrays of a run folder, for the rounds that every table contains."""
     tables = files.tables
-    rounds = min(index_size(tables["rounds"], "round"), index_size(tables["client_rounds"], "round"))
+    every = files.client_rounds_every
+    kept = -(-index_size(tables["client_rounds"], "round") // every)
+    rounds = min(index_size(tables["rounds"], "round"), kept * every)
+    kept = -(-rounds // every)
     replicas = max(index_size(tables["rounds"], "replica"), 1)
     clients = max(index_size(tables[name], "client") for name in ("clients", "client_rounds", "assignments"))
     channels = max(index_size(tables["channels"], "channel"), index_size(tables["assignments"], "channel"))
-    if replicas * max(rounds, 1) * max(clients, channels, 1) > MAX_CELLS:
+    if replicas * max(kept * clients, rounds * channels, rounds, 1) > MAX_CELLS:
         raise InputError(
             f"a report can show at most {MAX_CELLS:,} seeds x rounds x clients, "
             f"got {replicas} x {rounds} x {max(clients, channels)}"
         )
     for name, cells in (
-        ("client_rounds", replicas * max(rounds, 1) * max(clients, 1)),
+        ("client_rounds", replicas * max(kept, 1) * max(clients, 1)),
+        ("rounds", replicas * rounds),
         ("channels", replicas * channels),
     ):
         if cells > MAX_EMPTY * tables[name].num_rows + SPARE_CELLS:
@@ -77,7 +88,7 @@ def run_arrays(files: RunFiles) -> RunArrays:
     per_round = _Scatter(tables["rounds"], ("replica", "round"), (replicas, rounds))
     per_client = _Scatter(tables["clients"], ("replica", "client"), (replicas, clients))
     per_channel = _Scatter(tables["channels"], ("replica", "channel"), (replicas, channels))
-    per_both = _Scatter(tables["client_rounds"], ("replica", "round", "client"), (replicas, rounds, clients))
+    per_both = _Scatter(tables["client_rounds"], ("replica", "round", "client"), (replicas, kept, clients), every)
     slots = _Slots(tables["assignments"], replicas, rounds, clients)
     return RunArrays(
         delay_s=per_round.floats("delay_s"),
@@ -94,14 +105,16 @@ def run_arrays(files: RunFiles) -> RunArrays:
         client_xy_m=np.stack([per_client.floats("x_m"), per_client.floats("y_m")], axis=-1),
         channel_xy_m=np.stack([per_channel.floats("x_m"), per_channel.floats("y_m")], axis=-1),
         clients={name: per_client.floats(name) for name in CLIENT_COLUMNS},
+        client_every=every,
+        max_queue=per_round.floats("max_queue") if "max_queue" in tables["rounds"].column_names else None,
     )
 
 
 class _Scatter:
-    """Places the rows of a table into arrays of a given shape, by their index columns."""
+    """Places the rows of a table into arrays of a given shape, by their index columns; of every k-th round."""
 
-    def __init__(self, table: pa.Table, keys: tuple[str, ...], shape: tuple[int, ...]) -> None:
-        index = [column_indices(table, key) for key in keys]
+    def __init__(self, table: pa.Table, keys: tuple[str, ...], shape: tuple[int, ...], every: int = 1) -> None:
+        index = [column_indices(table, key) // (every if key == "round" else 1) for key in keys]
         self._kept = np.logical_and.reduce([column < size for column, size in zip(index, shape, strict=True)])
         self._at: tuple[Any, ...] = tuple(column[self._kept] for column in index)
         self._table, self._shape = table, shape
@@ -122,9 +135,9 @@ class _Slots(_Scatter):
     """Places assignments by replica, round and slot; slots are a round's assignments in the order of channels."""
 
     def __init__(self, table: pa.Table, replicas: int, rounds: int, clients: int) -> None:
-        table = table.take(
-            np.lexsort([column_indices(table, key) for key in ("client", "channel", "round", "replica")])
-        )
+        keys = [column_indices(table, key) for key in ("client", "channel", "round", "replica")]
+        if not _ascending(keys[:0:-1]):
+            table = table.take(np.lexsort(keys))
         group = column_indices(table, "replica") * (1 + index_size(table, "round")) + column_indices(table, "round")
         start = np.flatnonzero(np.diff(group, prepend=-1))
         slot = np.arange(len(group)) - np.repeat(start, np.diff(start, append=len(group)))
@@ -132,7 +145,20 @@ class _Slots(_Scatter):
         slots = int(slot.max(initial=0)) + 1
         if slots > max(clients, 1):
             raise InputError(f"table assignments has {slots:,} assignments of {clients:,} clients in one round")
+        if replicas * rounds * slots > MAX_CELLS:
+            raise InputError(f"table assignments has {slots:,} assignments in one of {rounds:,} rounds")
         super().__init__(table, ("replica", "round", "slot"), (replicas, rounds, slots))
+
+
+def _ascending(keys: list[IntArray]) -> bool:
+    """Whether rows are in strictly ascending order of their keys, the most important key first."""
+    settled = np.zeros(max(len(keys[0]) - 1, 0), np.bool_)
+    for key in keys:
+        step = np.diff(key)
+        if (step[~settled] < 0).any():
+            return False
+        settled |= step > 0
+    return bool(settled.all())
 
 
 def index_size(table: pa.Table, column: str) -> int:

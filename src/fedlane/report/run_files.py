@@ -10,7 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from fedlane.parquet_tables import read_table
+from fedlane.parquet_tables import column_indices, read_table, read_table_parts, table_rows
 from fedlane.report.comparison_files import compared_folders
 from fedlane.validate import InputError, printable
 
@@ -24,6 +24,8 @@ TABLES = {
 """The tables of a run folder, and the columns that a report requires."""
 TEXTS = ("scenario.toml", "summary.json", "status.json")
 FILES = (*TEXTS, *(f"{name}.parquet" for name in TABLES))
+CLIENT_ROUND_ROWS = 2_000_000
+"""Of a larger table ``client_rounds``, only every m-th of its rounds is read."""
 ATTEMPTS = 6
 PAUSE_S = 0.05
 
@@ -41,6 +43,8 @@ class RunFiles:
     tables: Mapping[str, pa.Table]
     written_s: float
     """Time of the last write of status.json, in seconds since 1970."""
+    client_rounds_every: int = 1
+    """Number of rounds from one round of the table ``client_rounds`` to the next."""
 
 
 def run_folders(folders: Iterable[Path]) -> list[Path]:
@@ -99,15 +103,43 @@ def _read(folder: Path) -> RunFiles:
         written_s = (folder / "status.json").stat().st_mtime
     except (OSError, ValueError) as error:
         raise InputError(f"{folder} cannot be read: {error}") from error
+    parsed = _parsed(folder / "summary.json", json.loads, summary)
+    small = {name: columns for name, columns in TABLES.items() if name != "client_rounds"}
+    tables = {name: read_table(folder / f"{name}.parquet", columns) for name, columns in small.items()}
+    thin = "max_queue" in tables["rounds"].column_names
+    tables["client_rounds"], every = _client_rounds(folder / "client_rounds.parquet", parsed, thin=thin)
     return RunFiles(
         folder=folder.resolve().name,
         toml=toml,
         scenario=_parsed(folder / "scenario.toml", tomllib.loads, toml),
-        summary=_parsed(folder / "summary.json", json.loads, summary),
+        summary=parsed,
         status=_parsed(folder / "status.json", json.loads, status),
-        tables={name: read_table(folder / f"{name}.parquet", columns) for name, columns in TABLES.items()},
+        tables=tables,
+        client_rounds_every=every,
         written_s=written_s,
     )
+
+
+def _client_rounds(path: Path, summary: Mapping[str, Any], *, thin: bool) -> tuple[pa.Table, int]:
+    """Return the table ``client_rounds``, thinned if it is large, and the stride of its rounds.
+
+    Args:
+        path: The file.
+        summary: The run's summary, with the stride of the file's rounds.
+        thin: Whether rounds may be left out, because another table has the largest queues.
+    """
+    stored = summary.get("client_rounds_every", 1)
+    if type(stored) is not int or not 1 <= stored < 2**31:
+        raise InputError(f"{path.parent / 'summary.json'} is damaged: client_rounds_every must be a whole number")
+    rows = table_rows(path, TABLES["client_rounds"])
+    if rows <= CLIENT_ROUND_ROWS or not thin:
+        return read_table(path, TABLES["client_rounds"]), stored
+    every = stored * -(-rows // CLIENT_ROUND_ROWS)
+    parts = [
+        part.filter(pa.array(column_indices(part, "round") % every == 0))
+        for part in read_table_parts(path, TABLES["client_rounds"])
+    ]
+    return pa.concat_tables(parts), every
 
 
 def _parsed(path: Path, parse: Any, text: str) -> Mapping[str, Any]:

@@ -1,5 +1,7 @@
 """Labels of the runs on one page: what differs between them, and their natural order."""
 
+import hashlib
+import json
 import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Mapping, Sequence
@@ -73,6 +75,21 @@ def differences(files: Sequence[RunFiles]) -> list[str]:
         *sorted(world),
         *(["seeds"] if len({tuple(map(str, _seeds(run))) for run in files}) > 1 else []),
     ]
+
+
+def scenario_digest(run: RunFiles) -> str:
+    """A digest of the values of a run's scenario and of the rounds that it has played.
+
+    Runs with the same digest differ in policy, seeds, name or target only, so that their measures can be compared.
+    """
+    content = json.dumps([_world(run), run.summary.get("rounds"), _learned(run)], sort_keys=True, default=str)
+    return hashlib.sha256(content.encode()).hexdigest()[:16]
+
+
+def scenario_differences(files: Sequence[RunFiles]) -> list[str]:
+    """Keys of the scenarios that differ between any two runs, whatever the scenarios' names."""
+    keys = _differing(files, lambda run: "", _world)[""]
+    return [*keys, *(["rounds played"] if len({run.summary.get("rounds") for run in files}) > 1 and not keys else [])]
 
 
 def _parts(files: Sequence[RunFiles]) -> list[list[str]]:

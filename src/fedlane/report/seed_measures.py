@@ -1,6 +1,7 @@
 """The measures of a run for each of its seeds, from its tables; `summary.json` has only their means."""
 
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -13,6 +14,10 @@ MEASURES = (
     *("quota_shortfall", "max_queue", "final_accuracy"),
 )
 """Names of the measures. `feasible_scale` is not among them: it describes the network, not the policy."""
+PROBLEM_SHORTFALL = "problem_shortfall"
+"""Shortfall from the problem's quotas: `quota_shortfall` refers to the quotas that the policy serves."""
+COMPARED = tuple(PROBLEM_SHORTFALL if name == "quota_shortfall" else name for name in MEASURES)
+"""Measures that mean the same for all policies, whatever their slack."""
 
 
 def seed_measures(tables: Mapping[str, pa.Table]) -> dict[str, FloatArray]:
@@ -38,7 +43,10 @@ def seed_measures(tables: Mapping[str, pa.Table]) -> dict[str, FloatArray]:
     punctual = per_replica(assignments, column_floats(assignments, "punctual"))
     participation = per_replica(clients, column_floats(clients, "participation"))
     shortfall = per_replica(clients, column_floats(clients, "quota") - column_floats(clients, "participation"))
-    queue = per_replica(tables["client_rounds"], column_floats(tables["client_rounds"], "queue"))
+    if "max_queue" in rounds.column_names:  # of large fleets, client_rounds does not have every round
+        queue = per_replica(rounds, column_floats(rounds, "max_queue"))
+    else:
+        queue = per_replica(tables["client_rounds"], column_floats(tables["client_rounds"], "queue"))
     cumulative = np.array([values.sum() for values in delay_s])
     return {
         "cumulative_delay_s": cumulative,
@@ -50,3 +58,28 @@ def seed_measures(tables: Mapping[str, pa.Table]) -> dict[str, FloatArray]:
         "max_queue": np.array([values.max(initial=0.0) for values in queue]),
         "final_accuracy": np.array([values[-1] if len(values) else np.nan for values in accuracy]),
     }
+
+
+def quota_slack(summary: Mapping[str, Any]) -> float:
+    """Return the share by which a run's policy lowered the problem's quotas, from its summary; 0 if there is none."""
+    parameters = summary.get("parameters")
+    slack = parameters.get("quota_slack") if isinstance(parameters, Mapping) else None
+    return float(slack) if isinstance(slack, int | float) and 0 <= slack < 1 else 0.0
+
+
+def problem_shortfall(tables: Mapping[str, pa.Table], summary: Mapping[str, Any]) -> FloatArray:
+    """Compute the largest shortfall of any client from the problem's quotas, which are the same for every policy.
+
+    `clients.parquet` has the quotas that the policy serves, (1 - slack) times those of the problem.
+
+    Args:
+        tables: The tables of the run folder, by name.
+        summary: The run's summary, with the policy's parameters.
+
+    Returns:
+        (R,): the largest value of quota - participation over clients, at least 0; NaN without quotas.
+    """
+    clients = tables["clients"]
+    quota = column_floats(clients, "quota") / (1.0 - quota_slack(summary))
+    shortfall = by_replica(clients, quota - column_floats(clients, "participation"), count_replicas(tables["rounds"]))
+    return np.array([values.max(initial=0.0) for values in shortfall])

@@ -7,6 +7,8 @@ from rich.box import SIMPLE_HEAD
 from rich.markup import escape
 from rich.table import Table
 
+from fedlane.number_text import number_text
+
 Summary = Mapping[str, Any]
 
 _ROWS = (
@@ -22,6 +24,7 @@ LOWER_BOUND_MECHANISMS = frozenset({"paper"})
 """Mechanisms whose accounted epsilon is a lower bound on the leakage."""
 
 
+NO_VALUE: Mapping[str, float | None] = {"mean": None, "low": None, "high": None}
 CLEARLY_INFEASIBLE = 0.99
 """Feasible scale below which a note says that no policy can meet the quotas."""
 
@@ -30,16 +33,17 @@ def with_interval(measure: Mapping[str, float | None], form: str, unit: str = ""
     """``mean [low, high]``, or the mean alone."""
     if measure["mean"] is None:
         return "-"
-    text = form.format(measure["mean"]) + unit
+    text = number_text(measure["mean"], form) + unit
     if measure["low"] is None or measure["high"] is None:
         return text
-    return f"{text} [{form.format(measure['low'])}, {form.format(measure['high'])}]"
+    return f"{text} [{number_text(measure['low'], form)}, {number_text(measure['high'], form)}]"
 
 
 def _plus_minus(measure: Mapping[str, float | None]) -> str:
     mean, high = measure["mean"], measure["high"]
     assert mean is not None
-    return f"{mean:,.0f}" if high is None else f"{mean:,.0f} ± {high - mean:,.0f}"
+    text = number_text(mean, "{:,.0f}")
+    return text if high is None else f"{text} ± {number_text(high - mean, '{:,.0f}')}"
 
 
 def _time_to(summary: Summary) -> str:
@@ -47,8 +51,8 @@ def _time_to(summary: Summary) -> str:
     measure = summary["time_to_accuracy"]
     if not measure["reached"]:
         return "never"
-    missing = len(summary["seeds"]) - measure["reached"]
-    return f"{measure['mean']:,.0f} s" + (f" ({measure['reached']}/{len(summary['seeds'])})" if missing else "")
+    text, seeds = number_text(measure["mean"], "{:,.0f} s"), len(summary["seeds"])
+    return f"{text} ({measure['reached']}/{seeds})" if measure["reached"] < seeds else text
 
 
 def summary_table(summary: Summary) -> Table:
@@ -106,7 +110,7 @@ def comparison_table(summaries: Sequence[Summary]) -> Table:
     if len(first["seeds"]) > 1:
         title += " · mean ± 95% interval"
     learned = first["final_accuracy"]["mean"] is not None
-    headings = ["delay (s)", "ratio", "late", "min.\nparticipation", "queue"] + ["accuracy"] * learned
+    headings = ["delay (s)", "ratio", "late", "min.\nparticipation", "shortfall"] + ["accuracy"] * learned
     table = policy_table(title, headings, narrow=learned)
     base = first["cumulative_delay_s"]["mean"]
     for summary in summaries:
@@ -114,14 +118,15 @@ def comparison_table(summaries: Sequence[Summary]) -> Table:
             escape(summary["policy"]),
             _plus_minus(summary["cumulative_delay_s"]),
             f"{summary['cumulative_delay_s']['mean'] / base:.2f}" if base else "-",
-            f"{summary['late_share']['mean']:.1%}",
-            f"{summary['min_participation']['mean']:.2f}",
-            f"{summary['max_queue']['mean']:.1f}",
+            number_text(summary["late_share"]["mean"], "{:.1%}"),
+            number_text(summary["min_participation"]["mean"], "{:.3f}"),
+            with_interval({**summary.get("problem_shortfall", NO_VALUE), "low": None}, "{:.3f}"),
             *([with_interval({**summary["final_accuracy"], "low": None}, "{:.3f}")] if learned else []),
         )
     table.caption = (
         "ratio: delay relative to the first row; late: share of uploads; "
-        "min. participation: smallest share of rounds of any client"
+        "min. participation: smallest share of rounds of any client; "
+        "shortfall: largest of any client from the problem's quotas, without a policy's slack"
     )
     return table
 

@@ -2,6 +2,7 @@
 
 import hashlib
 import ipaddress
+import re
 import secrets
 import socket
 import threading
@@ -26,6 +27,8 @@ from fedlane.report.run_files import run_folders, signature
 from fedlane.validate import InputError
 
 COOKIE = "fedlane-watch"
+HOST = re.compile(r"(?:\[(?P<address>[\w:.%]+)\]|(?P<name>[\w.-]+))(?::[0-9]{1,5})?", re.ASCII)
+"""A Host header: an IPv6 address in brackets, or a name or IPv4 address; and perhaps a port."""
 HEADERS = {
     "Content-Security-Policy": content_policy(live=True) + "; frame-ancestors 'none'",
     "X-Content-Type-Options": "nosniff",
@@ -101,7 +104,10 @@ class Watch:
 
     def is_own_host(self, host: str) -> bool:
         """Whether a Host header names this server. The check defeats DNS rebinding by other web pages."""
-        name = host.rsplit("]", 1)[0].removeprefix("[") if host.startswith("[") else host.rsplit(":", 1)[0]
+        parts = HOST.fullmatch(host)
+        if parts is None:  # for example an address whose bracket is not closed
+            return False
+        name = parts["address"] or parts["name"]
         try:
             ipaddress.ip_address(name)
         except ValueError:

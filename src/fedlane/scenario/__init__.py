@@ -105,9 +105,7 @@ class Scenario(Section):
             return cls._from_toml(_PRESETS.joinpath(f"{text}.toml").read_text(encoding="utf-8"), text)
         path = Path(text)
         if not path.is_file():
-            if path.suffix == ".toml" or "/" in text:
-                raise InputError(f"scenario file {text} does not exist")
-            raise unknown("scenario", text, presets())
+            raise _no_scenario(text)
         try:
             return cls._from_toml(path.read_text(encoding="utf-8"), path.stem)
         except (OSError, UnicodeDecodeError) as error:
@@ -213,6 +211,19 @@ class Scenario(Section):
 def presets() -> list[str]:
     """Return the names of the scenarios in the package."""
     return sorted(file.name.removesuffix(".toml") for file in _PRESETS.iterdir() if file.name.endswith(".toml"))
+
+
+def _no_scenario(text: str) -> InputError:
+    """The error for a scenario that is neither a preset nor a file; it names a file that may be meant."""
+    path = Path(text)
+    for other in (path.with_name(f"{path.name}.toml"), path.with_suffix(".toml"), path / "scenario.toml"):
+        if other != path and other.is_file():
+            return InputError(f"scenario file {text} does not exist (did you mean '{other}'?)")
+    if path.suffix == ".toml":
+        return InputError(f"scenario file {text} does not exist")
+    if "/" in text or path.suffix:
+        return InputError(f"scenario file {text} does not exist; scenario files end in .toml")
+    return unknown("scenario", text, presets())
 
 
 def _warn(text: str) -> None:

@@ -10,6 +10,8 @@ from typing import Annotated, Literal
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from fedlane.validate import check_clip_norm
+
 Finite = Annotated[float, Field(allow_inf_nan=False)]
 Decibel = Annotated[float, Field(ge=-1000, le=1000, allow_inf_nan=False)]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
@@ -125,7 +127,7 @@ class LearningSettings(Section):
     learning_rate: Positive = 0.1
     """Step size of local training, eta."""
     clip_norm: Positive = 1.0
-    """Largest norm of a record's gradient, C."""
+    """Largest norm of a record's gradient, C, from 1e-6 to 1e12."""
     batch_size: Count | Annotated[tuple[Count, ...], Field(min_length=1)] = 64
     """Records in a step's sample, b; one value, or one per client."""
     local_iterations: Count = 5
@@ -134,6 +136,11 @@ class LearningSettings(Section):
     """Rounds between two evaluations of the model."""
     target_accuracy: Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)] | None = None
     """Test accuracy whose time is reported: when the mean of three successive evaluations first reaches it."""
+
+    @model_validator(mode="after")
+    def _clip_norm_in_range(self) -> "LearningSettings":
+        check_clip_norm("clip_norm", self.clip_norm)
+        return self
 
 
 class PrivacySettings(Section):

@@ -72,7 +72,7 @@ def explain(error: ValidationError, model: type[BaseModel]) -> str:
     path = _field_path(first["loc"], model)
     name = ".".join(path)
     if first["type"] == "extra_forbidden":
-        return f"unknown key '{name}'{nearest(path[-1], _known_keys(path[:-1], model))}"
+        return f"unknown key '{name}'{_similar_key(path, model)}"
     if first["type"] == "value_error":
         return ".".join([*path, str(first["ctx"]["error"])])
     bound = _BOUNDS.get(first["type"], first["msg"][:1].lower() + first["msg"][1:]).format(**first.get("ctx", {}))
@@ -81,6 +81,21 @@ def explain(error: ValidationError, model: type[BaseModel]) -> str:
         bound += f" or {alternatives[0]['ctx']['expected']}"
     hint = nearest(str(first["input"]), re.findall(r"'([^']*)'", bound)) if "'" in bound else ""
     return f"{name} {bound}, got {_shown(first['input'])}{hint}"
+
+
+def _similar_key(path: list[str], model: type[BaseModel]) -> str:
+    """Suggest keys of the same name in other tables, else the most similar key of the same table."""
+    keys = {f"{table}.{key}": key for table in _known_keys([], model) for key in _keys_below(table, model)}
+    same = [f"'{name}'" for name, key in keys.items() if key == path[-1]]
+    if same:
+        return f" (did you mean {' or '.join(same)}?)"
+    similar = nearest(path[-1], _known_keys(path[:-1], model))
+    return similar or (nearest(path[-1], keys) if len(path) == 1 else "")
+
+
+def _keys_below(table: str, model: type[BaseModel]) -> list[str]:
+    annotation = model.model_fields[table].annotation
+    return list(annotation.model_fields) if isinstance(annotation, type) and issubclass(annotation, BaseModel) else []
 
 
 def _deepest(errors: list[Any]) -> Any:

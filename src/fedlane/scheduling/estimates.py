@@ -67,3 +67,10 @@ def mean(total: FloatArray | IntArray, count: IntArray) -> FloatArray:
     """Return the sample mean of each pair; 0 where the pair was never tried."""
     result: FloatArray = total / np.maximum(count, 1)
     return result
+
+
+def optimistic_mean(total: FloatArray | IntArray, count: IntArray, optimism: FloatArray) -> FloatArray:
+    """Return the sample mean of each pair plus its bonus, at most 1; 1 where the pair was never tried."""
+    result = mean(total, count)
+    result += optimism
+    return np.minimum(result, 1.0, out=result)

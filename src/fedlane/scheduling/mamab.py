@@ -12,7 +12,15 @@ import numpy as np
 from fedlane.matching import greedy_matching, max_min_matching, random_matching
 from fedlane.records import BoolArray, Context, Feedback, FloatArray, IntArray, Problem, State
 from fedlane.rng import RoundRng
-from fedlane.scheduling.estimates import STATISTICS, bonus, check_statistics, empty_statistics, mean, record
+from fedlane.scheduling.estimates import (
+    STATISTICS,
+    bonus,
+    check_statistics,
+    empty_statistics,
+    mean,
+    optimistic_mean,
+    record,
+)
 from fedlane.scheduling.policy import Policy, check_trade_off, problem_of
 from fedlane.scheduling.queues import updated_queues
 from fedlane.scheduling.restoring import check_queue_and_previous
@@ -56,7 +64,8 @@ class _Mamab(Policy):
         explore = 1.0 if context.round == 0 else np.exp(-(context.round - 1) / self.T0)
         exploit = kappa[:, 0] < 1.0 - explore
         if exploit.any():
-            estimate = self.estimate({key: array[exploit] for key, array in state.items()})
+            every = bool(exploit.all())  # no copy of the state is needed
+            estimate = self.estimate(state if every else {key: array[exploit] for key, array in state.items()})
             estimate[~context.available[exploit]] = -np.inf
             assignment[exploit] = self.match(
                 estimate, order_keys[exploit], context.available[exploit], state["previous"][exploit]
@@ -71,13 +80,16 @@ class _Mamab(Policy):
         """
         count = state["count"]
         optimism = bonus(count, self.exploration)
-        index = mean(state["reward"], count) + optimism
         queue = state["queue"][..., None]
         if self.queue_weight == "success":
-            queue = queue * np.minimum(mean(state["success"], count) + optimism, 1.0)
-            index = np.minimum(index, 1.0)
-        result = np.full(count.shape, np.inf)
-        np.multiply(index, self.V, out=result, where=count > 0)
+            queue = queue * optimistic_mean(state["success"], count, optimism)
+            result = optimistic_mean(state["reward"], count, optimism)
+        else:
+            result = mean(state["reward"], count)
+            result += optimism
+        tried = count > 0
+        np.multiply(result, self.V, out=result, where=tried)
+        result[~tried] = np.inf
         result += queue
         return result
 

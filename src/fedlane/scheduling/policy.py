@@ -33,6 +33,8 @@ class Policy(ABC):
     Attributes:
         name: The name by which `make_policy` and the command line find the policy.
         summary: One line for `fedlane list policies`.
+        version: Version of the policy's results, from 1. Raise it when the policy chooses differently with the same
+            parameters: stored results and checkpoints of other versions are then not used.
         requires: What `select` needs in its context beyond the round, the available clients and the problem: any of
             `"channel_state"` and `"distributions"`.
         quota_slack: The fraction by which this policy lowers every quota.
@@ -58,6 +60,7 @@ class Policy(ABC):
 
     name: ClassVar[str]
     summary: ClassVar[str] = ""
+    version: ClassVar[int] = 1
     requires: ClassVar[frozenset[str]] = frozenset()
     per_client: ClassVar[frozenset[str] | None] = None
     quota_slack: float = 0.0
@@ -201,6 +204,7 @@ class SinglePolicy(ABC):
 
     name: ClassVar[str]
     summary: ClassVar[str] = ""
+    version: ClassVar[int] = 1
     requires: ClassVar[frozenset[str]] = frozenset()
     per_client: ClassVar[frozenset[str] | None] = None
     quota_slack: float = 0.0
@@ -233,7 +237,7 @@ class Lifted(Policy):
     single: SinglePolicy
 
     def __post_init__(self) -> None:
-        for attribute in ("name", "summary", "requires", "per_client", "quota_slack"):
+        for attribute in ("name", "summary", "version", "requires", "per_client", "quota_slack"):
             object.__setattr__(self, attribute, getattr(self.single, attribute))
 
     def init(self, problem: Problem) -> State:

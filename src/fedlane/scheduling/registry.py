@@ -1,11 +1,12 @@
 """Policies by name: ``name``, ``name:key=value,...``, or an import path ``package.module:Class``."""
 
+import functools
 import importlib
 import math
 import sys
 from collections.abc import Mapping
 from dataclasses import fields
-from importlib.metadata import entry_points
+from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
 from fedlane.scheduling.baselines import Random, RoundRobin, SingleUcb
@@ -55,9 +56,15 @@ def policies() -> dict[str, PolicyClass]:
         True
     """
     classes = dict(_policies)
-    for entry in entry_points(group="fedlane.policies"):
+    for entry in _installed():
         classes.setdefault(entry.name, entry.load())
     return classes
+
+
+@functools.cache
+def _installed() -> tuple[EntryPoint, ...]:
+    """Return the policies that installed packages declare, searched once: this reads every package's metadata."""
+    return tuple(entry_points(group="fedlane.policies"))
 
 
 def parameters(policy: PolicyClass) -> dict[str, Any]:

@@ -7,7 +7,7 @@ import io
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 
@@ -28,12 +28,14 @@ class Checkpoint:
         seeds: One seed per replica.
         learning: Whether the run trains a model.
         arrays: The arrays by name.
+        version: `Policy.version` of the policy that was played.
     """
 
     label: str
     seeds: tuple[int, ...]
     learning: bool
     arrays: Mapping[str, np.ndarray[Any, Any]]
+    version: int = 1
 
     @property
     def state(self) -> State:
@@ -43,13 +45,18 @@ class Checkpoint:
     def to_bytes(self) -> bytes:
         """Encode the checkpoint as an npz file."""
         buffer = io.BytesIO()
+        self.write(buffer)
+        return buffer.getvalue()
+
+    def write(self, file: BinaryIO) -> None:
+        """Write the checkpoint as an npz file, without a copy in memory."""
         header = {
             "_label": np.array(self.label),
             "_seeds": np.array(self.seeds, np.int64),
             "_learning": np.array(self.learning),
+            "_version": np.array(self.version, np.int64),
         }
-        np.savez(buffer, allow_pickle=False, **header, **self.arrays)
-        return buffer.getvalue()
+        np.savez(file, allow_pickle=False, **header, **self.arrays)
 
     @classmethod
     def load(cls, folder: Path) -> "Checkpoint":
@@ -64,6 +71,7 @@ class Checkpoint:
                 label=str(arrays.pop("_label")),
                 seeds=tuple(int(seed) for seed in arrays.pop("_seeds")),
                 learning=bool(arrays.pop("_learning")),
+                version=int(arrays.pop("_version", np.array(1))),  # checkpoints of 0.1.0 have none
                 arrays=arrays,
             )
         except READ_ERRORS as error:
@@ -87,7 +95,7 @@ def check_agreement(
     """
     if trace.delay_s.max(initial=0.0) > problem.deadline_s:
         raise InputError("trace.delay_s exceeds the deadline")
-    if not np.allclose(queue, trace.queue[:, trace.rounds - 1] if trace.rounds else 0.0, rtol=1e-6):
+    if not np.allclose(queue, trace.last_queue(), rtol=1e-6):
         raise InputError("queue does not agree with trace.queue")
     if not np.array_equal(uploads, trace.counts()[0]):
         raise InputError("uploads does not agree with trace.client")

@@ -87,6 +87,8 @@ def read_summary(path: Path) -> dict[str, Any]:
         complete &= all(isinstance(summary[key], str) for key in ("policy", "scenario"))
         complete &= isinstance(summary["rounds"], int) and isinstance(summary["infeasible_seeds"], dict)
         complete &= all(_is_number(scale) for scale in summary["infeasible_seeds"].values())
+        every = summary.get("client_rounds_every", 1)
+        complete &= type(every) is int and 1 <= every < 2**31
         complete &= isinstance(summary["seeds"], list) and all(isinstance(seed, int) for seed in summary["seeds"])
     except RecursionError:
         raise InputError(f"{path} is damaged: its values are nested too deeply") from None

@@ -13,15 +13,22 @@ from fedlane.network.radio import block_rounds
 from fedlane.records import Problem
 from fedlane.scenario import Scenario
 from fedlane.scheduling.policy import Policy
+from fedlane.simulation.tables import PART_ROWS
+from fedlane.simulation.trace_shape import TraceShape
 from fedlane.validate import InputError
 
 TRACE_BYTES_PER_CHANNEL, TRACE_BYTES_PER_CLIENT, TRACE_BYTES_PER_ROUND = 29, 5, 24
 """Bytes of the trace per seed and round: for every channel, for every client, and besides."""
+BOUNDED_BYTES_PER_CLIENT, BOUNDED_BYTES_PER_ROUND = 9, 350
+"""The same in a bounded trace, for every client and kept round, and for every round with its row of ``rounds``."""
 TABLE_BYTES_PER_CHANNEL, TABLE_BYTES_PER_CLIENT = 150, 250
 """Bytes, per seed and round, that the tables take while they are made and written: for every channel and for every
 client. Both are measured (tests/simulation/test_footprint.py)."""
 NETWORK_ARRAYS = 4
-"""Arrays (R, U, N) of doubles that the radio network keeps."""
+"""Arrays (R, U, N) of doubles that the radio network keeps, unless it is large."""
+STATE_COPIES = 4
+"""A policy's state, and three times its size while a round is decided: measured are 61 bytes per pair for `mamab-om`,
+whose state has 16, and 75 for `lane`, whose state has 20 (docs/scale.md)."""
 SETUP_BYTES_PER_CLIENT = 600
 """Bytes per seed and client of the preparation: partition, quotas, mechanism and compute times."""
 
@@ -56,7 +63,9 @@ class Footprint:
         return max(parts, key=lambda name: parts[name])
 
 
-def run_footprint(scenario: Scenario, policy: Policy, seeds: int, *, learning: bool, device: str = "cpu") -> Footprint:
+def run_footprint(
+    scenario: Scenario, policy: Policy, seeds: int, *, learning: bool, device: str = "cpu", bounded: bool = False
+) -> Footprint:
     """Estimate the memory of a run without allocating it.
 
     Args:
@@ -65,26 +74,48 @@ def run_footprint(scenario: Scenario, policy: Policy, seeds: int, *, learning: b
         seeds: Number of seeds.
         learning: Whether the model is trained.
         device: "cpu" or "cuda". Training on a GPU takes the GPU's memory, which is not counted.
+        bounded: Whether the trace may be bounded, see `fedlane.simulation.trace.Trace`.
     """
     clients, channels, rounds = scenario.network.clients, scenario.network.channels, scenario.rounds
-    pairs = clients * channels
-    per_round = channels * (TRACE_BYTES_PER_CHANNEL + TABLE_BYTES_PER_CHANNEL)
-    per_round += clients * (TRACE_BYTES_PER_CLIENT + TABLE_BYTES_PER_CLIENT) + TRACE_BYTES_PER_ROUND
     drawn = min(2 * block_rounds(clients, channels), rounds)  # the old block is kept until the next one is drawn
+    pairs = 0 if keeps_no_pairs(scenario, policy) else clients * channels
     draws = 8 * drawn * (pairs * (3 if scenario.network.fading == "rayleigh" else 2) + clients)
     space = 8.0 * NETWORK_ARRAYS * pairs + draws + SETUP_BYTES_PER_CLIENT * clients
-    per_seed = {"rounds": float(rounds * per_round), "clients and channels": space}
-    fixed: dict[str, float] = {}
+    growing, fixed = _trace_bytes(scenario, seeds, bounded)
+    per_seed = {"rounds": growing, "clients and channels": space}
     if learning:
-        per_seed["the model"], fixed = _learning_bytes(scenario, seeds, device)
+        per_seed["the model"], for_learning = _learning_bytes(scenario, seeds, device)
+        fixed |= for_learning
     rough = Footprint(seeds, per_seed, fixed)
     if (available := available_bytes()) is None or rough.total < available:
         per_seed["clients and channels"] += _state_bytes(policy, scenario)
     return Footprint(seeds, per_seed, fixed)
 
 
+def keeps_no_pairs(scenario: Scenario, policy: Policy) -> bool:
+    """Whether the network keeps nothing for each client-channel pair: it is large, and the policy does not read it."""
+    network = scenario.network
+    large = network.rates_mbps is None and block_rounds(network.clients, network.channels) == 1
+    return large and not policy.requires & {"channel_state", "distributions"}
+
+
+def _trace_bytes(scenario: Scenario, seeds: int, bounded: bool) -> tuple[float, dict[str, float]]:
+    """Return the memory of the trace and of the tables per seed, and the fixed memory of a bounded trace."""
+    clients, channels, rounds = scenario.network.clients, scenario.network.channels, scenario.rounds
+    shape = TraceShape.of(seeds, rounds, clients, channels)
+    if bounded and shape.bounded:
+        kept = -(-rounds // shape.every)
+        growing = kept * clients * BOUNDED_BYTES_PER_CLIENT + rounds * BOUNDED_BYTES_PER_ROUND
+        segment = seeds * channels * shape.window * (2 * TRACE_BYTES_PER_CHANNEL + TABLE_BYTES_PER_CHANNEL)
+        part = max(PART_ROWS, clients) * TABLE_BYTES_PER_CLIENT
+        return float(growing), {"rounds": float(segment + part)}
+    per_round = channels * (TRACE_BYTES_PER_CHANNEL + TABLE_BYTES_PER_CHANNEL)
+    per_round += clients * (TRACE_BYTES_PER_CLIENT + TABLE_BYTES_PER_CLIENT) + TRACE_BYTES_PER_ROUND
+    return float(rounds * per_round), {}
+
+
 def _state_bytes(policy: Policy, scenario: Scenario) -> float:
-    """Return the size of a policy's first state for one seed; policies keep one or two copies of it."""
+    """Return the memory of a policy for one seed, from the size of its first state."""
     network = scenario.network
     problem = Problem(
         clients=network.clients,
@@ -94,7 +125,7 @@ def _state_bytes(policy: Policy, scenario: Scenario) -> float:
         quotas=np.zeros((1, network.clients)),
         sizes=np.ones((1, network.clients)),  # the number of records does not change the size of a state
     )
-    return 2.0 * sum(array.nbytes for array in policy.init(problem).values())
+    return float(STATE_COPIES) * sum(array.nbytes for array in policy.init(problem).values())
 
 
 def _learning_bytes(scenario: Scenario, seeds: int, device: str) -> tuple[float, dict[str, float]]:
@@ -180,6 +211,7 @@ def check_memory(
     *,
     learning: bool,
     device: str = "cpu",
+    bounded: bool = False,
     available: Callable[[], float | None] | None = None,
 ) -> Footprint:
     """Refuse a run that cannot fit into memory, before anything is allocated.
@@ -190,12 +222,13 @@ def check_memory(
         seeds: Number of seeds.
         learning: Whether the model is trained.
         device: "cpu" or "cuda".
+        bounded: Whether the trace may be bounded.
         available: Returns the available memory in bytes, or None if it is unknown; by default `available_bytes`.
 
     Raises:
         InputError: The run needs more memory than is available. The message names what to reduce.
     """
-    footprint = run_footprint(scenario, policy, seeds, learning=learning, device=device)
+    footprint = run_footprint(scenario, policy, seeds, learning=learning, device=device, bounded=bounded)
     room = (available or available_bytes)()
     if room is None or footprint.total <= room:
         return footprint

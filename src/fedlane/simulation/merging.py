@@ -59,9 +59,9 @@ def merge_runs(runs: Mapping[str, Run]) -> Run:
     )
     seeds = tuple(source.seed for source in sources)
     try:
-        tables = {name: _merged_table([run.tables[name] for run in listed], sources) for name in listed[0].tables}
+        tables = {name: _merged_table([_table(run, name) for run in listed], sources) for name in listed[0].tables}
         setup = prepare(listed[0].scenario, seeds)
-        trace = _trace(tables, setup)
+        trace = _trace(tables, setup, _every(listed[0].summary))
         ledger = merged_ledger([(listed[s.run].ledger, s.replica) for s in sources]) if listed[0].ledger else ""
     except (KeyError, IndexError, ValueError, TypeError, pa.ArrowException) as error:
         if isinstance(error, InputError):
@@ -117,8 +117,9 @@ def _facts(run: Run) -> Iterator[tuple[str, Any]]:
     if settings.learning:
         yield "device", settings.device
     yield "version of FedLane", run.summary.get("version")
-    for name, table in run.tables.items():
-        yield f"columns of {name}", {field.name: str(field.type) for field in table.schema}
+    for name in run.tables:
+        yield f"columns of {name}", {field.name: str(field.type) for field in _table(run, name).schema}
+    yield "the rounds of client_rounds (every k-th; client_rounds_every in summary.json)", _every(run.summary)
     yield "whether there is a ledger", bool(run.ledger)
 
 
@@ -152,10 +153,22 @@ def _merged_models(
     return merged
 
 
-def _trace(tables: Mapping[str, pa.Table], setup: Setup) -> Trace:
-    """Read a trace back from tables."""
+def _table(run: Run, name: str) -> pa.Table:
+    """Return a table, without the largest queue if it follows from ``client_rounds``: runs of few seeds lack it."""
+    table = run.tables[name]
+    redundant = name == "rounds" and _every(run.summary) == 1 and "max_queue" in table.column_names
+    return table.drop_columns(["max_queue"]) if redundant else table
+
+
+def _every(summary: Mapping[str, Any]) -> int:
+    """Return the number of rounds from one round of ``client_rounds`` to the next."""
+    return int(summary.get("client_rounds_every", 1))
+
+
+def _trace(tables: Mapping[str, pa.Table], setup: Setup, every: int) -> Trace:
+    """Read a trace back from tables, whose ``client_rounds`` has every k-th round."""
     problem = setup.problem
-    trace = Trace.empty(problem.replicas, problem.rounds, problem.clients, problem.channels)
+    trace = Trace.empty(problem.replicas, problem.rounds, problem.clients, problem.channels, every)
     shape = problem.replicas, problem.rounds
     columns = {name: _columns(table) for name, table in tables.items()}
     rounds, assignments, queues = (columns[name] for name in ("rounds", "assignments", "client_rounds"))
@@ -165,8 +178,10 @@ def _trace(tables: Mapping[str, pa.Table], setup: Setup) -> Trace:
     trace.upload_s[at], trace.punctual[at] = assignments["upload_s"], assignments["punctual"]
     trace.delay_s[:] = rounds["delay_s"].reshape(shape)
     trace.accuracy[:], trace.loss[:] = rounds["accuracy"].reshape(shape), rounds["loss"].reshape(shape)
-    trace.queue[:] = queues["queue"].reshape(*shape, problem.clients)
-    trace.available[:] = queues["available"].reshape(*shape, problem.clients)
+    trace.queue[:] = queues["queue"].reshape(trace.queue.shape)
+    trace.available[:] = queues["available"].reshape(trace.queue.shape)
+    if "max_queue" in rounds:
+        trace.max_queue = rounds["max_queue"].reshape(shape)
     trace.rounds = problem.rounds
     return trace
 

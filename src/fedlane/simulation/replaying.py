@@ -19,6 +19,7 @@ from fedlane.scenario.run_settings import RunSettings
 from fedlane.simulation.provenance import arithmetic
 from fedlane.simulation.results import EXTRA, MEASURES, Run
 from fedlane.simulation.simulation import Simulation
+from fedlane.simulation.trace_shape import TraceShape
 from fedlane.validate import InputError
 
 LEARNED = ("accuracy", "loss")
@@ -118,7 +119,12 @@ def prepare_replay(run: Run, device: str) -> Simulation:
     settings, rounds = settings_of(run), run.summary["rounds"]
     if not 0 <= rounds <= run.scenario.rounds:
         raise InputError(f"its summary has {rounds} rounds, its scenario {run.scenario.rounds}: one was changed")
-    return Simulation(run.scenario, settings.policy, settings.seeds, learning=settings.learning, device=device)
+    network = run.scenario.network
+    shape = TraceShape.of(len(settings.seeds), run.scenario.rounds, network.clients, network.channels)
+    bounded = shape.every == run.summary.get("client_rounds_every", 1)  # older folders have every round
+    return Simulation(
+        run.scenario, settings.policy, settings.seeds, learning=settings.learning, device=device, bounded=bounded
+    )
 
 
 def tolerances(run: Run, device: str) -> Tolerances:

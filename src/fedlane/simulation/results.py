@@ -10,12 +10,11 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 from numpy.typing import NDArray
 from safetensors.numpy import save as model_bytes
 
 from fedlane.files import read_regular
-from fedlane.parquet_tables import by_replica, column_floats, count_replicas, read_table
+from fedlane.parquet_tables import by_replica, column_floats, count_replicas
 from fedlane.privacy.run_ledger import NAME as LEDGER
 from fedlane.records import FloatArray
 from fedlane.scenario import Scenario
@@ -30,6 +29,8 @@ from fedlane.simulation.folder_files import MODEL, check_files, read_ledger, rea
 from fedlane.simulation.provenance import NAME as PROVENANCE
 from fedlane.simulation.provenance import read_provenance
 from fedlane.simulation.run_display import data_frame, run_html, run_text
+from fedlane.simulation.segments import remove_segments
+from fedlane.simulation.table_parts import stored_tables, write_table
 from fedlane.targets import time_to_accuracy
 from fedlane.validate import InputError
 
@@ -84,7 +85,7 @@ class Run:
 
     @property
     def client_rounds(self) -> pa.Table:
-        """One row per replica, round and client."""
+        """One row per replica, round and client; of large fleets every k-th round, see docs/run-folder.md."""
         return self.tables["client_rounds"]
 
     def __repr__(self) -> str:
@@ -148,7 +149,7 @@ class Run:
         """
         path = Path(folder)
         check_files(path)
-        loaded = {name: read_table(path / f"{name}.parquet", columns) for name, columns in COLUMNS.items()}
+        loaded = stored_tables(path, COLUMNS)
         return cls(
             scenario=Scenario.load(path / "scenario.toml"),
             tables=loaded,
@@ -201,7 +202,8 @@ class RunFolder:
             with tempfile.TemporaryDirectory(dir=self.path, prefix=".writing-") as temporary:
                 names = _write_files(run, Path(temporary), interrupted)
                 if checkpoint is not None:
-                    (Path(temporary) / CHECKPOINT).write_bytes(checkpoint.to_bytes())
+                    with (Path(temporary) / CHECKPOINT).open("wb") as file:
+                        checkpoint.write(file)
                     names.insert(1, CHECKPOINT)  # after the scenario, without which it cannot be resumed
                 for name in names:
                     (Path(temporary) / name).replace(self.path / name)
@@ -214,6 +216,10 @@ class RunFolder:
         if checkpoint is None:
             (self.path / CHECKPOINT).unlink(missing_ok=True)
 
+    def remove_segments(self) -> None:
+        """Remove the segments of a finished run, whose rows are in its tables."""
+        remove_segments(self.path)
+
     def rounds_saved(self) -> int:
         """Return the number of rounds that the folder's files hold."""
         try:
@@ -224,6 +230,7 @@ class RunFolder:
     def abandon(self) -> None:
         """Remove the folders created for this run, unless results have been written to them."""
         if self._new and not self._written:
+            self.remove_segments()
             with contextlib.suppress(OSError):  # another run may use a parent folder by now
                 for folder in self._created:
                     folder.rmdir()
@@ -231,9 +238,8 @@ class RunFolder:
 
 def _write_files(run: Run, folder: Path, interrupted: bool) -> list[str]:
     """Write all files of a run into ``folder`` and return their names, the scenario first and the status last."""
-    for name, table in run.tables.items():
-        with (folder / f"{name}.parquet").open("wb") as file:  # pyarrow would take a path with a ':' for a URI
-            pq.write_table(table, file, compression="zstd", write_page_checksum=True)
+    for name in run.tables:
+        write_table(run.tables, name, folder)
     if run.model:
         (folder / MODEL).write_bytes(model_bytes(dict(run.model)))
     values = run.scenario.model_dump() | ({} if run.settings is None else {"run": run.settings.model_dump()})

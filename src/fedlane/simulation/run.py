@@ -11,7 +11,7 @@ from fedlane.simulation.results import Run
 from fedlane.simulation.setup import learning_task
 from fedlane.simulation.simulation import Simulation
 from fedlane.trackers import Tracker, Tracking
-from fedlane.validate import InputError, at_least
+from fedlane.validate import InputError, ScenarioWarning, at_least
 
 __all__ = ["Simulation", "learning_task", "seed_list", "simulate"]
 
@@ -69,9 +69,11 @@ def simulate(
         scenario = Scenario.load(scenario)
     if rounds is not None:
         scenario = scenario.with_values({"rounds": rounds})
-    simulation = Simulation(scenario, policy, seed_list(seeds), learning=learning, device=device)
+    simulation = Simulation(scenario, policy, seed_list(seeds), learning=learning, device=device, bounded=True)
     if simulation.caution is not None:
         warnings.warn(simulation.caution, stacklevel=2)
+    if (remark := simulation.setup.delta_remark) is not None:
+        warnings.warn(remark, ScenarioWarning, stacklevel=2)
     tracking = Tracking(trackers)
     with tracking.closing():
         tracking.start(simulation.scenario, simulation.label, simulation.info.seeds, round=simulation.round)

@@ -11,12 +11,14 @@ from pathlib import Path
 import numpy as np
 
 from fedlane.privacy import Terms, mechanism_of, spent
+from fedlane.privacy.accountant import exceeds_budget
 from fedlane.privacy.audit_statistics import AuditResult, SamplingResult, audit_sampling, largest_bound
 from fedlane.privacy.run_ledger import NAME as LEDGER
-from fedlane.privacy.run_ledger import RunAccounts, read_run_accounts
+from fedlane.privacy.run_ledger import RunAccounts
 from fedlane.records import MechanismSpec
 from fedlane.scenario import Scenario
 from fedlane.simulation.audit import AuditPlan, audit, drawn_samples
+from fedlane.simulation.run_agreement import read_agreeing_accounts
 from fedlane.validate import InputError
 
 MAX_KINDS = 3
@@ -53,6 +55,11 @@ class AuditTarget:
     def accounted(self) -> float:
         """The epsilon that is accounted for the uploads that were made, with the label histogram."""
         return spent(self.terms, self.uploads).epsilon
+
+    @property
+    def exceeded(self) -> bool:
+        """Whether the uploads exceed the agreed budget."""
+        return exceeds_budget(self.terms, self.uploads, self.accounted)
 
 
 @dataclass(frozen=True)
@@ -97,7 +104,6 @@ def run_targets(folder: Path, **options: object) -> tuple[Scenario, list[AuditTa
         InputError: The folder is not that of a run that made private uploads, or its files do not agree.
     """
     scenario, accounts = _read(folder)
-    _check_agreement(folder, scenario, accounts)
     batches = scenario.per_client(scenario.learning.batch_size)
     kinds: dict[tuple[int, int], list[int]] = {}
     for (replica, client), kind in np.ndenumerate(accounts.kind):
@@ -147,20 +153,7 @@ def _read(folder: Path) -> tuple[Scenario, RunAccounts]:
         raise InputError(f"run {folder} has the mechanism '{scenario.privacy.mechanism}', which makes no privacy claim")
     if not (folder / LEDGER).is_file():
         raise InputError(f"{folder} has no ledger: only simulated runs can be audited (real clients keep their own)")
-    return scenario, read_run_accounts(folder / LEDGER)
-
-
-def _check_agreement(folder: Path, scenario: Scenario, accounts: RunAccounts) -> None:
-    """Raise an `InputError` if the ledger's terms are not those of the scenario."""
-    if accounts.kind.shape[1] != scenario.network.clients:
-        raise InputError(f"ledger of {folder} does not match its scenario: the number of clients differs")
-    agreed = np.stack([scenario.epsilon, scenario.per_client(scenario.privacy.delta), scenario.max_uploads])
-    for (_, client), kind in np.ndenumerate(accounts.kind):
-        terms = accounts.terms[kind]
-        same = np.array_equal(agreed[:, client], [terms.epsilon, terms.delta, terms.max_uploads])
-        same &= terms.mechanism == scenario.privacy.mechanism
-        if not (same and terms.local_iterations == scenario.learning.local_iterations):
-            raise InputError(f"ledger of {folder} does not match its scenario: the terms of client {client} differ")
+    return scenario, read_agreeing_accounts(folder, scenario)
 
 
 def _target(
@@ -196,8 +189,11 @@ def _target(
     return AuditTarget(terms, len(uploads), max(uploads), batch_size, plan, spec)
 
 
-def _exposure(target: AuditTarget) -> float:
-    """Return a rough measure of what a client's uploads show: q sqrt(uploads) over the noise."""
+def _exposure(target: AuditTarget) -> tuple[bool, float]:
+    """Return whether there are more uploads than agreed, and a rough measure of what they show.
+
+    The measure is q sqrt(uploads) over the noise.
+    """
     terms = target.terms
     noise = mechanism_of(terms.mechanism).noise(terms.step_noise, terms.upload_noise)
-    return float(terms.sample_rate * np.sqrt(target.uploads) / noise)
+    return target.uploads > terms.max_uploads, float(terms.sample_rate * np.sqrt(target.uploads) / noise)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from fedlane.number_text import number_text
 from fedlane.validate import InputError, unknown
 
 if TYPE_CHECKING:
@@ -75,8 +76,8 @@ def _rows(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
     for label, measure, form, unit in _SHOWN:
         mean, low, high = (summary[measure][key] for key in ("mean", "low", "high"))
         if mean is not None:
-            bounds = "" if low is None else f" (95% interval {form.format(low)} to {form.format(high)})"
-            rows.append((label, form.format(mean) + unit + bounds))
+            ends = "" if low is None else f" (95% interval {number_text(low, form)} to {number_text(high, form)})"
+            rows.append((label, number_text(mean, form) + unit + ends))
     privacy = summary.get("privacy")
     if privacy:
         spent, delta = privacy["epsilon"]["largest"], privacy["delta"]["largest"]

@@ -11,9 +11,10 @@ import numpy as np
 
 from fedlane.learning.architectures import parameter_count
 from fedlane.learning.datasets import DatasetInfo, dataset_info
-from fedlane.learning.partition import Partition, label_counts
+from fedlane.learning.partition import Partition, check_learnable, label_counts
 from fedlane.network import Compute, FixedLinks, Network, Radio, RadioNetwork, Topology, place
-from fedlane.privacy import make_mechanism, mechanism_of, released_histogram
+from fedlane.privacy import delta_remark, mechanism_of, released_histogram
+from fedlane.privacy.mechanism import draft_mechanism
 from fedlane.records import FloatArray, IntArray, MechanismSpec, Problem
 from fedlane.rng import generator
 from fedlane.scenario import Scenario
@@ -55,6 +56,13 @@ class Setup:
         """The old name of ``network``."""
         return self.network
 
+    @property
+    def delta_remark(self) -> str | None:
+        """One line if a calibrated budget has a delta that is not below 1/|D|; else None."""
+        if not mechanism_of(self.mechanism.name).is_calibrated:
+            return None
+        return delta_remark(self.mechanism.delta, self.label_counts.sum(axis=2))
+
     def feasible_scale(self, quotas: FloatArray) -> FloatArray | None:
         """The largest multiple of the quotas that any policy can serve.
 
@@ -83,8 +91,7 @@ def prepare(scenario: Scenario, seeds: Sequence[int]) -> Setup:
     """
     network, privacy = scenario.network, scenario.privacy
     data = dataset_info(scenario.data.dataset)
-    partition = Partition(scenario.data.partition, scenario.data.noniid_degree, scenario.data.imbalance)
-    counts = np.stack([label_counts(partition, data.class_totals, network.clients, seed) for seed in seeds])
+    counts = _label_counts(scenario, seeds)
     sizes = counts.sum(axis=2).astype(np.float64)
     weights = _model_size(scenario, data)
     mechanism = _mechanism(scenario, counts.sum(axis=2))
@@ -118,10 +125,35 @@ def prepare(scenario: Scenario, seeds: Sequence[int]) -> Setup:
     )
 
 
+def _label_counts(scenario: Scenario, seeds: Sequence[int]) -> IntArray:
+    """(R, U, M): number of each client's records in each class."""
+    partition = Partition(scenario.data.partition, scenario.data.noniid_degree, scenario.data.imbalance)
+    totals = dataset_info(scenario.data.dataset).class_totals
+    return np.stack([label_counts(partition, totals, scenario.network.clients, seed) for seed in seeds])
+
+
 def _mechanism(scenario: Scenario, sizes: IntArray) -> MechanismSpec:
     """The scenario's privacy mechanism for clients with ``sizes`` (R, U) records."""
+    draft = _draft(scenario, sizes)
+    return mechanism_of(draft.name).completed(draft, sizes, scenario.privacy.least_noise)
+
+
+def uncalibrated_mechanism(scenario: Scenario, seeds: Sequence[int]) -> MechanismSpec:
+    """Return the mechanism that a run has, without the noise that would have to be calibrated.
+
+    Args:
+        scenario: The scenario.
+        seeds: One seed per replica.
+    """
+    sizes = _label_counts(scenario, seeds).sum(axis=2)
+    draft = _draft(scenario, sizes)
+    return mechanism_of(draft.name).uncalibrated(draft, sizes)
+
+
+def _draft(scenario: Scenario, sizes: IntArray) -> MechanismSpec:
+    """The scenario's privacy mechanism without its noise."""
     learning, privacy = scenario.learning, scenario.privacy
-    return make_mechanism(
+    return draft_mechanism(
         privacy.mechanism,
         scenario.epsilon,
         scenario.per_client(privacy.delta),
@@ -131,7 +163,6 @@ def _mechanism(scenario: Scenario, sizes: IntArray) -> MechanismSpec:
         local_iterations=learning.local_iterations,
         max_uploads=scenario.max_uploads,
         histogram_noise=privacy.histogram_noise,
-        least_noise=privacy.least_noise,
     )
 
 
@@ -202,9 +233,14 @@ def _model_size(scenario: Scenario, data: DatasetInfo) -> int:
 
 
 def learning_task(setup: Setup) -> "LearningTask":
-    """Return the learning part of a scenario as plain values, usable without the scenario."""
+    """Return the learning part of a scenario as plain values, usable without the scenario.
+
+    Raises:
+        InputError: If there are more clients than training samples.
+    """
     from fedlane.learning.schedule import LearningTask
 
+    check_learnable(dataset_info(setup.scenario.data.dataset).class_totals, setup.problem.clients)
     learning = setup.scenario.learning
     return LearningTask(
         dataset=setup.scenario.data.dataset,

@@ -10,7 +10,7 @@ import numpy as np
 from fedlane.files import READ_ERRORS, fitting_array
 from fedlane.privacy import mechanism_of
 from fedlane.privacy.run_ledger import RunLedger
-from fedlane.records import DelayDistributions, IntArray, RoundDetail, RoundRecord, RunInfo
+from fedlane.records import DelayDistributions, FloatArray, IntArray, RoundDetail, RoundRecord, RunInfo
 from fedlane.rng import RoundStreams
 from fedlane.scenario import Scenario
 from fedlane.scenario.run_settings import RunSettings
@@ -28,6 +28,7 @@ from fedlane.simulation.spending import PrivacySpending
 from fedlane.simulation.summary import summarise
 from fedlane.simulation.tables import run_tables
 from fedlane.simulation.trace import Trace
+from fedlane.simulation.trace_checks import check_segments
 from fedlane.trackers import Tracking
 from fedlane.validate import InputError, at_least
 
@@ -45,6 +46,8 @@ class Simulation:
         seeds: One seed per replica, all different. A replica's results depend on its own seed only.
         learning: Whether to train the model.
         device: Where the model is trained: ``cpu`` or ``cuda``.
+        bounded: Whether the trace of a long run or a large fleet is bounded (see `Trace`), so that memory does not
+            grow with the rounds. Otherwise the trace holds every round.
 
     Attributes:
         info: The run's name, sizes and deadline.
@@ -83,13 +86,11 @@ class Simulation:
         *,
         learning: bool = False,
         device: str = "cpu",
+        bounded: bool = False,
     ) -> None:
         self.label = policy if isinstance(policy, str) else policy.name
-        if isinstance(policy, str):
-            policy = make_policy(policy, scenario.policies)
-        elif isinstance(policy, SinglePolicy):
-            policy = lift(policy)
-        check_memory(scenario, policy, len(seeds), learning=learning, device=device)
+        policy = _made(policy, scenario)
+        check_memory(scenario, policy, len(seeds), learning=learning, device=device, bounded=bounded)
         if len(seeds) == 0 or len(set(seeds)) != len(seeds):
             raise InputError(f"seeds must be at least one number, all different, got {list(seeds)}")
         at_least("seed", min(seeds), 0)
@@ -108,7 +109,8 @@ class Simulation:
         if "distributions" in policy.requires:
             self.distributions = self.setup.network.distributions(CELLS)
         self.caution = None if self.distributions is None else policy.caution(self.distributions)
-        self.trace = Trace.empty(problem.replicas, problem.rounds, problem.clients, problem.channels)
+        new_trace = Trace.fitting if bounded else Trace.empty
+        self.trace = new_trace(problem.replicas, problem.rounds, problem.clients, problem.channels)
         self._state = policy.init(problem)
         self._streams = RoundStreams(seeds, "policy")
         self._queue = np.zeros(problem.quotas.shape)
@@ -197,7 +199,8 @@ class Simulation:
 
     def _learn(self, federation: "FederationBatch", t: int) -> None:
         """Train on the punctual clients of round ``t``, and evaluate the model if an evaluation is due."""
-        federation.play(t, self.trace.client[:, t], self.trace.punctual[:, t])
+        row = t - self.trace.first
+        federation.play(t, self.trace.client[:, row], self.trace.punctual[:, row])
         if self.finished or (t + 1) % self.scenario.learning.evaluate_every == 0:
             evaluation = federation.evaluate()
             self.trace.accuracy[:, t], self.trace.loss[:, t] = evaluation.accuracy, evaluation.loss
@@ -205,22 +208,24 @@ class Simulation:
     def last_round(self) -> RoundRecord:
         """Make the record of the round just played, for trackers and displays."""
         trace, spending, t = self.trace, self.spending, self.round - 1  # before the first round, t = -1: an unset row
+        row = t - trace.first
+        queue: FloatArray = self._queue.astype(np.float32)
         evaluated = not np.isnan(trace.accuracy[:, t]).any()
         return RoundRecord(
             round=t,
             delay_s=trace.delay_s[:, t].copy(),
             clock_s=self._clock_s,
-            punctual=trace.punctual[:, t].sum(axis=1),
-            max_queue=trace.queue[:, t].max(axis=1).astype(np.float64),
+            punctual=trace.punctual[:, row].sum(axis=1),
+            max_queue=queue.max(axis=1).astype(np.float64),
             accuracy=trace.accuracy[:, t].copy() if evaluated else None,
             loss=trace.loss[:, t].copy() if evaluated else None,
             epsilon=None if spending is None else spending.epsilon(self._uploads).max(axis=1),
             detail=RoundDetail(
-                client=trace.client[:, t],
-                download_s=trace.download_s[:, t],
-                compute_s=trace.compute_s[:, t],
-                upload_s=trace.upload_s[:, t],
-                queue=trace.queue[:, t],
+                client=trace.client[:, row],
+                download_s=trace.download_s[:, row],
+                compute_s=trace.compute_s[:, row],
+                upload_s=trace.upload_s[:, row],
+                queue=queue,
                 uploads_left=self.setup.mechanism.max_uploads - self._uploads,
                 delay_history_s=trace.delay_s[:, : self.round],
                 accuracy_history=trace.accuracy[:, : self.round],
@@ -256,8 +261,15 @@ class Simulation:
         """The rounds played so far as a schedule, from which a model can be trained on another machine."""
         from fedlane.learning.schedule import Schedule
 
-        trace = self.trace.played()
-        return Schedule(learning_task(self.setup), trace.client, trace.punctual, trace.delay_s)
+        task = learning_task(self.setup)
+        blocks = zip(*self.trace.client_blocks(), strict=True)
+        client, punctual = (part[0] if len(part) == 1 else np.concatenate(part, axis=1) for part in blocks)
+        return Schedule(task, client, punctual, self.trace.delay_s[:, : self.round])
+
+    def keep_segments_in(self, folder: Path) -> None:
+        """Move rounds that are not kept in memory to a run folder instead of a temporary one."""
+        if self.trace.segments is not None:
+            self.trace.segments.move_to(folder)
 
     def checkpoint(self) -> Checkpoint:
         """The state that a resumed run continues from."""
@@ -269,7 +281,7 @@ class Simulation:
         }
         if self.federation is not None:
             arrays["weights"] = self.federation.weights.cpu().numpy()
-        return Checkpoint(self.label, self.setup.seeds, self.federation is not None, arrays)
+        return Checkpoint(self.label, self.setup.seeds, self.federation is not None, arrays, self.policy.version)
 
     @classmethod
     def resume(cls, folder: str | Path, device: str | None = None) -> "Simulation":
@@ -284,7 +296,21 @@ class Simulation:
         """
         saved, path = Checkpoint.load(Path(folder)), Path(folder) / "scenario.toml"
         scenario, settings = Scenario.load(path), RunSettings.load(path) or RunSettings()
-        simulation = cls(scenario, saved.label, saved.seeds, learning=saved.learning, device=device or settings.device)
+        simulation = cls(
+            scenario,
+            saved.label,
+            saved.seeds,
+            learning=saved.learning,
+            device=device or settings.device,
+            bounded=True,
+        )
+        version = simulation.policy.version
+        if saved.version != version:
+            raise InputError(
+                f"{folder} cannot be resumed: it was played with version {saved.version} of policy "
+                f"{simulation.policy.name}, and this is version {version}"
+            )
+        simulation.keep_segments_in(Path(folder))
         try:
             simulation._restore(saved)
         except READ_ERRORS as error:
@@ -296,13 +322,21 @@ class Simulation:
 
     def _restore(self, saved: Checkpoint) -> None:
         self.trace.restore(saved.arrays, self.setup.problem.deadline_s)
+        check_segments(self.trace)
         self._clock_s = self.trace.delay_s[:, : self.round].sum(axis=1)
         self._state = self.policy.check_state(saved.state, self.setup.problem)
         self._queue[:] = fitting_array(saved.arrays, "queue", self._queue)
         self._uploads[:] = fitting_array(saved.arrays, "uploads", self._uploads)
         check_agreement(self.trace, self._queue, self._uploads, self.setup.problem, self.setup.mechanism)
         if self.ledger is not None:
-            for t in range(self.round):
-                self.ledger.charge(t, self.trace.assigned_at(t))
+            for t, assigned in enumerate(self.trace.assigned_rounds()):
+                self.ledger.charge(t, assigned)
         if self.federation is not None:
             self.federation.restore(fitting_array(saved.arrays, "weights", self.federation.weights.cpu().numpy()))
+
+
+def _made(policy: str | Policy | SinglePolicy, scenario: Scenario) -> Policy:
+    """Return a policy that was given by its name or as an object."""
+    if isinstance(policy, str):
+        return make_policy(policy, scenario.policies)
+    return lift(policy) if isinstance(policy, SinglePolicy) else policy

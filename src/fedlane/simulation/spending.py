@@ -40,13 +40,18 @@ class PrivacySpending:
         """(R, U): epsilon of a single upload."""
         return np.array([self.mechanism.epsilon_per_upload(terms) for terms in self.terms])[self.kind]
 
-    def epsilon(self, uploads: IntArray) -> FloatArray:
-        """Epsilon spent by ``uploads`` (R, ..., U): an upper bound (rigorous) or a lower bound on leakage (paper)."""
-        return np.asarray(self._curves[_as_wide(self.kind, uploads), uploads])
+    def epsilon(self, uploads: IntArray, replicas: slice = slice(None)) -> FloatArray:
+        """Epsilon spent by ``uploads`` (R, ..., U): an upper bound (rigorous) or a lower bound on leakage (paper).
 
-    def epsilon_paper(self, uploads: IntArray) -> FloatArray:
-        """Epsilon spent by ``uploads`` (R, ..., U) according to the paper's formula (6)."""
-        return formula_6(_as_wide(self._single_upload, uploads), self.spec.delta, uploads)
+        Args:
+            uploads: Numbers of uploads.
+            replicas: The replicas that ``uploads`` has; by default all.
+        """
+        return np.asarray(self._curves[_as_wide(self.kind[replicas], uploads), uploads])
+
+    def epsilon_paper(self, uploads: IntArray, replicas: slice = slice(None)) -> FloatArray:
+        """Epsilon spent by ``uploads`` (R, ..., U) of some replicas according to the paper's formula (6)."""
+        return formula_6(_as_wide(self._single_upload[replicas], uploads), self.spec.delta, uploads)
 
     def epsilon_shown(self, uploads: IntArray) -> FloatArray:
         """The epsilon that displays show: formula (6) if the accounted epsilon is only a lower bound on leakage."""

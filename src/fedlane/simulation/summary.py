@@ -34,34 +34,48 @@ def summarise(
     """
     from fedlane import __version__
 
-    rounds = max(trace.rounds, 1)
-    assigned, in_time = trace.counts()
-    uploads = assigned.sum(axis=1)
-    participation = in_time / rounds
-    cumulative = trace.delay_s.sum(axis=1)
-    measures: dict[str, FloatArray | None] = {
-        "cumulative_delay_s": cumulative,
-        "mean_round_s": cumulative / rounds,
-        "late_share": 1.0 - in_time.sum(axis=1) / np.maximum(uploads, 1),
-        "min_participation": participation.min(axis=1),
-        "max_queue": trace.queue.max(axis=(1, 2), initial=0.0).astype(np.float64),
-        "final_accuracy": _last_accuracy(trace),
-        "max_participation": participation.max(axis=1),
-        "quota_shortfall": np.maximum(quota - participation, 0.0).max(axis=1),
-        "feasible_scale": feasible_scale if feasible_scale is None or np.isfinite(feasible_scale).all() else None,
-    }
+    feasible = feasible_scale if feasible_scale is None or np.isfinite(feasible_scale).all() else None
+    measures = {**measures_by_seed(trace, quota), "feasible_scale": feasible}
     return {
         "policy": policy,
         "parameters": dict(parameters),
         "scenario": world.scenario.name,
         "seeds": list(world.seeds),
         "rounds": trace.rounds,
+        **({"client_rounds_every": trace.every} if trace.every > 1 else {}),
         **{name: interval(values, measure_bounds(name)) for name, values in measures.items()},
         "quota": {"smallest": float(quota.min()), "largest": float(quota.max())},
         "infeasible_seeds": _infeasible(world.seeds, feasible_scale),
         **_time_to_target(trace, world.scenario.learning.target_accuracy),
         "elapsed_s": elapsed_s,
         "version": __version__,
+    }
+
+
+def measures_by_seed(trace: Trace, quota: FloatArray) -> dict[str, FloatArray | None]:
+    """Compute every measure of a run for each of its seeds.
+
+    Args:
+        trace: The rounds played so far.
+        quota: (R, U): quotas as the policy serves them, slack included.
+
+    Returns:
+        (R,) by name; None for a measure that the run does not have.
+    """
+    rounds = max(trace.rounds, 1)
+    assigned, in_time = trace.counts()
+    uploads = assigned.sum(axis=1)
+    participation = in_time / rounds
+    cumulative = trace.delay_s.sum(axis=1)
+    return {
+        "cumulative_delay_s": cumulative,
+        "mean_round_s": cumulative / rounds,
+        "late_share": 1.0 - in_time.sum(axis=1) / np.maximum(uploads, 1),
+        "min_participation": participation.min(axis=1),
+        "max_queue": trace.largest_queue(),
+        "final_accuracy": _last_accuracy(trace),
+        "max_participation": participation.max(axis=1),
+        "quota_shortfall": np.maximum(quota - participation, 0.0).max(axis=1),
     }
 
 

@@ -1,5 +1,6 @@
 """The tables of a run folder, made from a trace."""
 
+from collections.abc import Iterator, Mapping
 from typing import Any, Protocol
 
 import numpy as np
@@ -9,8 +10,13 @@ from numpy.typing import NDArray
 from fedlane.network import Topology
 from fedlane.records import FloatArray, IntArray, Problem
 from fedlane.scenario import Scenario
+from fedlane.simulation.segments import CHANNEL_ARRAYS, assignment_rows
 from fedlane.simulation.spending import PrivacySpending
+from fedlane.simulation.table_parts import TableParts
 from fedlane.simulation.trace import Trace
+
+PART_ROWS = 250_000
+"""Number of rows of a part of ``client_rounds``, or those of one round if it has more."""
 
 Columns = dict[str, "NDArray[Any] | pa.Array[Any]"]
 
@@ -35,8 +41,12 @@ class World(Protocol):
         """Sizes, deadline and quotas."""
 
 
-def run_tables(trace: Trace, world: World, quota: FloatArray, spending: PrivacySpending | None) -> dict[str, pa.Table]:
+def run_tables(
+    trace: Trace, world: World, quota: FloatArray, spending: PrivacySpending | None
+) -> Mapping[str, pa.Table]:
     """Make the run folder's tables, by name, from the rounds played so far.
+
+    The two tables that grow with the rounds are made in parts, when they are needed, if the trace is bounded.
 
     Args:
         trace: The trace of the run.
@@ -45,49 +55,62 @@ def run_tables(trace: Trace, world: World, quota: FloatArray, spending: PrivacyS
         spending: Accounting of the uploads; None without a mechanism.
     """
     trace = trace.played()
-    columns = {
-        "rounds": _rounds(trace, world.seeds),
-        "assignments": _assignments(trace),
-        "clients": _clients(trace, world.topology, quota, spending),
-        "channels": _channels(world.topology),
-        "client_rounds": _client_rounds(trace, spending),
+    rounds = pa.table(_rounds(trace, world.seeds))
+    clients = pa.table(_clients(trace, world.topology, quota, spending))
+    channels = pa.table(_channels(world.topology))
+    if trace.segments is not None:
+        return TableParts(
+            {
+                "rounds": rounds,
+                "assignments": lambda: _assignment_parts(trace),
+                "clients": clients,
+                "channels": channels,
+                "client_rounds": lambda: _client_round_parts(trace, spending),
+            }
+        )
+    return {
+        "rounds": rounds,
+        "assignments": assignment_rows({name: getattr(trace, name) for name in CHANNEL_ARRAYS}),
+        "clients": clients,
+        "channels": channels,
+        "client_rounds": _client_rounds(trace, spending, slice(None), slice(None)),
     }
-    return {name: pa.table(table) for name, table in columns.items()}
 
 
 def _rounds(trace: Trace, seeds: tuple[int, ...]) -> Columns:
     replica, round = _grid(*trace.delay_s.shape)
+    largest = {} if trace.max_queue is None else {"max_queue": trace.max_queue.ravel()}
     return {
         "replica": replica,
         "seed": np.asarray(seeds)[replica],
         "round": round,
         "delay_s": trace.delay_s.ravel(),
         "clock_s": np.cumsum(trace.delay_s, axis=1).ravel(),
-        "punctual": trace.punctual.sum(axis=2).ravel().astype(np.int32),
+        "punctual": _punctual(trace).ravel().astype(np.int32),
         "accuracy": pa.array(trace.accuracy.ravel(), from_pandas=True),  # NaN becomes null
         "loss": pa.array(trace.loss.ravel(), from_pandas=True),
+        **largest,
     }
 
 
-def _assignments(trace: Trace) -> Columns:
-    at = replica, round, channel = np.nonzero(trace.client >= 0)
-    return {
-        "replica": replica.astype(np.int32),
-        "round": round.astype(np.int32),
-        "client": trace.client[at],
-        "channel": channel.astype(np.int32),
-        "download_s": trace.download_s[at],
-        "compute_s": trace.compute_s[at],
-        "upload_s": trace.upload_s[at],
-        "delay_s": trace.total_s[at],
-        "punctual": trace.punctual[at],
-    }
+def _punctual(trace: Trace) -> IntArray:
+    """(R, T): number of punctual clients."""
+    return trace.punctual.sum(axis=2) if trace.served is None else trace.served
+
+
+def _assignment_parts(trace: Trace) -> Iterator[pa.Table]:
+    """Yield the assignments, replica by replica, one segment at a time."""
+    assert trace.segments is not None
+    for replica in range(len(trace.client)):
+        for first in range(0, trace.first, trace.segments.rounds):
+            yield trace.segments.read(first, replica)
+        arrays = {name: getattr(trace, name)[replica : replica + 1] for name in CHANNEL_ARRAYS}
+        yield assignment_rows(arrays, replica, trace.first)
 
 
 def _clients(trace: Trace, topology: Topology, quota: FloatArray, spending: PrivacySpending | None) -> Columns:
     assigned, in_time = trace.counts()
     rounds = max(trace.rounds, 1)
-    queue = trace.queue[:, -1] if trace.rounds else np.zeros(assigned.shape, np.float32)
     replica, client = _grid(*assigned.shape)
     return {
         "replica": replica,
@@ -98,7 +121,7 @@ def _clients(trace: Trace, topology: Topology, quota: FloatArray, spending: Priv
         "participation": in_time.ravel() / rounds,
         "selection": assigned.ravel() / rounds,
         "uploads": assigned.ravel(),
-        "queue": queue.ravel().astype(np.float64),
+        "queue": trace.last_queue().ravel().astype(np.float64),
         **_epsilons(spending, assigned),
     }
 
@@ -113,16 +136,30 @@ def _channels(topology: Topology) -> Columns:
     }
 
 
-def _client_rounds(trace: Trace, spending: PrivacySpending | None) -> Columns:
-    replica, round, client = _grid(*trace.queue.shape)
-    return {
-        "replica": replica,
-        "round": round,
-        "client": client,
-        "queue": trace.queue.ravel(),
-        **_epsilons(spending, trace.uploads_so_far()),
-        "available": trace.available.ravel(),
-    }
+def _client_round_parts(trace: Trace, spending: PrivacySpending | None) -> Iterator[pa.Table]:
+    """Yield the rows of clients and rounds, replica by replica, some rounds at a time."""
+    replicas, kept, clients = trace.queue.shape
+    step = max(1, PART_ROWS // clients)
+    for replica in range(replicas):
+        for start in range(0, kept, step):
+            yield _client_rounds(trace, spending, slice(replica, replica + 1), slice(start, start + step))
+
+
+def _client_rounds(trace: Trace, spending: PrivacySpending | None, replicas: slice, kept: slice) -> pa.Table:
+    """The rows of some replicas and some of the rounds whose queues were kept."""
+    queue = trace.queue[replicas, kept]
+    replica, round, client = _grid(*queue.shape)
+    uploads = trace.uploads_so_far()[replicas, kept]
+    return pa.table(
+        {
+            "replica": replica + np.int32(replicas.start or 0),
+            "round": (round + np.int32(kept.start or 0)) * np.int32(trace.every),
+            "client": client,
+            "queue": queue.ravel(),
+            **_epsilons(spending, uploads, replicas),
+            "available": trace.available[replicas, kept].ravel(),
+        }
+    )
 
 
 def _grid(*sizes: int) -> list[NDArray[np.int32]]:
@@ -130,13 +167,13 @@ def _grid(*sizes: int) -> list[NDArray[np.int32]]:
     return [index.ravel().astype(np.int32) for index in np.indices(sizes)]
 
 
-def _epsilons(spending: PrivacySpending | None, uploads: IntArray) -> Columns:
+def _epsilons(spending: PrivacySpending | None, uploads: IntArray, replicas: slice = slice(None)) -> Columns:
     """The epsilon columns for upload counts (R, ..., U); null without a mechanism, and formula (6) if not `paper`."""
     absent = pa.nulls(uploads.size, pa.float64())
     if spending is None:
         return {"epsilon": absent, "epsilon_paper": absent}
     by_formula = spending.mechanism.is_lower_bound
     return {
-        "epsilon": pa.array(spending.epsilon(uploads).ravel()),
-        "epsilon_paper": pa.array(spending.epsilon_paper(uploads).ravel()) if by_formula else absent,
+        "epsilon": pa.array(spending.epsilon(uploads, replicas).ravel()),
+        "epsilon_paper": pa.array(spending.epsilon_paper(uploads, replicas).ravel()) if by_formula else absent,
     }

@@ -1,6 +1,10 @@
-"""The trace of a run: what happened in every round, as arrays."""
+"""The trace of a run: what happened in every round, as arrays.
 
-from collections.abc import Mapping
+A trace is *whole* if it holds every round. The trace of a long run or of a large fleet is *bounded*: assignments are
+moved to files, segment by segment, and the queues of every k-th round are kept.
+"""
+
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -10,25 +14,41 @@ from numpy.typing import NDArray
 from fedlane.files import fitting_array
 from fedlane.records import BoolArray, Feedback, FloatArray, IntArray
 from fedlane.simulation.round import round_delay_s
+from fedlane.simulation.segments import CHANNEL_ARRAYS, Segments, SegmentShape
+from fedlane.simulation.trace_checks import check_trace
+from fedlane.simulation.trace_shape import Totals, TraceShape, channel_arrays
 from fedlane.validate import InputError
+
+KEPT = ("queue", "available", "uploads")
+"""The arrays of a trace that have a client axis, and of which a bounded trace keeps every k-th round."""
 
 
 @dataclass
 class Trace:
     """Arrays for R replicas, T rounds, U clients and N channels. Rows of rounds not yet played are unset.
 
+    A whole trace has S = K = T. A bounded trace has the channels' arrays of the last S rounds or fewer, from round
+    ``first`` on, and the clients' arrays of the K rounds 0, k, 2k, and so on.
+
     Attributes:
-        client: (R, T, N): the client on each channel, -1 for none.
-        download_s: (R, T, N): download time in seconds; NaN on an unused channel.
-        compute_s: (R, T, N): computation time in seconds; NaN on an unused channel.
-        upload_s: (R, T, N): upload time in seconds; NaN on an unused channel.
-        punctual: (R, T, N): whether the client on the channel met the deadline.
+        client: (R, S, N): the client on each channel, -1 for none.
+        download_s: (R, S, N): download time in seconds; NaN on an unused channel.
+        compute_s: (R, S, N): computation time in seconds; NaN on an unused channel.
+        upload_s: (R, S, N): upload time in seconds; NaN on an unused channel.
+        punctual: (R, S, N): whether the client on the channel met the deadline.
         delay_s: (R, T): delay of the round in seconds, capped at the deadline.
-        queue: (R, T, U): queues after the round.
-        available: (R, T, U): which clients could be chosen in the round.
+        queue: (R, K, U): queues after the round.
+        available: (R, K, U): which clients could be chosen in the round.
         accuracy: (R, T): accuracy of the global model on the test set after the round; NaN where not evaluated.
         loss: (R, T): loss on the test set; NaN where not evaluated.
         rounds: Number of rounds played so far.
+        every: k, the number of rounds from one row of ``queue`` to the next.
+        first: The round of the first row of ``client``.
+        max_queue: (R, T): the largest queue after each round; None if ``queue`` has every round and is not very large.
+        served: (R, T): number of punctual clients of each round; None in a whole trace.
+        uploads: (R, K, U): each client's uploads up to and including the round; None in a whole trace.
+        totals: Sums over all rounds; None in a whole trace.
+        segments: The rounds before ``first``; None in a whole trace.
     """
 
     client: IntArray
@@ -42,81 +62,186 @@ class Trace:
     accuracy: FloatArray
     loss: FloatArray
     rounds: int = 0
+    every: int = 1
+    first: int = 0
+    max_queue: FloatArray | None = None
+    served: IntArray | None = None
+    uploads: IntArray | None = None
+    totals: Totals | None = None
+    segments: Segments | None = None
 
     @classmethod
-    def empty(cls, replicas: int, rounds: int, clients: int, channels: int) -> "Trace":
-        """Allocate a trace for ``rounds`` rounds, none of them played."""
+    def empty(cls, replicas: int, rounds: int, clients: int, channels: int, every: int = 1) -> "Trace":
+        """Allocate a whole trace for ``rounds`` rounds, none of them played; queues of every k-th round."""
+        kept = -(-rounds // every)
         return cls(
-            client=np.full((replicas, rounds, channels), -1, np.int32),
-            download_s=np.full((replicas, rounds, channels), np.nan),
-            compute_s=np.full((replicas, rounds, channels), np.nan),
-            upload_s=np.full((replicas, rounds, channels), np.nan),
-            punctual=np.zeros((replicas, rounds, channels), np.bool_),
+            **channel_arrays(replicas, rounds, channels),  # type: ignore[arg-type]
             delay_s=np.zeros((replicas, rounds)),
-            queue=np.zeros((replicas, rounds, clients), np.float32),
-            available=np.ones((replicas, rounds, clients), np.bool_),
+            queue=np.zeros((replicas, kept, clients), np.float32),
+            available=np.ones((replicas, kept, clients), np.bool_),
             accuracy=np.full((replicas, rounds), np.nan),
             loss=np.full((replicas, rounds), np.nan),
+            every=every,
         )
+
+    @classmethod
+    def fitting(cls, replicas: int, rounds: int, clients: int, channels: int) -> "Trace":
+        """Allocate a whole trace for a small run, and a bounded one for a long run or a large fleet."""
+        shape = TraceShape.of(replicas, rounds, clients, channels)
+        if not shape.bounded:
+            return cls.empty(replicas, rounds, clients, channels)
+        trace = cls.empty(replicas, rounds, clients, 0, shape.every)
+        trace._new_window(channel_arrays(replicas, shape.window, channels))
+        trace.max_queue = np.zeros((replicas, rounds), np.float32) if shape.largest else None
+        trace.served = np.zeros((replicas, rounds), np.int32)
+        trace.uploads = np.zeros(trace.queue.shape, np.int32)
+        trace.totals = Totals.zero(replicas, clients)
+        trace.segments = Segments(SegmentShape(shape.window, replicas, clients, channels))
+        return trace
+
+    def _new_window(self, arrays: Mapping[str, NDArray[Any]]) -> None:
+        for name, array in arrays.items():
+            setattr(self, name, array)
+
+    def _next_row(self) -> int:
+        """Return the row of the next round in the channels' arrays; full arrays are first moved to a file.
+
+        The arrays are replaced rather than cleared, because a result may still refer to them.
+        """
+        if self.segments is not None and self.rounds - self.first == self.client.shape[1]:
+            window = {name: getattr(self, name) for name in CHANNEL_ARRAYS}
+            self.segments.write(self.first, window)
+            self._new_window(channel_arrays(*self.client.shape))
+            self.first = self.rounds
+        return self.rounds - self.first
 
     def append(self, feedback: Feedback, queue: FloatArray, available: BoolArray, deadline_s: float) -> None:
         """Add one round."""
-        t = self.rounds
+        t, row = self.rounds, self._next_row()
         replica, client = np.nonzero(feedback.assignment >= 0)
-        at = replica, t, feedback.assignment[replica, client]
+        at = replica, row, feedback.assignment[replica, client]
         self.client[at] = client
         self.download_s[at] = feedback.delays.download_s[replica, client]
         self.compute_s[at] = feedback.delays.compute_s[replica, client]
         self.upload_s[at] = feedback.delays.upload_s[replica, client]
         self.punctual[at] = feedback.punctual[replica, client]
         self.delay_s[:, t] = round_delay_s(feedback, deadline_s)
-        self.queue[:, t] = queue
-        self.available[:, t] = available
+        self._add_clients(row, queue, available)
         self.rounds = t + 1
+
+    def _add_clients(self, row: int, queue: NDArray[Any], available: BoolArray) -> None:
+        """Add what a round says about its clients; ``row`` is its row in the channels' arrays."""
+        kept, between = divmod(self.rounds, self.every)
+        if not between:
+            self.queue[:, kept], self.available[:, kept] = queue, available
+        if self.max_queue is not None:
+            self.max_queue[:, self.rounds] = queue.max(axis=1, initial=0.0)
+        if self.totals is None or self.served is None or self.uploads is None:
+            return
+        self.totals.queue[:] = queue
+        self.totals.add(self.client[:, row], self.punctual[:, row])
+        self.served[:, self.rounds] = self.punctual[:, row].sum(axis=1)
+        if not between:
+            self.uploads[:, kept] = self.totals.assigned
 
     def played(self) -> "Trace":
         """Return a view of the rounds played so far."""
-        return Trace(**{name: array[:, : self.rounds] for name, array in self.arrays().items()}, rounds=self.rounds)
+        cut = {name: array[:, : self._filled(name)] for name, array in self.arrays().items()}
+        totals = self.totals and Totals(**{name: array.copy() for name, array in vars(self.totals).items()})
+        rest = {"rounds": self.rounds, "every": self.every, "first": self.first, "segments": self.segments}
+        return Trace(**cut, **rest, totals=totals)  # type: ignore[arg-type]
+
+    def _filled(self, name: str) -> int:
+        """Return the number of rows of an array that are in use."""
+        if name in KEPT:
+            return -(-self.rounds // self.every)
+        return self.rounds - self.first if name in CHANNEL_ARRAYS else self.rounds
 
     def arrays(self) -> dict[str, NDArray[Any]]:
         """Every array by its field's name."""
-        return {f.name: getattr(self, f.name) for f in fields(self) if f.name != "rounds"}
+        return {f.name: array for f in fields(self) if isinstance(array := getattr(self, f.name), np.ndarray)}
 
     def saved(self) -> dict[str, NDArray[Any]]:
-        """The rounds played so far as a checkpoint's arrays, named ``trace.FIELD``."""
-        return {f"trace.{name}": array for name, array in self.played().arrays().items()}
+        """The rounds played so far as a checkpoint's arrays, named ``trace.FIELD``; segments are not among them."""
+        arrays = {f"trace.{name}": array for name, array in self.played().arrays().items()}
+        if self.totals is not None:
+            arrays["trace.shape"] = np.array([self.client.shape[1], self.every, self.first])
+            arrays |= {f"total.{name}": array for name, array in vars(self.totals).items()}
+        return arrays
 
     def restore(self, saved: Mapping[str, NDArray[Any]], deadline_s: float) -> None:
-        """Restore the rounds of a checkpoint, which may be older than the storage of `punctual`.
+        """Restore the rounds of a checkpoint, which may be older than bounded traces or the storage of `punctual`.
 
         Raises:
             InputError: The arrays are not those of a run of this size.
         """
-        rounds = np.shape(saved["trace.delay_s"])[1:2]
-        if not rounds or rounds[0] > self.delay_s.shape[1]:
+        shape = np.shape(saved["trace.delay_s"])[1:2]
+        if not shape or shape[0] > self.delay_s.shape[1]:
             raise InputError(f"trace.delay_s must have at most {self.delay_s.shape[1]} rounds")
-        self.rounds = rounds[0]
+        rounds = shape[0]
+        if self.totals is not None and "trace.shape" not in saved:
+            self._restore_whole(saved, rounds, deadline_s)
+            return
+        self.rounds = rounds
+        if self.totals is not None:
+            self._restore_totals(saved)
         for name, array in self.played().arrays().items():
             if name != "punctual" or "trace.punctual" in saved:
                 array[:] = fitting_array(saved, f"trace.{name}", array)
-        _check(self.played())
+        check_trace(self.played())
         if "trace.punctual" not in saved:
             self.punctual[:] = self.total_s <= deadline_s
 
+    def _restore_totals(self, saved: Mapping[str, NDArray[Any]]) -> None:
+        """Restore the shape and the totals of a bounded trace."""
+        window, rounds = self.client.shape[1], self.rounds
+        stored = fitting_array(saved, "trace.shape", np.zeros(3, np.int64)).tolist()
+        self.first = max(0, (rounds - 1) // window * window)
+        if stored != [window, self.every, self.first]:
+            raise InputError(f"trace.shape must be {[window, self.every, self.first]}, got {stored}")
+        for name, array in vars(self.totals).items():
+            array[:] = fitting_array(saved, f"total.{name}", array)
+
+    def _restore_whole(self, saved: Mapping[str, NDArray[Any]], rounds: int, deadline_s: float) -> None:
+        """Restore a checkpoint of a whole trace in this bounded one, round by round."""
+        replicas, _, clients = self.queue.shape
+        whole = Trace.empty(replicas, rounds, clients, self.client.shape[2])
+        whole.restore(saved, deadline_s)
+        for t in range(rounds):
+            row = self._next_row()
+            for name in CHANNEL_ARRAYS:
+                getattr(self, name)[:, row] = getattr(whole, name)[:, t]
+            for name in ("delay_s", "accuracy", "loss"):
+                getattr(self, name)[:, t] = getattr(whole, name)[:, t]
+            self._add_clients(row, whole.queue[:, t], whole.available[:, t])
+            self.rounds = t + 1
+
     @property
     def total_s(self) -> FloatArray:
-        """(R, T, N): each assigned client's total delay in seconds."""
+        """(R, S, N): each assigned client's total delay in seconds."""
         return self.download_s + self.compute_s + self.upload_s
 
-    def assigned_at(self, round: int) -> BoolArray:
-        """(R, U): which clients were assigned in a round."""
-        assigned = np.zeros(self.queue[:, round].shape, np.bool_)
-        replica, channel = np.nonzero(self.client[:, round] >= 0)
-        assigned[replica, self.client[replica, round, channel]] = True
-        return assigned
+    def assigned_rounds(self) -> Iterator[BoolArray]:
+        """Yield which clients were assigned (R, U), for every round so far."""
+        replicas, _, clients = self.queue.shape
+        for block in self.client_blocks():
+            for t in range(block[0].shape[1]):
+                assigned = np.zeros((replicas, clients), np.bool_)
+                replica, channel = np.nonzero(block[0][:, t] >= 0)
+                assigned[replica, block[0][replica, t, channel]] = True
+                yield assigned
+
+    def client_blocks(self) -> Iterator[tuple[IntArray, BoolArray]]:
+        """Yield ``client`` and ``punctual`` of all rounds so far, in blocks of successive rounds."""
+        if self.segments is not None:
+            for first in range(0, self.first, self.segments.rounds):
+                yield self.segments.clients(first)
+        yield self.client[:, : self.rounds - self.first], self.punctual[:, : self.rounds - self.first]
 
     def uploads_so_far(self) -> IntArray:
-        """(R, T, U): each client's uploads up to and including a round, late ones included."""
+        """(R, K, U): each client's uploads up to and including a round, late ones included."""
+        if self.uploads is not None:
+            return self.uploads
         uploads = np.zeros(self.queue.shape, np.int64)
         replica, round, channel = np.nonzero(self.client >= 0)
         uploads[replica, round, self.client[replica, round, channel]] = 1
@@ -124,7 +249,22 @@ class Trace:
 
     def counts(self) -> tuple[IntArray, IntArray]:
         """(R, U) each: the number of rounds in which each client was assigned, and in which it was punctual."""
+        if self.totals is not None:
+            return self.totals.assigned, self.totals.punctual
         return self._rounds_by_client(self.client >= 0), self._rounds_by_client(self.punctual)
+
+    def last_queue(self) -> FloatArray:
+        """(R, U): the queues after the last round."""
+        if self.totals is not None:
+            return self.totals.queue
+        replicas, _, clients = self.queue.shape
+        return self.queue[:, self.rounds - 1] if self.rounds else np.zeros((replicas, clients), np.float32)
+
+    def largest_queue(self) -> FloatArray:
+        """(R,): the largest queue of any client after any round."""
+        if self.max_queue is not None:
+            return self.max_queue.max(axis=1, initial=0.0).astype(np.float64)
+        return self.queue.max(axis=(1, 2), initial=0.0).astype(np.float64)
 
     def _rounds_by_client(self, counted: BoolArray) -> IntArray:
         """(R, U): how often each client is on a channel that is ``counted`` (R, T, N)."""
@@ -132,23 +272,3 @@ class Trace:
         replica, round, channel = np.nonzero(counted)
         index = replica * clients + self.client[replica, round, channel]
         return np.bincount(index, minlength=replicas * clients).reshape(replicas, clients)
-
-
-def _check(trace: Trace) -> None:
-    """Raise `InputError` unless the values of a trace from a file can be those of a run."""
-    if trace.client.min(initial=-1) < -1 or trace.client.max(initial=-1) >= trace.queue.shape[2]:
-        raise InputError("trace.client names a client that does not exist")
-    sorted_clients = np.sort(trace.client, axis=2)
-    if np.any((np.diff(sorted_clients, axis=2) == 0) & (sorted_clients[:, :, 1:] >= 0)):
-        raise InputError("trace.client gives two channels to one client in the same round")
-    if np.any(trace.punctual & (trace.client < 0)):
-        raise InputError("trace.punctual is true on a channel without a client")
-    for name in ("delay_s", "queue"):
-        values = getattr(trace, name)
-        if not np.all(np.isfinite(values) & (values >= 0)):
-            raise InputError(f"trace.{name} must be finite and at least 0")
-    for name in ("download_s", "compute_s", "upload_s"):
-        if np.any(getattr(trace, name) < 0):
-            raise InputError(f"trace.{name} must be at least 0")
-    if np.isinf(trace.accuracy).any():
-        raise InputError("trace.accuracy must be finite")

@@ -14,10 +14,18 @@ from typing import TYPE_CHECKING, Any
 from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
-from fedlane.flower.client.reply import BudgetReport, Refusal, client_name, error_reply, hello_reply, order_reply
+from fedlane.flower.client.reply import (
+    BudgetReport,
+    Refusal,
+    client_name,
+    error_reply,
+    foreign_code,
+    hello_reply,
+    order_reply,
+)
 from fedlane.flower.client.switch import LaneSwitch, switch_node
 from fedlane.flower.protocol import Introduction, Order
-from fedlane.validate import InputError
+from fedlane.validate import InputError, PublicError
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -153,14 +161,16 @@ class LaneClient:
             InputError: If the client is private and has no `evaluate_on`.
         """
         if self.epsilon is not None and self.evaluate_on is None:
-            raise InputError(
+            raise PublicError(
                 "a private client reports no loss or accuracy: its budget does not cover them (see evaluate_on)"
             )
         from fedlane.flower.client.weights import evaluate_arrays
 
-        inputs, labels = (self.evaluate_on or self.data)(context)
-        figures = evaluate_arrays(self.model, _model_arrays(message.content), inputs, labels, self.classes)
-        metrics = MetricRecord({**figures, "num-examples": len(labels)})
+        arrays = _model_arrays(message.content)
+        with foreign_code():
+            inputs, labels = (self.evaluate_on or self.data)(context)
+            figures = evaluate_arrays(self.model, arrays, inputs, labels, self.classes)
+            metrics = MetricRecord({**figures, "num-examples": len(labels)})
         return Message(RecordDict({"metrics": metrics}), reply_to=message)
 
     def _train(self, order: Order, budget: BudgetReport, content: RecordDict, context: Context) -> RecordDict:
@@ -172,22 +182,25 @@ class LaneClient:
         terms = self._terms()
         inputs, labels, counts = self._records(context)
         private = terms.epsilon is not None
-        model = build_model(self.model, original_shape(inputs), self.classes, per_record=private)
+        with foreign_code():
+            model = build_model(self.model, original_shape(inputs), self.classes, per_record=private)
         received = {name: array.numpy() for name, array in _model_arrays(content).items()}
         trainer = LocalTrainer.of(model, received, inputs, labels, self.classes)
         if terms.epsilon is None:
-            return _update(trainer.train_plainly(terms), len(labels))
+            with foreign_code():
+                return _update(trainer.train_plainly(terms), len(labels))
         try:
             with closing(self._open_ledger(context, create=False)) as ledger:  # locked, so only one upload at a time
                 account = open_privacy_account(ledger, self.dataset, terms, counts)
                 _report_budget(budget, account, account.entry.uploads)
                 charged = ledger.reserve(self.dataset, order.round, server_count=order.server_count)
                 _report_budget(budget, account, charged.uploads)
-                return _update(trainer.train_privately(account, terms.learning_rate), account.size)
+                with foreign_code():
+                    return _update(trainer.train_privately(account, terms.learning_rate), account.size)
         except LedgerInUseError:
             raise
         except LedgerError as error:
-            raise Refusal(str(error)) from error
+            raise Refusal(error.public, error.detail) from error
 
     def _introduction(self, context: Context) -> Introduction:
         from fedlane.flower.client.training import open_privacy_account
@@ -235,7 +248,8 @@ class LaneClient:
 
         from fedlane.flower.client.weights import as_stored
 
-        inputs, labels = as_stored(*self.data(context), self.classes)
+        with foreign_code():
+            inputs, labels = as_stored(*self.data(context), self.classes)
         return inputs, labels, np.bincount(labels.numpy(), minlength=self.classes)
 
     def _open_ledger(self, context: Context, *, create: bool) -> "ClientLedger":
@@ -275,7 +289,9 @@ def lane_app(make: Callable[[Context], LaneClient]) -> ClientApp:
     def handler(reply: Callable[[LaneClient, Message, Context], Message]) -> Callable[[Message, Context], Message]:
         def handle(message: Message, context: Context) -> Message:
             try:
-                return reply(make(context), message, context)
+                with foreign_code():
+                    client = make(context)
+                return reply(client, message, context)
             except Exception as error:  # Flower would send the server the error's full text
                 return error_reply(message, error)
 
@@ -297,7 +313,7 @@ def _model_arrays(content: RecordDict) -> ArrayRecord:
     """Return the only model in a message."""
     records = list(content.array_records.values())
     if len(records) != 1:
-        raise InputError(f"a message must contain 1 model, got {len(records)}")
+        raise PublicError(f"a message must contain 1 model, got {len(records)}")
     return records[0]
 
 

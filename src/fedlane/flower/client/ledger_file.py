@@ -27,7 +27,7 @@ def new_ledger(path: str | Path, client: str) -> Path:
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise LedgerError(f"ledger {target} cannot be created: {error.strerror}") from error
+        raise LedgerError(f"ledger {target.name} cannot be created: {error.strerror}") from error
     ClientLedger.create(target, client).close()
     return target
 
@@ -38,12 +38,10 @@ def open_ledger(path: Path, client: str) -> ClientLedger:
         ledger = ClientLedger(path)
     except LedgerError as error:
         hint = (
-            ""
-            if path.exists()
-            else f"; for a new client, create it once: fedlane.flower.new_ledger({str(path)!r}, {client!r})"
+            "" if path.exists() else f"; for a new client, create it once: fedlane.flower.new_ledger(..., {client!r})"
         )
-        raise type(error)(f"{error}{hint}") from error.__cause__
+        raise type(error)(error.public + hint, error.detail) from error.__cause__
     if ledger.client != client:
         ledger.close()
-        raise LedgerError(f"ledger {path} belongs to client {ledger.client!r}, not to {client!r}")
+        raise LedgerError(f"ledger {path.name} belongs to another client", f": to {ledger.client!r}, not to {client!r}")
     return ledger

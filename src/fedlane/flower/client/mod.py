@@ -10,10 +10,10 @@ from functools import partial
 from flwr.app import Context, Message, MessageType, RecordDict
 from flwr.clientapp.typing import ClientAppCallable
 
-from fedlane.flower.client.reply import BudgetReport, client_name, hello_reply, order_reply
+from fedlane.flower.client.reply import BudgetReport, client_name, foreign_code, hello_reply, order_reply
 from fedlane.flower.client.switch import LaneSwitch, switch_node
 from fedlane.flower.protocol import KEY, Introduction, Order
-from fedlane.validate import InputError
+from fedlane.validate import PublicError
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,9 +55,12 @@ class LaneMod:
             return call_next(message, context)
 
         def work(order: Order, budget: BudgetReport) -> RecordDict:
-            reply = call_next(message, context)
+            with foreign_code():
+                reply = call_next(message, context)
             if reply.has_error():
-                raise InputError(f"the training function replied with Flower's error {reply.error.code}")
+                raise PublicError(
+                    "the training function replied with an error", f" of Flower's code {reply.error.code}"
+                )
             return reply.content
 
         return order_reply(

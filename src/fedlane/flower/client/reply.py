@@ -1,32 +1,48 @@
 """A client's replies: a report to every order, and an introduction to a hello.
 
-Only FedLane's own messages leave a client. For errors in other code, and for errors that depend on the records, one
-constant text is sent, because the message may quote a record and the type may depend on one; the message is in the
-client's log.
+Only the public part of a `PublicError` leaves a client, and only if it was not raised in the user's code. For every
+other error one constant text is sent, because its message may quote a record and its type may depend on one. The whole
+text is in the client's log.
 """
 
 import logging
-import re
 import time
-from collections.abc import Callable
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from flwr.app import Context, Error, Message, RecordDict
 
 from fedlane.flower.client.switch import LaneSwitch
 from fedlane.flower.protocol import FAILED, KEY, REFUSED, TRAINED, Hello, Introduction, Order, ProtocolError, Report
-from fedlane.validate import InputError
+from fedlane.validate import InputError, PublicError, printable
 
 log = logging.getLogger("fedlane.flower")
-_FOLDERS = re.compile(r"(?<![\w.])[~/].*/")
 PRECONDITION = 6
 """Flower's error code for a message that a client cannot process."""
 CLIENT_ERROR = "an error in the client's code or data (see the client's log)"
-"""The reason that is sent for every error that may depend on records."""
+"""The reason that is sent for every error whose text FedLane did not write for the server."""
 
 
-class Refusal(InputError):
+class Refusal(PublicError):
     """The client refuses this order, and any other like it."""
+
+
+class ClientCodeError(Exception):
+    """The user's code or data gave an error, which is the cause of this one. The server learns nothing about it."""
+
+
+@contextmanager
+def foreign_code() -> Iterator[None]:
+    """Raise a `ClientCodeError` for every error in the block, because it runs the user's code or reads the records.
+
+    A `PublicError` is no exception: the user's code may call FedLane's functions, or raise one itself.
+    """
+    try:
+        yield
+    except Exception as error:
+        raise ClientCodeError(CLIENT_ERROR) from error
 
 
 @dataclass
@@ -74,12 +90,10 @@ def order_reply(
         content = work(order, budget)
     except Refusal as error:
         status, reason = REFUSED, public_reason(error)
+        _log_failure(name, order, status, error)
     except Exception as error:
         status, reason = FAILED, public_reason(error)
-        if not isinstance(error, InputError):
-            log.exception("client %s, lane %d, round %d: failed", name, order.lane, order.round)
-    if status != TRAINED:
-        log.warning("client %s, lane %d, round %d: %s: %s", name, order.lane, order.round, status, reason)
+        _log_failure(name, order, status, error)
     content[KEY] = Report(
         client=name,
         round=order.round,
@@ -101,7 +115,7 @@ def hello_reply(message: Message, federation: str | None, introduce: Callable[[]
     try:
         hello = Hello.read(message.content)
         if federation is not None and hello.federation != federation:
-            raise InputError(f"this client belongs to federation {federation!r}, not {hello.federation!r}")
+            raise PublicError(f"this client belongs to federation {federation!r}, not {hello.federation!r}")
         return Message(RecordDict({KEY: introduce().record()}), reply_to=message)
     except Exception as error:
         return error_reply(message, error)
@@ -109,17 +123,28 @@ def hello_reply(message: Message, federation: str | None, introduce: Callable[[]
 
 def error_reply(message: Message, error: Exception) -> Message:
     """Reply to a message with an error."""
-    log.warning(
-        "cannot answer a message: %s", public_reason(error), exc_info=None if isinstance(error, InputError) else error
-    )
+    log.warning("cannot answer a message: %s", _whole_text(error))
     return Message(Error(PRECONDITION, public_reason(error)), reply_to=message)
 
 
 def public_reason(error: Exception) -> str:
-    """Return the public text of an error: FedLane's own message without folders, or one text for all others."""
-    if isinstance(error, InputError):
-        return " ".join(_FOLDERS.sub("", word) for word in str(error).split())[:500]
-    return CLIENT_ERROR
+    """Return the text of an error for the server: that of a `PublicError`, or one text for all others."""
+    return str(printable(error.public))[:500] if isinstance(error, PublicError) else CLIENT_ERROR
+
+
+def _log_failure(name: str, order: Order, status: str, error: Exception) -> None:
+    log.warning("client %s, lane %d, round %d: %s: %s", name, order.lane, order.round, status, _whole_text(error))
+
+
+def _whole_text(error: Exception) -> str:
+    """Return the text of an error for the client's log: a line, or a traceback, without control characters.
+
+    A server chooses the names of the arrays that it sends, and a terminal obeys control characters.
+    """
+    cause = error.__cause__ if isinstance(error, ClientCodeError) and error.__cause__ is not None else error
+    if isinstance(cause, InputError):
+        return str(printable(str(cause)))
+    return "\n".join(printable("".join(traceback.format_exception(cause)).split("\n")))
 
 
 def _check_order(order: Order, name: str, iterations: int, federation: str | None) -> None:
@@ -136,9 +161,8 @@ def _switch_lane(switch: LaneSwitch, lane: int) -> float:
     begin = time.perf_counter()
     try:
         switch(lane)
-    except InputError as error:
-        raise InputError(f"cannot switch to lane {lane}: {error}") from error
     except Exception as error:
-        log.exception("cannot switch to lane %d", lane)
-        raise InputError(f"cannot switch to lane {lane}: {type(error).__name__}") from error
+        if not isinstance(error, InputError):
+            log.warning("the lane switch failed: %s", _whole_text(error))
+        raise PublicError(f"cannot switch to lane {lane}", f": {str(error) or type(error).__name__}") from error
     return time.perf_counter() - begin

@@ -20,7 +20,7 @@ from fedlane.privacy.accountant import Terms, epsilon_curve
 from fedlane.privacy.ledger import Account, ClientLedger
 from fedlane.privacy.mechanism import make_mechanism
 from fedlane.records import IntArray, MechanismSpec
-from fedlane.validate import InputError, at_least, positive
+from fedlane.validate import InputError, at_least, check_clip_norm, positive
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,7 +39,7 @@ class TrainingTerms:
 
     def __post_init__(self) -> None:
         positive("learning_rate", self.learning_rate)
-        positive("clip_norm", self.clip_norm)
+        check_clip_norm("clip_norm", self.clip_norm)
         for field in ("batch_size", "local_iterations", "max_uploads"):
             at_least(field, getattr(self, field), 1)
         if self.epsilon is not None:

@@ -14,7 +14,7 @@ from fedlane.learning.evaluate import evaluate
 from fedlane.learning.input_range import RecordError, check_inputs
 from fedlane.learning.models import Model, make_model
 from fedlane.learning.module_checks import checked_module
-from fedlane.validate import InputError
+from fedlane.validate import InputError, PublicError
 
 ModelSource = str | Callable[[], torch.nn.Module]
 """A built-in model's name (mlp, cnn, softmax), ``package.module:Class``, or a class or function to make a module."""
@@ -39,31 +39,39 @@ def build_model(source: ModelSource, input_shape: Sequence[int], classes: int, *
 
 
 def as_flat(model: Model, arrays: Mapping[str, NDArray[Any]]) -> Tensor:
-    """Convert named arrays to flat weights (1, d); raise `InputError` if names, shapes or types do not match.
+    """Convert named arrays to flat weights (1, d); raise `PublicError` if names, shapes or types do not match.
 
     The arrays may also hold the model's constants, as a module's state dict does. They are compared and not used: a
     server cannot change a client's constants.
     """
     positions, constants = _positions(model), model.constants()
     if not positions.keys() <= arrays.keys() <= positions.keys() | constants.keys():
-        different = sorted(positions.keys() - arrays.keys() | arrays.keys() - positions.keys() - constants.keys())
-        raise InputError(f"the server's model and this client's have different arrays: {', '.join(different[:4])}")
+        surplus = sorted(arrays.keys() - positions.keys() - constants.keys())
+        missing = sorted(positions.keys() - arrays.keys())
+        raise PublicError(
+            "the server's model and this client's have different arrays" + _listed(": ", surplus),
+            _listed("; missing: ", missing),
+        )
     flat = torch.empty(model.size)
     for name, position in positions.items():
         array = arrays[name]
         kind = np.floating if int(position.max()) < model.trained else np.number  # a counter is an integer
         if array.shape != tuple(position.shape) or not np.issubdtype(array.dtype, kind):
-            raise InputError(
+            raise PublicError(
                 f"the server's array {name!r} must be float {tuple(position.shape)}, got {array.dtype} {array.shape}"
             )
         flat[position.reshape(-1)] = torch.from_numpy(np.array(array, np.float32).reshape(-1))
     for name in arrays.keys() & constants.keys():
         if not _is_constant(arrays[name], constants[name].numpy()):
-            raise InputError(
+            raise PublicError(
                 f"the server's array {name!r} differs from this client's constant buffer: begin with "
                 "first_arrays(...), which leaves constants out"
             )
     return flat[None]
+
+
+def _listed(introduction: str, names: list[str]) -> str:
+    return introduction + ", ".join(names[:4]) if names else ""
 
 
 def as_arrays(model: Model, flat: Tensor, like: Mapping[str, NDArray[Any]]) -> ArrayRecord:

@@ -46,7 +46,7 @@ def make_run(
     problem, trace = scheduler.problem, scheduler.trace.played()
     unknown_positions = Topology(np.full((1, problem.clients, 2), np.nan), np.full((1, problem.channels, 2), np.nan))
     world = _World(scenario, (scheduler.seed,), unknown_positions, problem)
-    by_name = run_tables(trace, world, scheduler.quota, None)
+    by_name = dict(run_tables(trace, world, scheduler.quota, None))
     for name in ("clients", "channels"):
         unknown = pa.nulls(len(by_name[name]), pa.float64())
         by_name[name] = _with(by_name[name], x_m=unknown, y_m=unknown)

@@ -1,8 +1,8 @@
-/* A dot with its interval for every client and run, and a short line for its target. */
+/* A dot with its interval for every client and run, and a short line for its target; many runs are rows of a grid. */
 
 /*
  * options: title, yLabel, series() -> [{name, colour, mean, low, high, target}] over clients, target: name of the short
- * lines or null, form, zero, ceiling, domain() -> [low, high] or null, summary, empty, level.
+ * lines or null, form, cell: shorter form in a grid, zero, ceiling, domain() -> [low, high] or null, summary, empty, level.
  */
 function dotFigure(options) {
   return figureCard({
@@ -17,6 +17,7 @@ function dotFigure(options) {
 
 function dotLegend(options) {
   const series = options.series();
+  if (series.length > MAX_COLUMNS) return gridLegend(options, series);
   const entries = series.length > 1 ? series.map(({ name, colour, hollow }) => ({ name, colour, hollow, shape: "dot" })) : [];
   if (options.target && series.some((line) => line.target)) {
     entries.push({ name: options.target, colour: "var(--ink)", shape: "tick", fixed: true });
@@ -27,6 +28,7 @@ function dotLegend(options) {
 function drawDots(options, width, hidden, note) {
   const series = options.series().filter((line) => !hidden.has(line.name));
   if (!series.length) return emptyPlot(options.empty ?? "Nothing to show.");
+  if (options.series().length > MAX_COLUMNS) return drawGrid(options, series, width, note);
   const height = plotHeight(width);
   const clients = Math.max(...series.map((line) => line.mean.length));
   const level = options.level?.();
@@ -88,13 +90,7 @@ function dotLayer(line, { sx, sy, shift, radius, half }) {
       layer.append(svg("path", { class: "stem", stroke: line.colour, d: `M${at} ${sy(target)}V${sy(mean)}` }));
     }
     if (line.low[client] !== line.high[client] && Number.isFinite(line.low[client])) {
-      layer.append(
-        svg("path", {
-          class: "whisker",
-          stroke: line.colour,
-          d: `M${at} ${sy.within(line.low[client])}V${sy.within(line.high[client])}`,
-        }),
-      );
+      layer.append(whisker(line, client, at, sy));
     }
     layer.append(
       line.hollow

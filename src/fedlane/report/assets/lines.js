@@ -3,6 +3,7 @@
 /*
  * options: title, xLabel, yLabel, series() -> [{name, colour, dash, x, mean, low, high}] of plain arrays,
  * form: value -> text, xForm: value -> text, zero, ceiling, empty, summary(series), level: {value, name} or null.
+ * Few points: marked (a dot at each), joined (false: dots with whiskers and no lines), xTicks, xText, xDomain.
  */
 function lineFigure(options) {
   return figureCard({
@@ -23,7 +24,7 @@ function drawLines(options, width, hidden, note) {
   const level = options.level?.();
   const xs = series.flatMap((line) => [line.x[0], line.x[line.x.length - 1]]);
   const values = series.flatMap((line) => [...line.mean, ...line.low, ...line.high]);
-  const x = [options.zeroX ? 0 : Math.min(...xs), Math.max(...xs)];
+  const x = options.xDomain ?? [options.zeroX ? 0 : Math.min(...xs), Math.max(...xs)];
   const y = bounds(level ? [...values, level.value] : values, options);
   const { layer, sx, sy, box } = axes({
     width,
@@ -32,6 +33,8 @@ function drawLines(options, width, hidden, note) {
     y,
     xLabel: options.xLabel,
     yLabel: options.yLabel,
+    xTicks: options.xTicks,
+    xText: options.xText,
     yText: options.yText,
   });
   const picture = svg(
@@ -48,6 +51,11 @@ function drawLines(options, width, hidden, note) {
     layer,
   );
   if (level) picture.append(...levelLine(level, box, sy));
+  if (options.joined === false) {
+    picture.append(...apartDots(series, sx, sy));
+    addCursor(picture, options, series, sx, sy, box);
+    return picture;
+  }
   for (const line of series)
     picture.append(svg("path", { d: bandPath(line, sx, sy), fill: line.colour, class: series.length > 3 ? "band faint" : "band" }));
   for (const line of series) {
@@ -59,11 +67,30 @@ function drawLines(options, width, hidden, note) {
         class: "line",
       }),
     );
-    if (line.x.length === 1)
-      picture.append(svg("circle", { cx: sx(line.x[0]), cy: sy(line.mean[0]), r: 4, fill: line.colour }));
+    if (line.x.length === 1 || options.marked)
+      line.x.forEach((at, k) => {
+        if (line.x.length === 1 && line.low[k] !== line.high[k]) picture.append(whisker(line, k, sx(at), sy));
+        if (Number.isFinite(line.mean[k]))
+          picture.append(svg("circle", { cx: sx(at), cy: sy(line.mean[k]), r: line.x.length === 1 ? 4 : 3, fill: line.colour }));
+      });
   }
   addCursor(picture, options, series, sx, sy, box);
   return picture;
+}
+
+/* Dots of several series at the same places, side by side. */
+function apartDots(series, sx, sy) {
+  const apart = Math.min(13, (0.8 * (sx(1) - sx(0))) / series.length);
+  const radius = Math.max(1.5, Math.min(5, apart * 0.42));
+  return series.map((line, number) => {
+    line.shift = (number - (series.length - 1) / 2) * apart;
+    return dotLayer(line, { sx, sy, shift: line.shift, radius, half: 0 });
+  });
+}
+
+function whisker(line, k, at, sy) {
+  const d = `M${at} ${sy.within(line.low[k])}V${sy.within(line.high[k])}`;
+  return svg("path", { class: "whisker", stroke: line.colour, d });
 }
 
 function linePath(line, sx, sy) {
@@ -105,7 +132,7 @@ function addCursor(picture, options, series, sx, sy, box) {
   function readings(x) {
     return series.map((line, k) => {
       const near = nearest(line.x, x);
-      marks[k].setAttribute("cx", sx(line.x[near]));
+      marks[k].setAttribute("cx", sx(line.x[near]) + (line.shift ?? 0));
       marks[k].setAttribute("cy", Number.isFinite(line.mean[near]) ? sy(line.mean[near]) : -10);
       marks[k].setAttribute("visibility", "visible");
       const measure = { mean: line.mean[near], low: line.low[near], high: line.high[near] };
@@ -164,7 +191,7 @@ function lineTable(options) {
       ]);
     });
   }
-  return [["run", options.xLabel, options.yLabel, options.spread ?? "95% interval"], rows];
+  return [[options.seriesLabel ?? "run", options.xLabel, options.yLabel, options.spread ?? "95% interval"], rows];
 }
 
 /* Every point that is drawn, with all digits. */

@@ -11,7 +11,7 @@ function scenarios() {
 }
 
 function scenarioCard(run, k, open) {
-  const first = linesBySection(model.runs[0].toml);
+  const first = linesBySection((model.runs[0] ?? run).toml);
   const lines = linesBySection(run.toml);
   const firstKeys = new Set(first.map((line) => line.key));
   const changed = k ? lines.filter((line) => line.text && !firstKeys.has(line.key)).length : 0;

@@ -2,14 +2,19 @@
 
 const MAX_COLUMNS = 6; // more runs than this are the rows of the table
 
+/*
+ * served: relative to the quotas that the policy serves, so that runs with different slack are not compared in it.
+ * alone: shown only for one run (true) or only for several (false).
+ */
 const MEASURES = [
   { key: "cumulative_delay_s", name: "Simulated time", form: clockText, better: -1 },
   { key: "mean_round_s", name: "Mean round", form: seconds, better: -1 },
   { key: "late_share", name: "Late uploads", form: percent, better: -1 },
   { key: "final_accuracy", name: "Final accuracy", form: percent, better: 1 },
   { key: "min_participation", name: "Min. participation", form: share, better: 1 },
-  { key: "quota_shortfall", name: "Largest quota shortfall", form: share, better: -1 },
-  { key: "max_queue", name: "Longest queue of all rounds", form: (v) => fixed(v, 2), better: -1 },
+  { key: "quota_shortfall", name: "Largest quota shortfall", form: share, better: -1, served: true, alone: true },
+  { key: "problem_shortfall", name: "Largest shortfall from the problem’s quotas", form: share, better: -1, alone: false },
+  { key: "max_queue", name: "Longest queue of all rounds", form: (v) => fixed(v, 2), better: -1, served: true },
 ];
 
 /* The largest epsilon of a run's clients, and whether it is an upper or a lower bound. */
@@ -37,9 +42,13 @@ function overview() {
  * must not be compared with those of other runs.
  */
 function quantities(runs) {
-  const measured = MEASURES.filter(({ key }) => runs.some((run) => run.measures[key].mean !== null)).map(
-    ({ key, name, form, better }) => ({ name, better, cell: (run) => measureCell(run, key, form) }),
-  );
+  const shown = ({ key, alone = runs.length === 1 }) =>
+    alone === (runs.length === 1) && runs.some((run) => run.measures[key].mean !== null);
+  const measured = MEASURES.filter(shown).map(({ key, name, form, better, served }) => ({
+    name,
+    better: served && differentSlack(runs) ? 0 : better,
+    cell: (run) => measureCell(run, key, form),
+  }));
   const times = runs.some((run) => run.times.length)
     ? model.targets.map((target, k) => ({
         name: `Time to ${targetText(target)}`,
@@ -51,14 +60,23 @@ function quantities(runs) {
   return [...measured, ...times, ...(spent ? [{ name: "Largest epsilon", better: 0, cell: epsilonCell }] : [])];
 }
 
+function differentSlack(runs) {
+  return new Set(runs.map((run) => run.slack)).size > 1;
+}
+
+/* The runs of the same scenario, which differ in policy and seeds only: others are not compared with them. */
+function comparable(run) {
+  return model.runs.filter((other) => other.digest === run.digest);
+}
+
 function measureCell(run, key, form) {
   const measure = run.measures[key];
   if (measure.mean === null) return { value: null, text: "–", details: [] };
-  const first = model.runs[0].measures[key].mean;
+  const base = comparable(run)[0];
+  const first = base.measures[key].mean;
+  const name = base === model.runs[0] && model.runs.length > 2 ? "first run" : base.name;
   const ratio =
-    key === "cumulative_delay_s" && run !== model.runs[0] && first
-      ? `${fixed(measure.mean / first, 2)} × ${model.runs.length === 2 ? model.runs[0].name : "first run"}`
-      : "";
+    key === "cumulative_delay_s" && run !== base && first ? `${fixed(measure.mean / first, 2)} × ${name}` : "";
   return { value: measure.mean, text: form(measure.mean), details: [interval(measure.low, measure.high, form), ratio] };
 }
 
@@ -128,13 +146,16 @@ function runHeading(run, k, scope) {
   return el("th", { scope, title: run.name }, breakable(run.name, swatch));
 }
 
-/* The table's cells of a quantity, one per run, with the best one marked. */
+/* The table's cells of a quantity, one per run, with the best one of each scenario marked. */
 function comparedCells({ cell, better }, runs) {
   const cells = runs.map(cell);
-  const values = better ? cells.map(({ value }) => value).filter((value) => value !== null) : [];
-  const best = better < 0 ? Math.min(...values) : Math.max(...values);
-  return cells.map(({ value, text, details }) => {
-    const leads = value === best && values.some((other) => other !== best);
+  return cells.map(({ value, text, details }, k) => {
+    const rivals = cells.filter((other, j) => runs[j].digest === runs[k].digest && other.value !== null);
+    const leads =
+      better !== 0 &&
+      value !== null &&
+      rivals.every((other) => better * (value - other.value) >= 0) &&
+      rivals.some((other) => other.value !== value);
     return el(
       "td",
       {},
@@ -148,6 +169,20 @@ function comparedCells({ cell, better }, runs) {
 /* What a reader must know before comparing the numbers. */
 function overviewNotes() {
   const lines = [...new Set(model.runs.map((run) => run.caution).filter(Boolean))].map((line) => `Caution: ${line}.`);
+  if (model.runs.some((run) => run.digest !== model.runs[0].digest)) {
+    const some = model.runs.some((run) => comparable(run).length > 1);
+    const names = model.scenarioDifferences;
+    const listedNames = names.length > 4 ? [...names.slice(0, 3), `${names.length - 3} more values`] : names;
+    lines.push(
+      `The runs do not have the same scenario${names.length ? ` (they differ in ${listed(listedNames)})` : ""}: best values ` +
+        `and ratios are ${some ? "shown among runs of the same scenario only" : "not shown"}.`,
+    );
+  }
+  if (differentSlack(model.runs))
+    lines.push(
+      "The policies serve different quotas, because some lower them by a slack. The shortfall is from the problem’s " +
+        "quotas for all; queues and the figures of participation refer to the quotas that each policy serves.",
+    );
   const learned = model.runs.filter((run) => run.times.length);
   if (model.targets.length && learned.length) {
     const names = listed(model.targets.map(targetText));

@@ -1,0 +1,258 @@
+"""The engine: keys hold everything that changes a result, results are the same everywhere and computed once."""
+
+import dataclasses
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from fedlane import Scenario, simulate
+from fedlane.experiments.engine import cells as cells_module
+from fedlane.experiments.engine.batch_store import BatchStore
+from fedlane.experiments.engine.cells import Cell
+from fedlane.experiments.engine.computing import compute
+from fedlane.experiments.engine.local_runners import ATTEMPTS, InProcessRunner, ProcessRunner
+from fedlane.experiments.engine.measuring import MEASURES
+from fedlane.experiments.engine.work_batches import WorkBatch, attempt, perform
+from fedlane.report.seed_measures import seed_measures
+from fedlane.scheduling.baselines import Random
+from fedlane.validate import InputError
+
+QUICK = Scenario.load("quickstart").with_values({"rounds": 6})
+COUNTED = "support.counted_policy:Counted"
+
+
+def cell(policy="lane", seeds=(0, 1), learning=False, device="cpu", **changes):
+    values = {key.replace("__", "."): value for key, value in changes.items()}
+    return Cell(QUICK.with_values(values), policy, tuple(seeds), learning, device)
+
+
+def keys(subject):
+    return [batch.key for batch in subject.batches()]
+
+
+class TestKeys:
+    @pytest.mark.parametrize(
+        "changed",
+        [
+            cell(rounds=7),
+            cell(network__clients=11),
+            cell(network__deadline_s=2.5),
+            cell(learning__learning_rate=0.02),
+            cell(privacy__epsilon=3.0),
+            cell("random"),
+            cell("lane:V=6"),
+            cell(policies__lane__V=6.0),
+            cell(seeds=(0, 2)),
+            cell(seeds=(1, 0)),
+            cell(seeds=(0,)),
+            cell(learning=True),
+        ],
+    )
+    def test_a_key_changes_with_everything_that_changes_the_result(self, changed):
+        assert keys(changed) != keys(cell())
+
+    @pytest.mark.parametrize(
+        "same",
+        [
+            cell("lane:V=5"),
+            cell(name="another name"),
+            cell(policies__lane__V=5.0),
+            cell(policies={"mamab-om": {"V": 3.0}}),
+            cell(device="cuda"),  # nothing is learned
+            cell(network__deadline_s=QUICK.network.deadline_s),
+        ],
+    )
+    def test_a_key_does_not_change_with_names_and_what_has_no_effect(self, same):
+        assert keys(same) == keys(cell())
+
+    def test_the_device_matters_where_something_is_learned(self):
+        assert keys(cell(learning=True)) != keys(cell(learning=True, device="cuda"))
+
+    def test_versions_of_the_policy_and_of_the_code_change_the_key(self, monkeypatch):
+        before = keys(cell("random"))
+        monkeypatch.setattr(Random, "version", 2)
+        newer = keys(cell("random"))
+        monkeypatch.setattr(cells_module, "RESULT_VERSION", 99)
+        assert len({*before, *newer, *keys(cell("random"))}) == 3
+
+    def test_the_version_of_a_policy_for_one_replica_changes_the_key(self, tmp_path, monkeypatch):
+        shutil.copy(Path(__file__).parents[2] / "examples" / "patient_policy.py", tmp_path / "my_patient_policy.py")
+        monkeypatch.chdir(tmp_path)
+        before = keys(cell("my_patient_policy:Patient"))
+        monkeypatch.setattr(sys.modules["my_patient_policy"].Patient, "version", 2)
+        assert keys(cell("my_patient_policy:Patient")) != before
+
+    def test_the_source_of_a_user_s_policy_changes_the_key(self, tmp_path, monkeypatch):
+        file = tmp_path / "my_sweep_policy.py"
+        text = "from fedlane.scheduling.baselines import Random\nclass Mine(Random):\n    name = 'mine'\n"
+        file.write_text(text)
+        monkeypatch.chdir(tmp_path)
+        before = keys(cell("my_sweep_policy:Mine"))
+        file.write_text(text + "# changed\n")
+        assert keys(cell("my_sweep_policy:Mine")) != before
+
+    def test_keys_do_not_depend_on_the_process(self):
+        code = (
+            "from fedlane import Scenario\nfrom fedlane.experiments.engine.cells import Cell\n"
+            "s = Scenario.load('quickstart').with_values({'rounds': 6})\n"
+            "print(Cell(s, 'lane', (0, 1), False).batches()[0].key)"
+        )
+        environment = {**os.environ, "PYTHONHASHSEED": "7"}
+        printed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment)
+        assert printed.stdout.split() == keys(cell()), printed.stderr
+
+
+class TestBatches:
+    def test_batches_follow_from_the_list_of_seeds(self):
+        batches = cell(seeds=range(150)).batches()
+        assert [len(batch.values["seeds"]) for batch in batches] == [64, 64, 22]
+        assert [seed for batch in batches for seed in batch.values["seeds"]] == list(range(150))
+        assert [len(batch.values["seeds"]) for batch in cell(seeds=range(20), learning=True).batches()] == [8, 8, 4]
+
+    def test_a_large_network_gets_few_seeds_per_batch(self):
+        large = cell(seeds=range(64), network__clients=1000, network__channels=1000)
+        assert large.batch_seeds() == 3
+
+    def test_only_learning_on_a_gpu_needs_a_gpu(self):
+        flags = [c.batches()[0].needs_gpu for c in (cell(), cell(device="cuda"), cell(learning=True, device="cuda"))]
+        assert flags == [False, False, True]
+
+    def test_the_measures_are_those_of_a_run(self):
+        subject = cell(seeds=(3, 1, 2))
+        store = BatchStore()
+        compute(subject.batches(), store, InProcessRunner())
+        table = store.read(keys(subject)[0])
+        run = simulate(QUICK, "lane", seeds=[3, 1, 2], learning=False)
+        expected = seed_measures(run.tables)
+        assert table["seed"].to_pylist() == [3, 1, 2]
+        for name in MEASURES[:-1]:
+            assert table[name].to_pylist() == pytest.approx(expected[name].tolist(), abs=1e-12), name
+        assert table["final_accuracy"].null_count == 3
+
+    def test_a_function_of_another_package_is_not_called(self):
+        with pytest.raises(ValueError, match="not a function of FedLane"):
+            perform("os:getcwd", {})
+        assert attempt(WorkBatch("k", "os:getcwd", {})).error.startswith("ValueError: os:getcwd")
+
+
+class TestComputing:
+    def test_a_stored_batch_is_not_computed_again(self, tmp_path, monkeypatch):
+        monkeypatch.setenv("COUNTED_LOG", str(tmp_path / "log"))
+        subjects = [cell(f"{COUNTED}:tag={tag}") for tag in (1, 2, 1)]
+        batches = [batch for subject in subjects for batch in subject.batches()]
+        store = BatchStore(tmp_path / "cells")
+        first = compute(batches[:1], store, InProcessRunner())
+        second = compute(batches, store, InProcessRunner())
+        third = compute(batches, BatchStore(tmp_path / "cells"), InProcessRunner())
+        assert [(r.computed, r.reused) for r in (first, second, third)] == [(1, 0), (1, 1), (0, 2)]
+        assert (tmp_path / "log").read_text().split() == ["1", "2"]
+        assert not list((tmp_path / "cells").glob(".*"))
+
+    def test_a_failure_does_not_stop_the_others(self):
+        broken = dataclasses.replace(cell().batches()[0], key="broken", values={"scenario": {"rounds": 0}})
+        unknown = cell().batches()[0]
+        unknown = WorkBatch("gone", unknown.function, {**unknown.values, "policy": "nosuch"})
+        good = cell("random").batches()
+        store = BatchStore()
+        report = compute([broken, unknown, *good], store, InProcessRunner())
+        assert store.keys() == {good[0].key}
+        assert report.failures["broken"] == "rounds must be at least 1, got 0"
+        assert report.failures["gone"].startswith("unknown policy 'nosuch'")
+
+    def test_a_damaged_result_is_named(self, tmp_path):
+        store = BatchStore(tmp_path)
+        (tmp_path / "abc.parquet").write_bytes(b"nonsense")
+        with pytest.raises(InputError, match=r"abc\.parquet is damaged.*remove it to compute it again"):
+            store.read("abc")
+
+
+@pytest.mark.slow
+class TestProcesses:
+    def test_schedules_and_learning_have_the_same_bits_in_four_processes(self, tmp_path):
+        subjects = [
+            cell("lane", seeds=range(3)),
+            cell("random", seeds=range(3), network__channels=3),
+            cell("lane", seeds=range(10), learning=True),
+        ]
+        batches = [batch for subject in subjects for batch in subject.batches()]
+        stores = [BatchStore(tmp_path / name) for name in ("one", "four")]
+        compute(batches, stores[0], InProcessRunner())
+        report = compute(list(reversed(batches)), stores[1], ProcessRunner(4))
+        assert (report.computed, report.failures) == (4, {})
+        for batch in batches:
+            files = [(store.folder / f"{batch.key}.parquet").read_bytes() for store in stores]
+            assert files[0] == files[1]
+
+    def test_a_killed_worker_is_replaced_and_nothing_stored_is_computed_twice(self, tmp_path, monkeypatch):
+        monkeypatch.setenv("COUNTED_LOG", str(tmp_path / "log"))
+        monkeypatch.setenv("KILL_ONCE", str(tmp_path / "killed"))
+        subjects = [cell(f"{COUNTED}:tag={tag},kill={'true' if tag == 3 else 'false'}") for tag in range(8)]
+        batches = [batch for subject in subjects for batch in subject.batches()]
+        stored_before_death = []
+        store = BatchStore(tmp_path / "cells")
+        runner = ProcessRunner(2)
+
+        def note(finished):
+            if not runner.retried:
+                stored_before_death.append(finished.key)
+
+        report = compute(batches, store, runner, note)
+        assert (report.computed, report.failures, store.keys()) == (8, {}, {batch.key for batch in batches})
+        assert (tmp_path / "killed").exists()
+        assert report.retried >= 1
+        starts = (tmp_path / "log").read_text().split()
+        for tag, batch in enumerate(batches):
+            if batch.key in stored_before_death:
+                assert starts.count(str(tag)) == 1
+        assert len(starts) <= 8 + report.retried
+
+    def test_a_batch_that_always_kills_its_worker_fails_alone(self, tmp_path, monkeypatch):
+        monkeypatch.setenv("KILL_ALWAYS", "1")
+        subjects = [cell(f"{COUNTED}:tag={tag},kill={'true' if tag == 1 else 'false'}") for tag in range(4)]
+        batches = [batch for subject in subjects for batch in subject.batches()]
+        report = compute(batches, BatchStore(), ProcessRunner(2))
+        assert report.computed == 3
+        assert report.failures == {batches[1].key: f"its worker process died {ATTEMPTS} times (out of memory?)"}
+
+    def test_a_killed_driver_takes_its_workers_with_it_and_continues(self, tmp_path):
+        script = Path(__file__).parents[1] / "support" / "sweep_driver.py"
+        log, out = tmp_path / "log", tmp_path / "sweep"
+        environment = {**os.environ, "COUNTED_LOG": str(log), "PYTHONPATH": os.pathsep.join(sys.path)}
+        command = [sys.executable, str(script), str(out), "2"]
+        driver = subprocess.Popen(command, env=environment, start_new_session=True)
+        stored = wait_for_files(out / "cells", 3, driver)
+        driver.send_signal(signal.SIGKILL)
+        driver.wait()
+        wait_until_alone(driver.pid)
+        stored = {path.stem for path in (out / "cells").glob("*.parquet")}
+        started = log.read_text().split()
+        done = subprocess.run(command, env=environment, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        again = log.read_text().split()[len(started) :]
+        assert len(again) == 40 - len(stored)
+        assert len({*again}) == len(again)
+
+
+def wait_for_files(folder, count, process):
+    while process.poll() is None:
+        files = list(folder.glob("*.parquet")) if folder.is_dir() else []
+        if len(files) >= count:
+            return files
+        time.sleep(0.05)
+    raise AssertionError("the driver ended before it was killed")
+
+
+def wait_until_alone(session):
+    """Wait until no process of a session is left: workers end with their killed driver."""
+    for _ in range(200):
+        listed = subprocess.run(["ps", "-o", "pid=", "-s", str(session)], capture_output=True, text=True).stdout.split()
+        if not listed:
+            return
+        time.sleep(0.1)
+    raise AssertionError(f"processes {listed} outlived their driver")
