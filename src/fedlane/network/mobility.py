@@ -129,7 +129,7 @@ class WaypointWalk(Mobility):
         """Return the leg (R, U), the time since its beginning in seconds, and the number of whole tours before it."""
         elapsed_s = self._phase_s + (clock_s if clock_s.ndim == 2 else clock_s[:, None])
         tours, phase_s = np.divmod(elapsed_s, self._begin_s[..., -1])
-        leg = np.sum(self._begin_s[..., 1:-1] <= phase_s[..., None], axis=-1, dtype=np.int64)
+        leg: IntArray = (self._begin_s[..., 1:-1] <= phase_s[..., None]).sum(axis=-1, dtype=np.int64)
         return leg, phase_s - self._of(self._begin_s, leg), tours
 
     @staticmethod
