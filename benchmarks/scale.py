@@ -89,15 +89,16 @@ def main(arguments: list[str]) -> None:
     """Measure one size, or start a process for each size."""
     if arguments[:1] == ["--measure"]:
         policy, sizes = arguments[1], [int(text) for text in arguments[2:]]
-        line = measure(*sizes, policy) if len(sizes) == 2 else measure_rounds(*sizes, policy)  # type: ignore[call-arg]
-        print(line, flush=True)
+        clients, channels, *rounds = sizes
+        long = measure_rounds(clients, channels, rounds[0], policy) if rounds else ""
+        print(long or measure(clients, channels, policy), flush=True)
         return
     mode = arguments.pop(0) if arguments[:1] in (["--rounds"], ["--pairs"]) else ""
-    cases: list[tuple[int, ...]] = {
-        "--rounds": [(*size, rounds) for size in LONG_RUNS for rounds in ROUNDS],
-        "--pairs": [*EQUAL_PAIRS] * REPETITIONS,
-        "": [*SIZES],
-    }[mode]
+    cases: list[tuple[int, ...]] = [*SIZES]
+    if mode == "--pairs":
+        cases = [*EQUAL_PAIRS] * REPETITIONS
+    elif mode == "--rounds":
+        cases = [(*size, played) for size in LONG_RUNS for played in ROUNDS]
     for policy in arguments or (POLICIES[:1] if mode == "--rounds" else POLICIES):
         for case in cases:
             subprocess.run([sys.executable, __file__, "--measure", policy, *map(str, case)], check=True)

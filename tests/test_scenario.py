@@ -2,6 +2,7 @@
 
 import re
 import tomllib
+from importlib import resources
 
 import numpy as np
 import pytest
@@ -13,7 +14,8 @@ from fedlane.validate import InputError, ScenarioWarning
 
 def test_the_documented_presets_exist():
     assert set(presets()) >= {
-        *("paper-fmnist", "paper-cifar10", "paper-fmnist-literal", "paper-cifar10-literal", "quickstart")
+        *("paper-fmnist", "paper-cifar10", "paper-fmnist-literal", "paper-cifar10-literal", "quickstart"),
+        "paper-cifar10-wide",
     }
     for name in presets():
         assert Scenario.load(name).name == name
@@ -28,7 +30,7 @@ def test_every_field_has_a_description():
         assert [name for name, field in model.model_fields.items() if not field.description] == []
 
 
-def test_section_vi_constants():
+def test_section_vii_constants():
     s = Scenario.load("paper-fmnist")
     n = s.network
     assert (n.clients, n.channels, n.area_m, n.deadline_s, s.rounds) == (10, 4, 2000, 5, 500)
@@ -52,6 +54,33 @@ def test_the_two_presets_are_one_network_scaled_by_two_fifths():
     assignment = np.array([[0, 1, 2, 3] + [-1] * 6])
     ratio = small.delays(0, assignment).total_s / large.delays(0, assignment).total_s
     np.testing.assert_allclose(ratio[0, :4], 0.4, rtol=1e-9)
+
+
+def test_the_wide_preset_sends_the_whole_model_and_is_not_a_scaled_copy():
+    from fedlane.simulation.setup import prepare
+
+    scenario = Scenario.load("paper-cifar10-wide")
+    assert (scenario.data.dataset, scenario.learning.model) == ("cifar10", "cnn")
+    assert (scenario.network.payload_bits, scenario.privacy.epsilon, scenario.rounds) == ("model", 25, 500)
+    wide, scaled = (prepare(Scenario.load(name), range(20)).network for name in ("paper-cifar10-wide", "paper-cifar10"))
+    assert wide.radio.payload_bits == 32 * 930_826
+    # 30 million cycles for each of the 64 samples of an iteration, five iterations
+    np.testing.assert_allclose(wide.compute.cycles, 5 * 64 * 30e6)
+    everybody = np.tile([0, 1, 2, 3] + [-1] * 6, (20, 1))
+    ratio = wide.delays(0, everybody).total_s[:, :4] / scaled.delays(0, everybody).total_s[:, :4]
+    assert ratio.max() / ratio.min() > 3
+
+
+def test_presets_name_the_paper_s_section_and_what_is_ours():
+    folder = resources.files("fedlane").joinpath("scenario", "presets")
+    for name in presets():
+        text = folder.joinpath(f"{name}.toml").read_text(encoding="utf-8")
+        assert "Section VI)" not in text
+        if name.startswith("paper-"):
+            assert "(Section VII)" in text
+            for key in ("payload_bits", "cycles_per_sample", "interference_db", "samples_per_client", "batch_size"):
+                (line,) = [line for line in text.splitlines() if line.startswith(f"{key} =")]
+                assert "# ours" in line, (name, key)
 
 
 @pytest.mark.parametrize("name", presets())

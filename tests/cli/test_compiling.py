@@ -7,11 +7,13 @@ from fedlane import Scenario, Simulation
 from fedlane.cli.compiling import Compilation, entry_points, is_cached, reachable_kernels
 from fedlane.cli.display import Display
 from fedlane.learning import cpu_kernels
+from fedlane.learning.cpu_kernels import rows
 from fedlane.matching import bottleneck
 from fedlane.scheduling import registry
 from support.terminal import fedlane_process
 
 KERNELS = {
+    "cs-ucb-q": set(),
     "genie": {"search_batch"},
     "lane": {"search_batch"},
     "mamab-gmba": {"greedy_batch"},
@@ -19,6 +21,7 @@ KERNELS = {
     "random": set(),
     "round-robin": set(),
     "single-ucb": set(),
+    "ucb-index": set(),
 }
 
 
@@ -42,7 +45,7 @@ def test_the_kernels_of_training_are_known_before_the_run(mechanism, rows):
 
 
 def test_kernels_that_kernels_call_are_counted():
-    assert names(reachable_kernels([cpu_kernels.sample_rows])) == {"sample_rows", "_high_bits", "_bits"}
+    assert names(reachable_kernels([cpu_kernels.sample_rows])) == {"sample_rows", "_high_bits", "random_bits"}
     inner = names(reachable_kernels([bottleneck.solve_batch]))
     assert {"solve_batch", "solve", "assign", "_push", "sort_best", "_median"} <= inner
 
@@ -52,13 +55,13 @@ def test_a_kernel_counts_once_and_an_unexpected_one_adds_to_the_total(monkeypatc
     shown = []
     compilation = Compilation(lambda number, total: shown.append((number, total)))
     compilation.expect([cpu_kernels.sample_rows])
-    for kernel in (cpu_kernels.sample_rows, cpu_kernels._high_bits, cpu_kernels._high_bits, cpu_kernels.gather_images):
+    for kernel in (cpu_kernels.sample_rows, rows._high_bits, rows._high_bits, cpu_kernels.gather_images):
         compilation.begin(kernel)
     assert shown == [(1, 3), (2, 3), (3, 4)]
 
 
 def test_cached_kernels_are_not_counted(monkeypatch):
-    monkeypatch.setattr("fedlane.cli.compiling.is_cached", lambda kernel: kernel is cpu_kernels._bits)
+    monkeypatch.setattr("fedlane.cli.compiling.is_cached", lambda kernel: kernel is rows.random_bits)
     shown = []
     compilation = Compilation(lambda number, total: shown.append((number, total)))
     compilation.expect([cpu_kernels.sample_rows])
@@ -92,8 +95,8 @@ def test_the_first_run_says_that_it_compiles_and_the_second_does_not(tmp_path):
 
 def test_the_cache_is_read(monkeypatch):
     """`is_cached` uses a private part of Numba; this fails when Numba changes it."""
-    index = cpu_kernels._bits._cache._cache_file
+    index = rows.random_bits._cache._cache_file
     monkeypatch.setattr(index, "_load_index", lambda: {"signature": "file"})
-    assert is_cached(cpu_kernels._bits)
+    assert is_cached(rows.random_bits)
     monkeypatch.setattr(index, "_load_index", dict)
-    assert not is_cached(cpu_kernels._bits)
+    assert not is_cached(rows.random_bits)

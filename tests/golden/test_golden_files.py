@@ -50,6 +50,9 @@ def test_a_run_writes_the_folder_that_is_stored(tmp_path):
     assert sorted(names) == sorted(path.name for path in stored.iterdir())
     scenario, run_table, _ = (written / "scenario.toml").read_text().partition("\n[run]\n")  # written since then
     assert run_table
+    for line in cases.LINES_SINCE:
+        assert line in scenario
+        scenario = scenario.replace(line, "")
     assert scenario == (stored / "scenario.toml").read_text()
     assert (written / "status.json").read_text() == (stored / "status.json").read_text()
     now, then = (json.loads((folder / "summary.json").read_text()) for folder in (written, stored))

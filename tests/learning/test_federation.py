@@ -319,8 +319,9 @@ def test_memory_grows_by_indices_only(data):
     assert many.data.order.numel() == 20 * 8000
 
 
+@pytest.mark.parametrize("name", ["softmax", "mlp"])
 @pytest.mark.parametrize("compiled", [True, False])
-def test_poisson_samples_with_too_few_places_lose_no_record(compiled, monkeypatch):
+def test_poisson_samples_with_too_few_places_lose_no_record(compiled, name, monkeypatch):
     """With one place instead of about 50, the same weights as with enough."""
     from dataclasses import replace
 
@@ -335,7 +336,7 @@ def test_poisson_samples_with_too_few_places_lose_no_record(compiled, monkeypatc
         spec = MechanismSpec.simple(
             counts.sum(axis=2), batch_size=16, local_iterations=2, clip_norm=1.0, sampling="poisson", step_noise=1.0
         )
-        model = make_model("softmax", data.info.input_shape, data.info.classes)
+        model = make_model(name, data.info.input_shape, data.info.classes)
         federation = FederationBatch(model, data, counts, [0, 1], spec, learning_rate=0.1)
         if places is not None:
             federation.sampling = replace(federation.sampling, max_batch=places)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from fedlane.learning.architectures import parameter_count
-from fedlane.learning.partition import Partition, label_counts
+from fedlane.learning.partition import Partition, check_learnable, label_counts
 
 TOTALS = np.full(10, 6000)
 
@@ -74,9 +74,45 @@ def test_counts_depend_on_the_seed():
     assert np.any(label_counts(settings, TOTALS, 12, 5) != label_counts(settings, TOTALS, 12, 6))
 
 
-def test_more_clients_than_samples_are_refused():
+def test_more_clients_than_samples_are_refused_for_learning_only():
     with pytest.raises(ValueError, match=r"network\.clients must be at most 60000"):
-        label_counts(Partition("iid", 0.0, 0.0), TOTALS, 60_001, 0)
+        check_learnable(TOTALS, 60_001)
+    counts = label_counts(Partition("iid", 0.0, 0.0), TOTALS, 60_001, 0)
+    np.testing.assert_array_equal(counts.sum(axis=0), 2 * TOTALS)
+    with pytest.raises(ValueError, match=r"samples_per_client must be at most 0, because 60001 clients"):
+        label_counts(Partition("iid", 0.0, 0.0, 1), TOTALS, 60_001, 0)
+
+
+@pytest.mark.parametrize("kind", ["dominant", "dirichlet", "shards", "iid"])
+@pytest.mark.parametrize("imbalance", [0.0, 0.8])
+def test_samples_per_client_set_the_mean_size(kind, imbalance):
+    counts = label_counts(Partition(kind, 0.8, imbalance, 800), TOTALS, 10, seed=3)
+    sizes = counts.sum(axis=1)
+    assert sizes.sum() == 8000
+    assert (counts.sum(axis=0) <= TOTALS).all()
+    if imbalance:
+        assert 100 < sizes.min() < 600
+        assert 1000 < sizes.max() < 1800
+    else:
+        assert sizes.tolist() == [800] * 10
+    if kind == "dominant":
+        dominant = counts[np.arange(10), np.arange(10)] / sizes
+        np.testing.assert_allclose(dominant, 0.8 + 0.2 / 10, atol=0.02)
+
+
+def test_all_samples_are_the_split_without_the_field():
+    for imbalance in (0.0, 0.5):
+        plain = Partition("dirichlet", 0.5, imbalance)
+        whole = Partition("dirichlet", 0.5, imbalance, 6000)
+        np.testing.assert_array_equal(label_counts(plain, TOTALS, 10, 4), label_counts(whole, TOTALS, 10, 4))
+
+
+def test_more_samples_per_client_than_the_set_has_are_refused():
+    message = (
+        r"data\.samples_per_client must be at most 6000, because 10 clients share 60000 training samples, got 6001"
+    )
+    with pytest.raises(ValueError, match=message):
+        label_counts(Partition("iid", 0.0, 0.0, 6001), TOTALS, 10, 0)
 
 
 def test_parameter_counts():

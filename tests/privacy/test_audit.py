@@ -7,6 +7,7 @@ import pytest
 import torch
 
 import fedlane.simulation.audit as driver
+from fedlane.learning.counter_rng import CounterNoise
 from fedlane.learning.models import LayeredModel
 from fedlane.privacy.audit_statistics import audit_sampling, audit_scores
 from fedlane.privacy.gaussian import gaussian_epsilon
@@ -47,7 +48,7 @@ def test_clipping_the_batch_instead_of_each_sample_is_flagged(monkeypatch):
     def whole_batch(self, weights, batch, clip_norm, scale, into=None):
         step = torch.zeros_like(weights)
         real(self, weights, batch, None, scale, step)
-        rate = scale.max() * batch.x.shape[1]
+        rate = scale.max() * (batch.starts[1] - batch.starts[0])
         length = step.norm(dim=1, keepdim=True)
         into += step * (rate * clip_norm / length).clamp(max=1.0)
 
@@ -58,17 +59,16 @@ def test_clipping_the_batch_instead_of_each_sample_is_flagged(monkeypatch):
 @pytest.mark.slow
 @pytest.mark.parametrize("tensor", range(4))
 def test_a_tensor_without_noise_is_flagged(monkeypatch, tensor):
-    real = driver.add_normals_
+    real = CounterNoise.finish_step_
     sizes = [16 * 64, 64, 64 * 10, 10]
     part = slice(sum(sizes[:tensor]), sum(sizes[: tensor + 1]))
 
-    def partial(weights, key, counter, deviation):
-        kept = weights[:, part].clone()
-        real(weights, key, counter, deviation)
+    def partial(noise, weights, move, step, deviation):
+        kept = (weights + move)[:, part]
+        real(noise, weights, move, step, deviation)
         weights[:, part] = kept
-        return weights
 
-    monkeypatch.setattr(driver, "add_normals_", partial)
+    monkeypatch.setattr(CounterNoise, "finish_step_", partial)
     assert audit(AuditPlan()).flagged
 
 

@@ -1,6 +1,7 @@
 """The paper's privacy formulas, tight composition, and what the paper's noise leaks."""
 
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -9,7 +10,15 @@ from dp_accounting.pld import PLDAccountant, privacy_loss_distribution
 from scipy.stats import binom
 
 from fedlane.privacy.gaussian import gaussian_epsilon, gaussian_noise
-from fedlane.privacy.paper import PaperLeakage, composed_gaussian, formula_6, leakage_lower_bound, paper_noise
+from fedlane.privacy.paper import (
+    PaperLeakage,
+    composed_classical,
+    composed_gaussian,
+    formula_6,
+    leakage_lower_bound,
+    lost_term,
+    paper_noise,
+)
 
 
 def test_formula_6():
@@ -24,6 +33,35 @@ def test_tight_composition_of_exact_gaussian_rounds():
     accountant.compose(SelfComposedDpEvent(GaussianDpEvent(gaussian_noise(0.8, 1e-3)), 250))
     assert composed_gaussian(0.8, 1e-3, 250) == pytest.approx(accountant.get_epsilon(1e-3), rel=1e-4)
     assert composed_gaussian(0.8, 1e-3, 1) == pytest.approx(0.8)
+
+
+def test_tight_composition_of_the_classical_noise():
+    """14.6 where formula (6) says 12.06; the formula plus its lost term of 5.26 is an upper bound."""
+    assert composed_classical(0.8, 1e-3, 250) == pytest.approx(14.6, abs=0.05)
+    accountant = PLDAccountant()
+    accountant.compose(SelfComposedDpEvent(GaussianDpEvent(math.sqrt(2 * math.log(2e3)) / 0.8), 250))
+    assert composed_classical(0.8, 1e-3, 250) == pytest.approx(accountant.get_epsilon(1e-3), rel=1e-4)
+    assert lost_term(0.8, 1e-3, 250) == pytest.approx(250 * 0.8**2 / (4 * math.log(2e3)))
+    assert lost_term(0.8, 1e-3, 250) == pytest.approx(5.26, abs=5e-3)
+    upper = float(formula_6(0.8, 1e-3, 250)) + lost_term(0.8, 1e-3, 250)
+    assert upper == pytest.approx(17.32, abs=5e-3)
+    assert float(formula_6(0.8, 1e-3, 250)) < composed_classical(0.8, 1e-3, 250) < upper
+    assert composed_classical(0.8, 1e-3, 1) < 0.8  # more noise than one round needs
+
+
+def test_the_privacy_page_prints_the_computed_figures():
+    page = (Path(__file__).parents[2] / "docs" / "privacy.md").read_text()
+    rows = {
+        "paper formula (6)": float(formula_6(0.8, 1e-3, 250)),
+        "the term that formula (6) lacks": lost_term(0.8, 1e-3, 250),
+        "formula (6) with that term": float(formula_6(0.8, 1e-3, 250)) + lost_term(0.8, 1e-3, 250),
+        "tight composition of the classical noise": composed_classical(0.8, 1e-3, 250),
+        "tight composition of exactly calibrated noise": composed_gaussian(0.8, 1e-3, 250),
+    }
+    for start, value in rows.items():
+        (row,) = [line for line in page.splitlines() if line.startswith(f"| {start}")]
+        printed = row.split("|")[-2].strip()
+        assert float(printed) == pytest.approx(value, abs=0.5 * 10.0 ** -len(printed.partition(".")[2])), row
 
 
 def test_sigma_of_theorem_1():

@@ -9,8 +9,9 @@ import pytest
 
 import fedlane
 from fedlane.intervals import bounded_interval
+from fedlane.number_text import number_text
 from fedlane.report.page import build_page
-from fedlane.report.sweep_cells import cells_json, read_sweep, sweep_cells
+from fedlane.report.sweep_cells import cells_json, cells_table, read_sweep, sweep_cells
 from fedlane.report.sweep_page import sweep_page_data
 from fedlane.validate import InputError
 from support.browsing import Tab
@@ -53,6 +54,10 @@ class TestCells:
         assert cells_json(cells) == [
             {"policy": "lane", "seeds": 2, "late_share": {"mean": 0.25, "low": None, "high": None}}
         ]
+
+    def test_the_terminal_rounds_as_the_page_does(self):
+        cells = sweep_cells(pa.Table.from_pylist([row("lane", 0, 0.0095)]))
+        assert [*cells_table(cells).columns[1].cells] == ["1.0"]
 
 
 class TestPageData:
@@ -190,7 +195,7 @@ class TestBrowser:
             assert len(rows) == len(expected) == 6
             for cell in expected:
                 late = cell["late_share"]
-                mean, low, high = (f"{100 * late[part]:.1f}" for part in ("mean", "low", "high"))
+                mean, low, high = (number_text(100 * late[part], "{:.1f}") for part in ("mean", "low", "high"))
                 interval = f"[{low}, {high}]" if low != high else "\u2013"
                 name, x = (
                     f"network.channels = {cell['network.channels']:g}",

@@ -20,8 +20,8 @@ VARIANTS = [
         "mamab-om:V=0,T0=0.1",
         "mamab-om:exploration=0",
     ),
-    *("mamab-gmba", "mamab-gmba:T0=0.1,queue_weight=success", "random", "round-robin", "single-ucb:exploration=0.01"),
-    *("single-ucb:exploration=0", "genie", "genie:V=100"),
+    *("mamab-gmba", "mamab-gmba:T0=0.1,queue_weight=success", "random", "round-robin", "ucb-index:exploration=0.01"),
+    *("ucb-index:exploration=0", "cs-ucb-q:beta=0", "cs-ucb-q:beta=1", "single-ucb", "genie", "genie:V=100"),
 ]
 
 
@@ -174,8 +174,8 @@ def test_round_robin_skips_a_group_without_available_clients():
     assert [np.flatnonzero(row >= 0).tolist() for row in chosen] == [[0, 1, 2, 3], [8, 9], [0, 1, 2, 3], [8, 9]]
 
 
-def test_single_ucb_prefers_the_fast_and_starves_the_slow():
-    chosen, _ = play(make_policy("single-ucb:exploration=0.01"), problem(), [1.0, 1.2, 3.0, 3.5], 200)
+def test_ucb_index_prefers_the_fast_and_starves_the_slow():
+    chosen, _ = play(make_policy("ucb-index:exploration=0.01"), problem(), [1.0, 1.2, 3.0, 3.5], 200)
     share = np.mean(chosen >= 0, axis=0)
     assert share[:2].min() > 0.95
     assert share[2:].max() < 0.05

@@ -125,7 +125,9 @@ def kill_and_resume(driver, tmp_path):
     return kills
 
 
-@pytest.mark.parametrize("policy", ["lane", "mamab-om", "mamab-gmba", "single-ucb", "round-robin", "genie", "random"])
+@pytest.mark.parametrize(
+    "policy", ["lane", "mamab-om", "mamab-gmba", "single-ucb:beta=0.3", "ucb-index", "round-robin", "genie", "random"]
+)
 def test_every_policy_resumes_to_the_same_schedule(policy, tmp_path):
     scenario = Scenario.load("paper-fmnist").with_values({"rounds": 60, "privacy.max_uploads": 20})
 

@@ -16,7 +16,7 @@ from fedlane.simulation.setup import prepare
 from fedlane.validate import InputError
 
 QUIET = Session(quiet=True)
-POLICIES = ("lane", "mamab-om:T0=5", "mamab-gmba:T0=5", "random", "round-robin", "single-ucb", "genie")
+POLICIES = ("lane", "mamab-om:T0=5", "mamab-gmba:T0=5", "random", "round-robin", "single-ucb", "ucb-index", "genie")
 
 
 def scenario(**changes):

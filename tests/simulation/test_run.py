@@ -21,6 +21,8 @@ POLICIES = [
     "random",
     "round-robin",
     "single-ucb",
+    "cs-ucb-q:beta=0.01",
+    "ucb-index",
     "genie",
     "mamab-om:queue_weight=success",
 ]
@@ -48,7 +50,7 @@ def test_all_built_in_policies_are_tested():
 
 @pytest.mark.parametrize(("clients", "channels"), [(2, 5), (4, 1), (4, 4), (1, 1), (1, 3)])
 @pytest.mark.parametrize(
-    "policy", ["lane", "mamab-om:T0=1", "mamab-gmba:T0=1", "random", "round-robin", "single-ucb", "genie"]
+    "policy", ["lane", "mamab-om:T0=1", "mamab-gmba:T0=1", "random", "round-robin", "single-ucb", "ucb-index", "genie"]
 )
 def test_any_number_of_clients_and_channels_uses_all_of_the_fewer(policy, clients, channels):
     run = traces(policy, [0, 1], 20, **{"network.clients": clients, "network.channels": channels})
@@ -95,7 +97,7 @@ def test_reported_queues_are_those_of_the_policy():
 
 
 @pytest.mark.parametrize(
-    "policy", ["lane", "mamab-om:T0=5", "mamab-gmba:T0=5", "random", "round-robin", "single-ucb", "genie"]
+    "policy", ["lane", "mamab-om:T0=5", "mamab-gmba:T0=5", "random", "round-robin", "single-ucb", "ucb-index", "genie"]
 )
 def test_clients_with_exhausted_budgets_are_not_assigned(policy):
     run = traces(policy, [0, 1], 60, **{"privacy.max_uploads": 12})

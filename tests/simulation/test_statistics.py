@@ -41,11 +41,14 @@ class TestStatistics:
 
     def test_om_beats_the_baselines(self):
         assert delay_s("mamab-om:V=100") <= 0.65 * delay_s("random")
-        assert delay_s("mamab-om:V=100") <= 0.90 * delay_s("single-ucb:exploration=0.1")
+        assert delay_s("mamab-om:V=100") <= 0.90 * delay_s("ucb-index:exploration=0.1")
+        assert delay_s("mamab-om:V=100") <= 0.65 * min(delay_s(f"single-ucb:beta={beta}") for beta in (0.01, 0.1))
         assert delay_s("round-robin") < delay_s("random")
 
-    def test_single_ucb_starves_clients(self):
-        assert participation(played("single-ucb:exploration=0.1")).min(axis=1).mean() < 0.05
+    def test_the_index_without_quotas_starves_clients_and_the_fairness_queue_does_not(self):
+        assert participation(played("ucb-index:exploration=0.1")).min(axis=1).mean() < 0.05
+        for beta in (0.01, 0.1):
+            assert participation(played(f"single-ucb:beta={beta}")).min(axis=1).mean() > 0.15
 
     def test_lane_is_faster_than_random_and_nearly_as_fast_as_genie(self):
         assert delay_s("lane") <= 0.54 * delay_s("random")

@@ -52,9 +52,17 @@ def _policies() -> Rows:
     from fedlane.scheduling import registry
 
     rows = [
-        (name, _parameters(registry.parameters(policy)), policy.summary) for name, policy in registry.policies().items()
+        (name, _parameters(registry.parameters(policy)), _summary(name, policy.summary))
+        for name, policy in registry.policies().items()
     ]
     return [tuple(row) for row in rows], ("policy", "parameters", "what it is")
+
+
+def _summary(name: str, summary: str) -> str:
+    """Return a policy's summary; for a second name, what it stands for."""
+    from fedlane.scheduling.registry import ALIASES
+
+    return f"another name of {ALIASES[name]}" if name in ALIASES else summary
 
 
 def _scenarios() -> Rows:

@@ -75,7 +75,7 @@ def calibrate(
                 raise InputError("--set needs a scenario to change")
             needed = _required(epsilon=epsilon, delta=delta, size=size, batch=batch, uploads=uploads)
             rows = [accounts.calibrated_row(iterations=iterations, histogram_noise=histogram_noise, **needed)]
-    accounts.warn_of_delta([row["delta"] for row in rows], [row.get("size", size) for row in rows], scenario)
+    accounts.warn_of_delta(rows if scenario is not None else [{"delta": delta, "size": size}], scenario)
     if as_json:
         print(json.dumps(rows if scenario is not None else rows[0]))
         return
@@ -113,7 +113,7 @@ def account(
             needed = _required(noise=noise, delta=delta, size=size, batch=batch, uploads=uploads)
             rows = [accounts.rigorous_row(iterations=iterations, **needed)]
     if ledger is None:
-        accounts.warn_of_delta([delta], [size])
+        accounts.warn_of_delta([{"delta": delta, "size": size}])
     if as_json:
         print(json.dumps([accounts.json_safe(row) for row in rows]))
         return

@@ -1,7 +1,6 @@
 """The results of `fedlane privacy calibrate` and `account`: rows of named values, and their table."""
 
 import math
-from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -67,16 +66,16 @@ def scenario_rows(name: str, settings: list[str], seed: int) -> list[dict[str, A
     ]
 
 
-def warn_of_delta(deltas: Sequence[float], sizes: Sequence[int], scenario: str | None = None) -> None:
+def warn_of_delta(clients: list[dict[str, Any]], scenario: str | None = None) -> None:
     """Print one line if a delta is not below 1/|D|.
 
     Args:
-        deltas: Delta of each client.
-        sizes: Number of each client's records.
+        clients: Delta and size, the number of records, of each client.
         scenario: The scenario, if it has the values; otherwise they come from options.
     """
     from fedlane.privacy import delta_remark
 
+    deltas, sizes = ([client[key] for client in clients] for key in ("delta", "size"))
     line = delta_remark(deltas, sizes, "--delta" if scenario is None else "privacy.delta")
     if line is not None:
         warn(line)

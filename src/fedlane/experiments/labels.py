@@ -10,10 +10,12 @@ OM_POLICIES = ("mamab-om:V=1", "mamab-om:V=10", "mamab-om:V=100")
 GMBA_POLICIES = ("mamab-gmba:V=1", "mamab-gmba:V=10", "mamab-gmba:V=100")
 PAPER_POLICIES = (*OM_POLICIES, *GMBA_POLICIES)
 LARGEST_V_POLICIES = ("mamab-om:V=100", "mamab-gmba:V=100")
-UCB_POLICIES = ("single-ucb:exploration=0.01", "single-ucb:exploration=0.1")
+UCB_POLICIES = ("single-ucb:beta=0.01", "single-ucb:beta=0.1")
+UCB_INDEX_POLICIES = ("ucb-index:exploration=0.01", "ucb-index:exploration=0.1")
+"""The other reading of the paper's Single-UCB (reading 14): shown, but not judged."""
 BASELINES = ("random", "round-robin", *UCB_POLICIES)
 V_FIGURE_POLICIES = (*PAPER_POLICIES, "random", "lane")
-ALL_POLICIES = (*PAPER_POLICIES, *BASELINES, "lane", "genie")
+ALL_POLICIES = (*PAPER_POLICIES, *BASELINES, *UCB_INDEX_POLICIES, "lane", "genie")
 OM_AND_RANDOM = ("mamab-om:V=100", "random")
 REPRESENTATIVE_POLICIES = ("lane", *OM_AND_RANDOM)
 """Policies of the figures that need many runs per policy (convergence and sensitivity)."""
@@ -23,8 +25,10 @@ LINE_STYLES = {
     **{policy: (colour, 1) for colour, policy in enumerate(GMBA_POLICIES)},
     "random": (6, 0),
     "round-robin": (6, 1),
-    "single-ucb:exploration=0.01": (4, 0),
-    "single-ucb:exploration=0.1": (4, 1),
+    "single-ucb:beta=0.01": (4, 0),
+    "single-ucb:beta=0.1": (4, 1),
+    "ucb-index:exploration=0.01": (5, 0),
+    "ucb-index:exploration=0.1": (5, 1),
     "lane": (3, 0),
     "genie": (3, 1),
 }
@@ -34,6 +38,7 @@ _PAPER_NAMES = {
     "mamab-om": "OM",
     "mamab-gmba": "GMBA",
     "single-ucb": "Single-UCB",
+    "ucb-index": "UCB index",
     "round-robin": "Round Robin",
     "random": "Random",
 }
@@ -42,7 +47,8 @@ _PAPER_NAMES = {
 def policy_label(policy: str) -> str:
     """Name of a policy as the paper writes it, with its parameters."""
     kind, _, parameters = policy.partition(":")
-    parameters = parameters.replace("exploration=", "").replace(",quota_slack=0.125", "").replace("queue_weight=", "")
+    for dropped in ("exploration=", "beta=", ",quota_slack=0.125", "queue_weight="):
+        parameters = parameters.replace(dropped, "")
     return f"{_PAPER_NAMES.get(kind, kind)} {parameters}".strip()
 
 

@@ -1,6 +1,7 @@
 """The panels of every figure, drawn from stored results."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -8,6 +9,7 @@ from fedlane.experiments.labels import (
     ALL_POLICIES,
     FASHION_MNIST,
     LINE_STYLES,
+    OM_AND_RANDOM,
     OM_POLICIES,
     PAPER_POLICIES,
     REPRESENTATIVE_POLICIES,
@@ -21,7 +23,7 @@ from fedlane.experiments.reproduce import SENSITIVITY, TIME_BUDGETS, Reproductio
 from fedlane.experiments.store import Experiment, ResultStore
 from fedlane.experiments.theorems import convergence_panels
 from fedlane.learning.schedule import Curves
-from fedlane.privacy.paper import PaperLeakage, composed_gaussian, formula_6
+from fedlane.privacy.paper import PaperLeakage, composed_classical, composed_gaussian, formula_6
 from fedlane.records import FloatArray
 from fedlane.report.paper_figures import Line, Panel
 from fedlane.simulation.setup import prepare
@@ -106,8 +108,12 @@ class Drawer:
         return [self.accuracy_panel(task, ALL_POLICIES, "base") for task in self.plan.tasks]
 
     def fig_delay(self) -> list[Panel]:
-        """Accumulated delay of all policies."""
-        return [self.delay_panel(task, ALL_POLICIES, "base") for task in self.plan.tasks]
+        """Accumulated delay of all policies; that of the CNN also on a network with constants of its own."""
+        panels = [self.delay_panel(task, ALL_POLICIES, "base") for task in self.plan.tasks]
+        if "cifar10" in self.plan.tasks:
+            wide = self.delay_panel("cifar10", ALL_POLICIES, "wide")
+            panels.append(replace(wide, title=f"{wide.title}, whole model over a wide carrier"))
+        return panels
 
     def fig_rounds(self) -> list[Panel]:
         """Aggregation rounds completed within a time budget."""
@@ -124,24 +130,56 @@ class Drawer:
             panels.append(Panel(TASK_NAMES[task], "time budget (s)", "aggregation rounds", lines))
         return panels
 
+    def selection_panel(self, task: str, setting: str, title: str, by_quota: bool = False) -> Panel:
+        """Share of rounds in which each client was selected, and its quota; in the order of quotas if ``by_quota``."""
+        lines: dict[str, Line] = {}
+        quotas: dict[str, FloatArray] = {}
+        for policy in (*OM_POLICIES, "lane"):
+            experiment = Experiment(task, policy, setting)
+            colour, dash = LINE_STYLES[policy]
+            shares, quota = (self.over_seeds(experiment, of) for of in (self._assigned_share, self._quota))
+            if by_quota:
+                order = np.argsort(quota, axis=1, kind="stable")
+                shares, quota = (np.take_along_axis(array, order, axis=1) for array in (shares, quota))
+            lines[policy_label(policy)] = Line(np.arange(1.0, shares.shape[1] + 1), shares, colour, dash)
+            if not quotas:  # the paper's policies have the same quotas
+                quotas["quota"] = quota.mean(axis=0)
+        x_label = "client, in the order of quotas" if by_quota else "client"
+        return Panel(f"{TASK_NAMES[task]}, {title}", x_label, "share of rounds chosen", lines, True, quotas)
+
     def fig_selection(self) -> list[Panel]:
         """Share of rounds in which each client was selected, and its quota."""
+        return [
+            self.selection_panel(task, setting, title)
+            for task in self.plan.tasks
+            for setting, title in (("base", "equal epsilon"), ("nonuniform", "non-uniform epsilon"))
+        ]
+
+    def fig_data(self) -> list[Panel]:
+        """What depends on the clients' data: quotas in both readings of the noise, and the price of privacy."""
+        if FASHION_MNIST not in self.plan.tasks:
+            return []
         panels = []
-        for task in self.plan.tasks:
-            for setting, title in (("base", "equal epsilon"), ("nonuniform", "non-uniform epsilon")):
-                lines: dict[str, Line] = {}
-                quotas: dict[str, FloatArray] = {}
-                for policy in (*OM_POLICIES, "lane"):
-                    experiment = Experiment(task, policy, setting)
-                    colour, dash = LINE_STYLES[policy]
-                    shares = self.over_seeds(experiment, self._assigned_share)
-                    lines[policy_label(policy)] = Line(np.arange(1.0, shares.shape[1] + 1), shares, colour, dash)
-                    if not quotas:  # the paper's policies have the same quotas
-                        quotas["quota"] = self.over_seeds(experiment, self._quota).mean(axis=0)
-                panels.append(
-                    Panel(f"{TASK_NAMES[task]}, {title}", "client", "share of rounds chosen", lines, True, quotas)
-                )
-        return panels
+        for setting, title in (("samples-800-nonuniform", "non-uniform epsilon"), ("various", "various data")):
+            for noise, reading in (("", "noise as printed"), ("-sqrt_d", "noise times sqrt(d)")):
+                name = f"800 samples, {title},\n{reading}"
+                panels.append(self.selection_panel(FASHION_MNIST, setting + noise, name, by_quota=setting == "various"))
+        return [*panels, self._privacy_panel("800 samples", "samples-800-"), self._privacy_panel("6,000 samples", "")]
+
+    def _privacy_panel(self, title: str, prefix: str) -> Panel:
+        """Accuracy that epsilon 0.8 costs against epsilon 25 and b = 64, paired by seed; mean of all rounds so far."""
+        lines = {}
+        for dash, policy in enumerate(OM_AND_RANDOM):
+            base, *stricter = (
+                Experiment(FASHION_MNIST, policy, (prefix + setting).removesuffix("-base"))
+                for setting in ("base", "epsilon-0.8", "private")
+            )
+            x = (self.curves(base, self.plan.first_learning_seed).round + 1).astype(np.float64)
+            for colour, (experiment, batch) in enumerate(zip(stricter, (64, 10), strict=True)):
+                before, after = (self.over_seeds(run, self.accuracy, learned=True) for run in (base, experiment))
+                values = np.cumsum(before - after, axis=1) / np.arange(1.0, len(x) + 1)
+                lines[f"{policy_label(policy)}, epsilon 0.8, b = {batch}"] = Line(x, values, colour, dash)
+        return Panel(f"{TASK_NAMES[FASHION_MNIST]}, {title}", "round", "accuracy lost to privacy", lines)
 
     def _assigned_share(self, experiment: Experiment, seed: int) -> FloatArray:
         return self.store.result(experiment, seed).share("assigned")
@@ -217,7 +255,10 @@ def leakage_panel(task: str, rounds: int) -> Panel:
     noised = PaperLeakage(noise, rate, spec.local_iterations)
     lines = {
         "formula (6)": formula_6(epsilon, delta, uploads),
-        "Gaussian rounds, composed tightly": [composed_gaussian(epsilon, delta, int(count)) for count in uploads],
+        "classical noise, composed tightly": [composed_classical(epsilon, delta, int(count)) for count in uploads],
+        "exactly calibrated noise, composed tightly": [
+            composed_gaussian(epsilon, delta, int(count)) for count in uploads
+        ],
         "the paper's noise, at least": [noised.epsilon(delta, int(count)) for count in uploads],
     }
     drawn = {

@@ -106,6 +106,8 @@ _SELECTION = [
     for setting in ("base", "nonuniform")
     for experiment in _experiments((*OM_POLICIES, "lane"), BOTH_TASKS, setting)
 ]
+_SAMPLES = ("samples-800", "samples-800-epsilon-0.8", "samples-800-private")
+_QUOTAS = ("samples-800-nonuniform", "samples-800-nonuniform-sqrt_d", "various", "various-sqrt_d")
 _SLACK_POLICIES = ("mamab-om:V=10,quota_slack=0.125", "mamab-om:V=10,quota_slack=0.125,queue_weight=success")
 FIGURES: dict[str, PaperFigure] = {
     "fig-v": _figure([], [*_BASE, *_LITERAL]),
@@ -113,7 +115,17 @@ FIGURES: dict[str, PaperFigure] = {
     "fig-rounds": _figure(_BASE),
     "fig-selection": _figure(_SELECTION),
     "fig-accuracy": _figure([], _COMPARISON),
-    "fig-delay": _figure([*_COMPARISON, *_on_fashion_mnist((*LARGEST_V_POLICIES, *BASELINES), "same-interference")]),
+    "fig-delay": _figure(
+        [
+            *_COMPARISON,
+            *_experiments(ALL_POLICIES, ("cifar10",), "wide"),
+            *_on_fashion_mnist((*LARGEST_V_POLICIES, *BASELINES), "same-interference"),
+        ]
+    ),
+    "fig-data": _figure(
+        _on_fashion_mnist((*OM_POLICIES, "lane"), *_QUOTAS),
+        _on_fashion_mnist(OM_AND_RANDOM, "base", "epsilon-0.8", "private", *_SAMPLES),
+    ),
     "fig-regret": _figure(_on_fashion_mnist((*PAPER_POLICIES, *BASELINES, "lane"), "base")),
     "fig-queues": _figure(_on_fashion_mnist((*_SLACK_POLICIES, "lane"), "base")),
     "fig-convergence": _figure(_on_fashion_mnist(REPRESENTATIVE_POLICIES, "softmax", "softmax-slow", "base")),

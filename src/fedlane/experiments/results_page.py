@@ -15,7 +15,12 @@ CAPTIONS = {
     "fig-rounds": "Aggregation rounds completed within a time budget.",
     "fig-selection": "Share of rounds in which each client was selected, and its quota.",
     "fig-accuracy": "Test accuracy of all policies.",
-    "fig-delay": "Accumulated delay of all policies.",
+    "fig-delay": "Accumulated delay of all policies. The CNN is shown on two networks: that of Fashion-MNIST with all "
+    "times scaled by 0.4 (`paper-cifar10`), and one with constants of its own (`paper-cifar10-wide`).",
+    "fig-data": "What depends on the number of a client's samples, which the paper does not give (reading 17): the "
+    "selection of clients with non-uniform epsilon, and of clients of various sizes and skew (800 samples on average, "
+    "ordered by quota), in both readings of the noise in (8); and what epsilon 0.8 costs in "
+    "accuracy at 800 and 6,000 samples.",
     "fig-regret": "Cumulative pseudo-regret. The title says whether Theorem 4's bound is vacuous.",
     "fig-queues": "The longest virtual queue with the additive rule, with success weights, and with `lane`.",
     "fig-convergence": "The gap between the loss over all training records and its optimum (softmax), the squared "

@@ -14,6 +14,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedlane.experiments.experiment_settings import SETTINGS as SETTINGS
+from fedlane.experiments.experiment_settings import with_setting
 from fedlane.files import READ_ERRORS, file_name, load_arrays, write_atomically
 from fedlane.learning.schedule import Curves, LearningTask, Schedule, learn
 from fedlane.records import BoolArray, FloatArray, IntArray
@@ -26,22 +28,6 @@ TASKS = {"fashion-mnist": "paper-fmnist", "cifar10": "paper-cifar10"}
 """Preset of each task."""
 READINGS = ("calibrated", "literal")
 """Readings of the paper's exploration bonus (reading 11)."""
-SETTINGS: dict[str, dict[str, Any]] = {
-    "base": {},
-    "private": {"privacy.epsilon": 0.8, "learning.batch_size": 10},
-    "epsilon-0.8": {"privacy.epsilon": 0.8},
-    "nonuniform": {"privacy.epsilon": "nonuniform"},
-    "same-interference": {"network.interference_db": [2.5, 2.5]},
-    "long-deadline": {"network.deadline_s": 60.0},
-    "softmax": {"learning.model": "softmax"},
-    "softmax-slow": {"learning.model": "softmax", "learning.learning_rate": 0.005},
-    **{f"tau-{tau}": {"learning.local_iterations": tau} for tau in (1, 2, 10)},
-    **{f"clients-{clients}": {"network.clients": clients} for clients in (6, 20, 40)},
-    **{f"channels-{channels}": {"network.channels": channels} for channels in (2, 6, 8)},
-    **{f"degree-{degree:g}": {"data.noniid_degree": degree} for degree in (0.0, 0.5, 0.95)},
-    **{f"deadline-{factor:g}": {"deadline factor": factor} for factor in (0.5, 0.75, 1.5, 2.0)},
-}
-"""Changes to the preset by setting; a deadline factor multiplies the preset's deadline."""
 
 
 @dataclass(frozen=True)
@@ -62,12 +48,8 @@ class Experiment:
     def scenario(self, rounds: int | None = None) -> Scenario:
         """Scenario of the experiment, with the preset's number of rounds unless ``rounds`` is given."""
         preset = TASKS[self.task] + ("-literal" if self.reading == "literal" else "")
-        scenario = Scenario.load(preset)
-        changes = dict(SETTINGS[self.setting])
-        factor = changes.pop("deadline factor", None)
-        if factor is not None:
-            changes["network.deadline_s"] = factor * scenario.network.deadline_s
-        return scenario.with_values(changes if rounds is None else {**changes, "rounds": rounds})
+        scenario = with_setting(Scenario.load(preset), self.setting)
+        return scenario if rounds is None else scenario.with_values({"rounds": rounds})
 
 
 SeededExperiment = tuple[Experiment, int]
@@ -231,7 +213,8 @@ def batches(wanted: Iterable[SeededExperiment], max_size: int) -> list[list[Seed
     groups: dict[tuple[object, ...], list[SeededExperiment]] = {}
     for experiment, seed in wanted:
         scenario = experiment.scenario()
-        kind = (experiment.task, scenario.learning, scenario.network.clients, scenario.network.channels)
+        samples = scenario.data.samples_per_client
+        kind = (experiment.task, samples, scenario.learning, scenario.network.clients, scenario.network.channels)
         groups.setdefault(kind, []).append((experiment, seed))
     return [group[first : first + max_size] for group in groups.values() for first in range(0, len(group), max_size)]
 

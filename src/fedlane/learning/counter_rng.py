@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
+from fedlane.learning import fused
 from fedlane.records import FloatArray, IntArray
 from fedlane.rng import key
 
@@ -111,13 +112,25 @@ def add_normals_(
     """Add deviation (G,) times the standard normal numbers of (key, counter), each (G,), to weights (G, d) in place."""
     if key.device.type != "cpu":
         return weights.add_(box_muller(key, counter, weights.shape[1]).mul_(deviation[:, None]))
-    seeds, amount = bits(key, counter), deviation.to(torch.float32)
     if HAS_KERNELS:
-        cpu_kernels.add_normals(weights.numpy(), seeds.numpy(), amount.numpy())
+        _add_compiled(weights, torch.zeros_like(weights), key, counter, 0, deviation)
         return weights
-    for row, seed, scale in zip(weights, seeds.tolist(), amount.tolist(), strict=True):
+    for row, seed, scale in zip(weights, bits(key, counter).tolist(), deviation.tolist(), strict=True):
         row.add_(seeded_normals(seed, len(row)), alpha=scale)
     return weights
+
+
+def _add_compiled(
+    weights: torch.Tensor,
+    move: torch.Tensor,
+    key: torch.Tensor,
+    counter: torch.Tensor,
+    step: int,
+    deviation: torch.Tensor,
+) -> None:
+    """Add move (G, d) and noise to weights (G, d) on a CPU in one pass, and set the move to 0."""
+    arrays = [tensor.numpy() for tensor in (weights, move, key, counter)]
+    cpu_kernels.add_move_and_normals(*arrays, step, GAMMA, deviation.to(torch.float32).numpy())
 
 
 @dataclass(frozen=True)
@@ -133,11 +146,22 @@ class CounterNoise:
         """Add a step's noise of the given deviation (G,) to move (G, d) in place."""
         return add_normals_(move, self.key, self.counter + step, deviation)
 
-    def finish_step_(self, weights: torch.Tensor, move: torch.Tensor, step: int, deviation: torch.Tensor) -> None:
-        """Add a step's move and noise to weights (G, d) in one pass on a GPU, and set the move to 0."""
-        from fedlane.learning.fused.noise import finish_step_
+    def part(self, rows: slice) -> "CounterNoise":
+        """Return the noise of some of the rows."""
+        return CounterNoise(self.key[rows], self.counter[rows])
 
-        finish_step_(weights, move, self.key, self.counter + step, deviation)
+    def finish_step_(self, weights: torch.Tensor, move: torch.Tensor, step: int, deviation: torch.Tensor) -> None:
+        """Add a step's move and noise to weights (G, d), in one pass where there is a kernel; set the move to 0."""
+        if fused.usable(weights):
+            from fedlane.learning.fused.noise import finish_step_
+
+            finish_step_(weights, move, self.key, self.counter + step, deviation)
+        elif HAS_KERNELS and weights.device.type == "cpu":
+            _add_compiled(weights, move, self.key, self.counter, step, deviation)
+        else:
+            self(move, step, deviation)
+            weights += move
+            move.zero_()
 
 
 def normals(key: torch.Tensor, counter: torch.Tensor, count: int) -> torch.Tensor:
@@ -152,7 +176,7 @@ def normals(key: torch.Tensor, counter: torch.Tensor, count: int) -> torch.Tenso
 
 
 def seeded_normals(seed: int, count: int) -> torch.Tensor:
-    """Return the standard normal numbers (count,) of a 64-bit seed on a CPU, as `cpu_kernels.add_normals` draws them.
+    """Return the standard normal numbers (count,) of a 64-bit seed on a CPU, as the compiled kernel draws them.
 
     Numbers j and half + j come from one pair of 32-bit numbers, by Box and Muller's method. The pair is a hash of j and
     the seed's two halves. The compiled kernel gives the same numbers up to rounding, much faster.

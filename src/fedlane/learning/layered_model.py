@@ -1,8 +1,11 @@
 """The built-in models, computed layer by layer over many weight sets, with per-sample clipping."""
 
+import math
 from collections.abc import Sequence
+from typing import Any
 
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from fedlane.learning import fused, layers
@@ -52,14 +55,14 @@ class LayeredModel(Model):
         self, weights: Tensor, batch: Batch, clip_norm: float | None, scale: Tensor, into: Tensor | None = None
     ) -> None:
         """Subtract the clipped gradients, see `Model.descend`."""
-        blocks = self._blocks(weights)
-        targets = blocks if into is None else self._blocks(into)
-        if mlp_tail is not None and self._is_mlp and weights.device.type == "cpu" and batch.squares is not None:
-            self._descend_compiled(blocks, targets, batch, batch.squares, clip_norm, scale)
+        if self.takes_unpadded(weights) and batch.squares is not None:
+            self._descend_compiled(weights, weights if into is None else into, batch, clip_norm, scale)
             return
         if self.reads_records(weights):
             self._descend_perceptron(weights, weights if into is None else into, batch, clip_norm, scale)
             return
+        blocks = self._blocks(weights)
+        targets = blocks if into is None else self._blocks(into)
         if self._is_fused(weights):
             self._descend_fused(blocks, targets, batch, clip_norm, scale)
             return
@@ -90,6 +93,10 @@ class LayeredModel(Model):
         """Return whether records are read in place, see `Model.reads_records`: on a GPU, by a two-layer network."""
         hidden = self.layers[0].outputs
         return self._is_mlp and fused.usable(weights) and hidden >= 16 and hidden & (hidden - 1) == 0
+
+    def takes_unpadded(self, weights: Tensor) -> bool:
+        """Return whether batches need no padding, see `Model.takes_unpadded`: on a CPU, by a two-layer network."""
+        return self._is_mlp and mlp_tail is not None and weights.device.type == "cpu"
 
     def _is_fused(self, weights: Tensor) -> bool:
         return isinstance(self.layers[0], Convolution) and fused.usable(weights)
@@ -130,28 +137,31 @@ class LayeredModel(Model):
         network.descend(targets, batch, counts, clip_norm, scale)
 
     def _descend_compiled(
-        self,
-        blocks: Sequence[Tensor],
-        targets: Sequence[Tensor],
-        batch: Batch,
-        squares: Tensor,
-        clip_norm: float | None,
-        scale: Tensor,
+        self, weights: Tensor, into: Tensor, batch: Batch, clip_norm: float | None, scale: Tensor
     ) -> None:
         """Do the same for a two-layer network, with two matrix products and one kernel for everything in between."""
-        assert mlp_tail is not None
-        (first, bias), (second, out_bias) = (
-            layers.weights_of(layer, block) for layer, block in zip(self.layers, blocks, strict=True)
-        )
-        (first_into, bias_into), (second_into, out_into) = (
-            layers.weights_of(layer, target) for layer, target in zip(self.layers, targets, strict=True)
-        )
-        x = batch.x.flatten(2)
-        hidden = torch.bmm(x, first.transpose(1, 2))
-        layer_tensors = hidden, bias, second, out_bias, bias_into, second_into, out_into
-        arrays = [tensor.numpy() for tensor in (*layer_tensors, batch.targets, squares, scale)]
-        mlp_tail(*arrays, float("inf") if clip_norm is None else clip_norm)  # type: ignore[call-arg, arg-type]
-        first_into.baddbmm_(hidden.transpose(1, 2), x, alpha=-1.0)
+        assert batch.squares is not None
+        groups, samples = len(weights), scale.numel()
+        units, pixels = self.layers[0].outputs, self.layers[0].inputs
+        starts = torch.arange(groups + 1) * (samples // groups) if batch.starts is None else batch.starts
+        x, hidden = batch.x.reshape(samples, pixels), torch.empty(samples, units)
+        first, first_into = (rows[:, : units * pixels].view(groups, units, pixels) for rows in (weights, into))
+        targets = batch.targets.reshape(samples, self.layers[1].outputs)
+        flat = targets, batch.squares.reshape(-1), starts, scale.reshape(-1)
+        arrays = [tensor.numpy() for tensor in (hidden, weights, into, *flat)]
+        counts = starts.diff().tolist()
+        if min(counts) == max(counts):
+            batches, outputs = x.view(groups, counts[0], pixels), hidden.view(groups, counts[0], units)
+            torch.bmm(batches, first.transpose(1, 2), out=outputs)
+            _run_tail(arrays, units * pixels, clip_norm)
+            first_into.baddbmm_(outputs.transpose(1, 2), batches, alpha=-1.0)
+            return
+        rows = list(zip(x.split(counts), hidden.split(counts), first.unbind(), first_into.unbind(), strict=True))
+        for inputs, outputs, matrix, _ in rows:
+            torch.mm(inputs, matrix.t(), out=outputs)
+        _run_tail(arrays, units * pixels, clip_norm)
+        for inputs, outputs, _, target in rows:
+            target.addmm_(outputs.t(), inputs, alpha=-1.0)
 
     def bytes_per_sample(self) -> int:
         """Return the approximate memory in bytes that one sample needs during training."""
@@ -180,3 +190,10 @@ class LayeredModel(Model):
 def softmax(scores: Tensor) -> Tensor:
     """Return the softmax over the last axis of (G, B, M); a transposed copy is several times faster for small M."""
     return torch.softmax(scores.transpose(1, 2).contiguous(), dim=1).transpose(1, 2)
+
+
+def _run_tail(arrays: Sequence[NDArray[Any]], first_size: int, clip_norm: float | None) -> None:
+    """Run the compiled middle part of a two-layer network."""
+    assert mlp_tail is not None
+    hidden, weights, into, *samples = arrays
+    mlp_tail(hidden, weights, into, first_size, *samples, math.inf if clip_norm is None else clip_norm)

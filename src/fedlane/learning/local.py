@@ -10,7 +10,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fedlane.learning import fused
 from fedlane.learning.counter_rng import CounterNoise
 from fedlane.learning.model_interface import Batch, Model
 
@@ -67,13 +66,11 @@ def train_locally(
     """
     if rows.add_noise is not None and clip_norm is None:
         raise ValueError("noise needs a clip norm: without one it has no scale")
-    indices, mask = rows.indices, rows.mask
     move = torch.zeros_like(weights) if rows.add_noise is not None else weights
-    scale = (learning_rate / rows.batch_size)[:, None].repeat(1, indices.shape[2])
     deviation = (learning_rate * (clip_norm or 0.0)) * rows.step_noise / rows.batch_size
-    for step, batch in enumerate(_batches(model, weights, data, rows)):
-        model.descend(weights, batch, clip_norm, scale if mask.numel() == 0 else scale * mask[:, step], move)
-        if isinstance(rows.add_noise, CounterNoise) and fused.usable(weights):
+    for step, (batch, scale) in enumerate(_batches(model, weights, data, rows, learning_rate / rows.batch_size)):
+        model.descend(weights, batch, clip_norm, scale, move)
+        if isinstance(rows.add_noise, CounterNoise):
             rows.add_noise.finish_step_(weights, move, step, deviation)
         elif rows.add_noise is not None:
             rows.add_noise(move, step, deviation)
@@ -81,23 +78,33 @@ def train_locally(
             move.zero_()
 
 
-def _batches(model: Model, weights: Tensor, data: ClientData, rows: TrainingBatch) -> Iterator[Batch]:
-    """Yield the samples of each step."""
+def _batches(
+    model: Model, weights: Tensor, data: ClientData, rows: TrainingBatch, rate: Tensor
+) -> Iterator[tuple[Batch, Tensor]]:
+    """Yield the samples of each step and their factors, which are rate (G,) for the samples of a row."""
+    if model.takes_unpadded(weights):
+        yield from _unpadded_batches(data, rows, rate)
+        return
     indices, mask = rows.indices, rows.mask
-    counts = (mask * torch.arange(1, mask.shape[2] + 1, device=mask.device)).amax(2) if mask.numel() else None
+    scales = rate[:, None, None].expand(indices.shape)
+    counts = None
+    if mask.numel():
+        scales = scales * mask
+        counts = (mask * torch.arange(1, mask.shape[2] + 1, device=mask.device)).amax(2)
     if model.reads_records(weights):
         for step in range(indices.shape[1]):
-            yield Batch(
+            batch = Batch(
                 x=data.images.flatten(1),
                 targets=data.targets,
                 squares=data.squares,
                 counts=None if counts is None else counts[:, step].contiguous(),
                 records=indices[:, step].contiguous(),
             )
+            yield batch, scales[:, step].contiguous()
         return
     targets, squares = (_blank(_rows(table, indices), mask) for table in (data.targets, data.squares))
     for step in range(indices.shape[1]):
-        yield Batch(
+        batch = Batch(
             x=_blank(_images(data.images, indices[:, step]), mask[:, step] if mask.numel() else mask),
             targets=targets[:, step],
             squares=squares[:, step],
@@ -105,6 +112,24 @@ def _batches(model: Model, weights: Tensor, data: ClientData, rows: TrainingBatc
             mask=mask[:, step] if mask.numel() else None,
             seeds=None if rows.seeds is None else rows.seeds[:, step],
         )
+        yield batch, scales[:, step].contiguous()
+
+
+def _unpadded_batches(data: ClientData, rows: TrainingBatch, rate: Tensor) -> Iterator[tuple[Batch, Tensor]]:
+    """Yield the same as `_batches` without padding: the samples of a step one after the other, ordered by row."""
+    indices, mask = rows.indices.transpose(0, 1), rows.mask
+    steps, groups, places = indices.shape
+    if mask.numel() == 0:
+        records, counts = indices.reshape(-1), torch.full((steps, groups), places)
+    else:
+        mask = mask.transpose(0, 1)
+        records, counts = indices[mask], mask.sum(2)
+    starts = torch.nn.functional.pad(counts.cumsum(1), (1, 0))
+    sizes = starts[:, -1].tolist()
+    scales = rate.repeat(steps).repeat_interleave(counts.view(-1)).split(sizes)
+    targets, squares = (_rows(table, records).split(sizes) for table in (data.targets, data.squares))
+    for step, chosen in enumerate(records.split(sizes)):
+        yield Batch(_images(data.images, chosen), targets[step], squares[step], starts=starts[step]), scales[step]
 
 
 def _blank(samples: Tensor, mask: Tensor) -> Tensor:

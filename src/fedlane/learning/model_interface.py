@@ -28,6 +28,10 @@ class Batch:
     """(G, B): True for the places that hold a record; None if all do. The other places have scale 0."""
     seeds: Tensor | None = None
     """(G,): 64-bit seeds for layers that draw random numbers, such as dropout."""
+    starts: Tensor | None = None
+    """(G + 1,): if given, the samples are not padded: ``x`` is (n, ...), ``targets`` (n, M), ``squares`` (n,), and
+    samples starts[g] to starts[g + 1] belong to weight set g. Only for models that take such batches
+    (`Model.takes_unpadded`)."""
 
 
 class Model(ABC):
@@ -67,7 +71,7 @@ class Model(ABC):
             weights: (G, d) weights at which the gradients are taken.
             batch: The samples.
             clip_norm: C, or None for no clipping.
-            scale: (G, B) factor of each sample.
+            scale: (G, B) factor of each sample, or (n,) if the batch is not padded.
             into: (G, d) array to update; the weights themselves if None.
         """
 
@@ -77,6 +81,10 @@ class Model(ABC):
 
     def reads_records(self, weights: Tensor) -> bool:
         """Return whether `descend` reads samples from the data set in place, on the device of these weights."""
+        return False
+
+    def takes_unpadded(self, weights: Tensor) -> bool:
+        """Return whether `descend` takes samples of different lengths without padding, on the device of the weights."""
         return False
 
     @abstractmethod

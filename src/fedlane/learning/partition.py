@@ -21,12 +21,14 @@ class Partition:
     shards     a client has round(M (1 - degree)) equal shards, at least one, of one class each;
     iid        label shares are those of the data set; the degree is ignored.
 
-    Client sizes are equal, or uniform in [1 - imbalance, 1 + imbalance] times the mean.
+    Client sizes are equal, or uniform in [1 - imbalance, 1 + imbalance] times the mean. The mean is
+    ``samples_per_client``; None divides the whole data set.
     """
 
     kind: str
     degree: float
     imbalance: float
+    samples_per_client: int | None = None
 
 
 def label_counts(partition: Partition, class_totals: IntArray, clients: int, seed: int) -> IntArray:
@@ -36,8 +38,11 @@ def label_counts(partition: Partition, class_totals: IntArray, clients: int, see
     there are more clients than samples, the data set counts as often as `copies` says: such counts describe a fleet
     whose schedule is simulated, and no data set can be divided according to them.
     """
+    samples = partition.samples_per_client
+    if samples is not None:
+        _check_samples(samples, int(class_totals.sum()), clients)
     class_totals = class_totals * copies(class_totals, clients)
-    total = int(class_totals.sum())
+    total = int(class_totals.sum()) if samples is None else clients * samples
     rng = generator(seed, "partition")
     sizes = _sizes(clients, total, partition.imbalance, rng)
     wanted = _label_shares(partition, class_totals, clients, rng) * sizes[:, None]
@@ -63,6 +68,15 @@ def check_learnable(class_totals: IntArray, clients: int) -> None:
         raise InputError(
             f"network.clients must be at most {class_totals.sum()}, the number of training samples, got {clients}; "
             "without learning (--no-learning) there may be more"
+        )
+
+
+def _check_samples(samples: int, available: int, clients: int) -> None:
+    """Raise `InputError` if the data set has too few samples for ``samples`` at each client."""
+    if clients * samples > available:
+        raise InputError(
+            f"data.samples_per_client must be at most {available // clients}, because {clients} clients share "
+            f"{available} training samples, got {samples}"
         )
 
 

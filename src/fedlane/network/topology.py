@@ -1,4 +1,4 @@
-"""Positions of clients and access points (paper, Section VI; reading 1 in docs/reading-the-paper.md)."""
+"""Positions of clients and access points (paper, Section VII; reading 1 in docs/reading-the-paper.md)."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -67,6 +67,28 @@ def composed_gaussian(epsilon: float, delta: float, uploads: int) -> float:
     return gaussian_epsilon(math.sqrt(uploads) / gaussian_noise(epsilon, delta), delta)
 
 
+def classical_noise(epsilon: float, delta: float) -> float:
+    """Return the noise that formula (6) belongs to, sigma = sqrt(2 ln(2 / delta)) / epsilon, for a sensitivity of 1."""
+    return math.sqrt(2.0 * math.log(2.0 / delta)) / epsilon
+
+
+def composed_classical(epsilon: float, delta: float, uploads: int) -> float:
+    """Return the tight epsilon at ``delta`` of Gaussian rounds with the noise of `classical_noise`.
+
+    The noise exceeds what a round needs to be (epsilon, delta)-DP, so the result is below `composed_gaussian`.
+    """
+    return gaussian_epsilon(math.sqrt(uploads) / classical_noise(epsilon, delta), delta)
+
+
+def lost_term(epsilon: float, delta: float, uploads: int) -> float:
+    """Return the term that formula (6) lacks, rho = E epsilon^2 / (4 ln(2 / delta)).
+
+    E Gaussian rounds with the noise of `classical_noise` are rho-zCDP, and therefore (rho + 2 sqrt(rho ln(1 / delta)),
+    delta)-DP. The second summand is formula (6).
+    """
+    return uploads / (2.0 * classical_noise(epsilon, delta) ** 2)
+
+
 def leakage_lower_bound(
     noise: float, sample_rate: float, local_iterations: int, delta: float, uploads: int = 1
 ) -> float:

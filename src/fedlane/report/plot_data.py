@@ -117,14 +117,14 @@ def _measures(run: RunFiles) -> dict[str, FloatArray]:
     replicas = count_replicas(rounds)
     curves = [by_replica(rounds, column_floats(rounds, name), replicas) for name in ("accuracy", "clock_s")]
     learning = run.scenario.get("learning")
-    target = learning.get("target_accuracy") if isinstance(learning, Mapping) else None
-    known = isinstance(target, float) and 0 < target <= 1
+    given = learning.get("target_accuracy") if isinstance(learning, Mapping) else None
+    target = given if isinstance(given, float) and 0 < given <= 1 else np.inf  # which no run reaches
     epsilon = by_replica(clients, column_floats(clients, "epsilon"), replicas)
     return {
         **seed_measures(run.tables),
         PROBLEM_SHORTFALL: problem_shortfall(run.tables, run.summary),
         "time_to_accuracy_s": np.array(
-            [time_to_accuracy(a[None], c[None], target)[0] if known else np.nan for a, c in zip(*curves, strict=True)]
+            [time_to_accuracy(a[None], c[None], target)[0] for a, c in zip(*curves, strict=True)]
         ),
         "epsilon": np.array([np.nan if np.isnan(values).all() else np.nanmax(values) for values in epsilon]),
     }

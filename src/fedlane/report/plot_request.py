@@ -121,7 +121,8 @@ def line_settings(data: PlotData, rows: Iterable[int], request: PlotRequest) -> 
     for row in rows:
         if data.keys[x][row] is not None:
             lines.setdefault(tuple(data.keys[name or ""][row] for name in shown), []).append(row)
-    apart, along = [], []
+    apart: list[str] = []
+    along: list[str] = []
     for members in lines.values():
         for name in varying_keys(data, members):
             if name in (x, *shown, "scenario") or _follows_from_policy(data, name, members):

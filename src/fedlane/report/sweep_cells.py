@@ -14,6 +14,7 @@ from rich.table import Table
 
 from fedlane.files import read_regular
 from fedlane.intervals import interval, measure_bounds
+from fedlane.number_text import number_text
 from fedlane.parquet_tables import read_table
 from fedlane.report.plot_data import Value, table_data
 from fedlane.validate import InputError, printable
@@ -165,5 +166,6 @@ def _measure(measure: Mapping[str, float | None], scale: float, decimals: int) -
     if mean is None:
         return "-"
     digits = 0 if abs(scale * mean) >= 1000 else decimals
-    text = f"{scale * mean:,.{digits}f}"
-    return text if low is None or high is None else f"{text} ± {scale * (high - low) / 2:,.{digits}f}"
+    form = f"{{:,.{digits}f}}"
+    text = number_text(scale * mean, form)
+    return text if low is None or high is None else f"{text} ± {number_text(scale * (high - low) / 2, form)}"

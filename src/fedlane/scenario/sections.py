@@ -31,7 +31,7 @@ class Section(BaseModel):
 
 
 class NetworkSettings(Section):
-    """The radio network (paper, Sections II-A and VI)."""
+    """The radio network (paper, Sections II-A and VII)."""
 
     clients: Count = 10
     """Number of clients, U."""
@@ -60,7 +60,7 @@ class NetworkSettings(Section):
     interference_db: tuple[Decibel, Decibel] = (-5.0, 10.0)
     """Range of the scale of the interference power, relative to the noise, in dB: [low, high] (reading 2)."""
     payload_bits: Positive | Literal["model"] = 5000.0
-    """Size of the transmitted model, in bits; "model" for 32 bits per weight."""
+    """Size of the transmitted model, in bits; "model" for 32 bits per weight (reading 4)."""
     deadline_s: Positive = 5.0
     """Deadline of a round, in seconds."""
     rates_mbps: Rates | tuple[Rates, ...] | None = None
@@ -97,11 +97,11 @@ class ComputeSettings(Section):
     """
 
     frequency_low_hz: Line = (10e3, 10e3)
-    """Smallest frequency of client i (from 1): offset + slope * i, as [offset, slope] in Hz."""
+    """Lower end of client i's frequency range (i from 1): offset + slope * i, as [offset, slope] in Hz (reading 5)."""
     frequency_high_hz: Line = (30e3, 100e3)
-    """Largest frequency of client i (from 1): offset + slope * i, as [offset, slope] in Hz."""
+    """Upper end of client i's frequency range (i from 1): offset + slope * i, as [offset, slope] in Hz (reading 5)."""
     cycles_per_sample: OneOrPerClient = 3.0
-    """Processor cycles per record and step; one value, or one per client."""
+    """Processor cycles per record and step, Phi; one value, or one per client (reading 5)."""
     seconds: OneOrPerClient | None = None
     """Measured training time in seconds, instead of cycles over frequency; one value, or one per client."""
 
@@ -115,6 +115,8 @@ class DataSettings(Section):
     """How records are divided: by a dominant class, a Dirichlet distribution, shards, or uniformly (iid)."""
     noniid_degree: Share = 0.8
     """Label skew, from 0 (every client's labels are distributed like the whole data set) to 1."""
+    samples_per_client: Count | Literal["all"] = "all"
+    """Mean number of a client's training samples, |D|; "all" to divide the whole data set (reading 17)."""
     imbalance: Annotated[float, Field(ge=0, lt=1, allow_inf_nan=False)] = 0.0
     """Spread of the clients' sizes, which are uniform in [1 - imbalance, 1 + imbalance] times their mean."""
 

@@ -9,7 +9,8 @@ from dataclasses import fields
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
-from fedlane.scheduling.baselines import Random, RoundRobin, SingleUcb
+from fedlane.scheduling.baselines import Random, RoundRobin
+from fedlane.scheduling.client_ucb import CsUcbQ, UcbIndex
 from fedlane.scheduling.genie import Genie
 from fedlane.scheduling.lane import Lane
 from fedlane.scheduling.mamab import MamabGmba, MamabOm
@@ -19,8 +20,14 @@ from fedlane.validate import InputError, nearest, unknown
 PolicyClass = type[Policy] | type[SinglePolicy]
 
 _policies: dict[str, PolicyClass] = {
-    policy.name: policy for policy in (Lane, MamabOm, MamabGmba, Random, RoundRobin, SingleUcb, Genie)
+    policy.name: policy for policy in (Lane, MamabOm, MamabGmba, Random, RoundRobin, CsUcbQ, UcbIndex, Genie)
 }
+ALIASES = {"single-ucb": CsUcbQ.name}
+"""Second names of policies."""
+_FORMER_PARAMETERS = {
+    (CsUcbQ.name, "exploration"): f"{CsUcbQ.name} has the parameter beta; the former single-ucb is called ucb-index",
+}
+"""What to say about a parameter that a policy had in earlier versions."""
 
 
 def register(policy: PolicyClass) -> PolicyClass:
@@ -50,12 +57,16 @@ def register(policy: PolicyClass) -> PolicyClass:
 def policies() -> dict[str, PolicyClass]:
     """Return every policy class by name: built-in ones, registered ones, and those of installed packages.
 
+    A policy with a second name, such as ``single-ucb`` for ``cs-ucb-q``, is returned under both.
+
     Examples:
         >>> from fedlane import policies
         >>> "lane" in policies()
         True
     """
     classes = dict(_policies)
+    for alias, name in ALIASES.items():  # unless a user's policy has that name
+        classes.setdefault(alias, classes[name])
     for entry in _installed():
         classes.setdefault(entry.name, entry.load())
     return classes
@@ -117,11 +128,14 @@ def make_policy(text: str, settings: Mapping[str, Mapping[str, Any]] | None = No
         if other not in classes and other not in (name, class_name):
             raise InputError(f"unknown policy 'policies.{other}'{nearest(other, classes)}")
     defaults = parameters(chosen)
-    # A run's scenario has the parameters of an imported class under the class's name.
-    values = {**settings.get(class_name, {}), **settings.get(name, {}), **inline}
+    # A run's scenario has the parameters of an imported class, or of a second name, under the class's name.
+    names = (class_name, *(alias for alias, of in ALIASES.items() if of == class_name), name)
+    values = {key: value for other in names for key, value in settings.get(other, {}).items()} | inline
     for key in values:
         if key not in defaults:
-            raise InputError(f"policy {name} has no parameter '{key}'{nearest(key, defaults)}")
+            former = _FORMER_PARAMETERS.get((class_name, key))
+            hint = f": {former}" if former else nearest(key, defaults)
+            raise InputError(f"policy {name} has no parameter '{key}'{hint}")
     try:
         policy = chosen(**{key: _converted(name, key, value, defaults[key]) for key, value in values.items()})
     except InputError as error:

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedlane.learning.counter_rng import add_normals_, keys
+from fedlane.learning.counter_rng import CounterNoise, add_normals_, keys
 from fedlane.learning.datasets import load_dataset
 from fedlane.learning.local import ClientData, TrainingBatch, as_inputs, train_locally
 from fedlane.learning.models import Model, make_model
@@ -222,15 +222,12 @@ def _uploads(
     )
     indices, mask = draw_samples(data, sampling, sample_key, replica, client, counter, spec.local_iterations)
 
-    def add_noise(weights: Tensor, step: int, deviation: Tensor) -> object:
-        return add_normals_(weights, noise_key, counter + step, deviation)
-
     rows = TrainingBatch(
         indices,
         mask,
         sampling.batch_size[replica, client],
         torch.from_numpy(spec.step_noise)[replica, client].float(),
-        add_noise if spec.step_noise.any() else None,
+        CounterNoise(noise_key, counter) if spec.step_noise.any() else None,
     )
     weights = first.repeat(count, 1)
     train_locally(model, weights, data, rows, plan.learning_rate, spec.clip_norm)

@@ -29,8 +29,12 @@ NETWORK_ARRAYS = 4
 STATE_COPIES = 4
 """A policy's state, and three times its size while a round is decided: measured are 61 bytes per pair for `mamab-om`,
 whose state has 16, and 75 for `lane`, whose state has 20 (docs/scale.md)."""
+LARGEST_STATE_PER_PAIR = 24
+"""Bytes per pair that must be available before a state is made to learn its size; FedLane's policies need up to 20."""
 SETUP_BYTES_PER_CLIENT = 600
 """Bytes per seed and client of the preparation: partition, quotas, mechanism and compute times."""
+GROWTH_CLIENTS, GROWTH_CHANNELS = 16, 8
+"""Smallest network on which the growth of a policy's state is measured."""
 
 
 @dataclass(frozen=True)
@@ -86,9 +90,10 @@ def run_footprint(
     if learning:
         per_seed["the model"], for_learning = _learning_bytes(scenario, seeds, device)
         fixed |= for_learning
-    rough = Footprint(seeds, per_seed, fixed)
-    if (available := available_bytes()) is None or rough.total < available:
-        per_seed["clients and channels"] += _state_bytes(policy, scenario)
+    rough = Footprint(seeds, per_seed, fixed).total + LARGEST_STATE_PER_PAIR * clients * channels
+    fits = (available := available_bytes()) is None or rough < available
+    state = _state_bytes(policy, scenario, clients, channels) if fits else _grown_state_bytes(policy, scenario)
+    per_seed["clients and channels"] += state
     return Footprint(seeds, per_seed, fixed)
 
 
@@ -114,18 +119,28 @@ def _trace_bytes(scenario: Scenario, seeds: int, bounded: bool) -> tuple[float, 
     return float(rounds * per_round), {}
 
 
-def _state_bytes(policy: Policy, scenario: Scenario) -> float:
+def _state_bytes(policy: Policy, scenario: Scenario, clients: int, channels: int) -> float:
     """Return the memory of a policy for one seed, from the size of its first state."""
-    network = scenario.network
     problem = Problem(
-        clients=network.clients,
-        channels=network.channels,
+        clients=clients,
+        channels=channels,
         rounds=scenario.rounds,
-        deadline_s=network.deadline_s,
-        quotas=np.zeros((1, network.clients)),
-        sizes=np.ones((1, network.clients)),  # the number of records does not change the size of a state
+        deadline_s=scenario.network.deadline_s,
+        quotas=np.zeros((1, clients)),
+        sizes=np.ones((1, clients)),  # the number of records does not change the size of a state
     )
     return float(STATE_COPIES) * sum(array.nbytes for array in policy.init(problem).values())
+
+
+def _grown_state_bytes(policy: Policy, scenario: Scenario) -> float:
+    """Return the memory of a policy whose state must not be allocated, from its growth on small networks."""
+    u, n = scenario.network.clients / GROWTH_CLIENTS - 1, scenario.network.channels / GROWTH_CHANNELS - 1
+    small, more_clients, more_channels, both = (
+        _state_bytes(policy, scenario, clients * GROWTH_CLIENTS, channels * GROWTH_CHANNELS)
+        for clients, channels in ((1, 1), (2, 1), (1, 2), (2, 2))
+    )
+    pairs = both - more_clients - more_channels + small
+    return max(0.0, small + u * (more_clients - small) + n * (more_channels - small) + u * n * pairs)
 
 
 def _learning_bytes(scenario: Scenario, seeds: int, device: str) -> tuple[float, dict[str, float]]:
@@ -141,7 +156,9 @@ def _learning_bytes(scenario: Scenario, seeds: int, device: str) -> tuple[float,
     from fedlane.learning.models import make_model
 
     clients = scenario.network.clients
-    largest = (1.0 + scenario.data.imbalance) * records / clients  # about the records of the largest client
+    samples = scenario.data.samples_per_client
+    mean_size = records / clients if samples == "all" else samples
+    largest = (1.0 + scenario.data.imbalance) * mean_size  # about the records of the largest client
     batch = min(float(np.max(scenario.learning.batch_size)), largest)
     per_client = batch * make_model(name, data.input_shape, data.classes).bytes_per_sample() + 12.0 * weights
     one_seed = min(scenario.network.channels, clients) * per_client

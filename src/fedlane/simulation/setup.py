@@ -125,9 +125,16 @@ def prepare(scenario: Scenario, seeds: Sequence[int]) -> Setup:
     )
 
 
+def _partition(scenario: Scenario) -> Partition:
+    """How the scenario divides its data set."""
+    data = scenario.data
+    samples = None if data.samples_per_client == "all" else data.samples_per_client
+    return Partition(data.partition, data.noniid_degree, data.imbalance, samples)
+
+
 def _label_counts(scenario: Scenario, seeds: Sequence[int]) -> IntArray:
     """(R, U, M): number of each client's records in each class."""
-    partition = Partition(scenario.data.partition, scenario.data.noniid_degree, scenario.data.imbalance)
+    partition = _partition(scenario)
     totals = dataset_info(scenario.data.dataset).class_totals
     return np.stack([label_counts(partition, totals, scenario.network.clients, seed) for seed in seeds])
 

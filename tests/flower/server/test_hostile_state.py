@@ -14,7 +14,7 @@ from support.local_grid import LocalGrid, Node, strategy
 from support.nested import places, replaced
 
 MODEL = ArrayRecord({"w": Array(np.zeros(5, np.float32))})
-POLICIES = ["mamab-om:V=10", "mamab-gmba", "round-robin", "single-ucb"]
+POLICIES = ["mamab-om:V=10", "mamab-gmba", "round-robin", "single-ucb", "ucb-index"]
 
 
 def server(folder, policy="lane", lanes=2):

@@ -208,7 +208,7 @@ def test_new_clients_join_and_nothing_learned_is_lost(policy):
             np.testing.assert_array_equal(scheduler.state[name][corner], before[name])
     assert not scheduler.trace.available[0, :20, 3:].any()
     chosen = scheduler.select(np.ones(5, np.bool_))
-    if policy in ("lane", "single-ucb"):
+    if policy in ("lane", "ucb-index"):
         assert set(np.flatnonzero(chosen >= 0)) == {3, 4}  # never tried, so they come first
     assert played(policy, clients=5, start=scheduler, until=30).round == 30
 
