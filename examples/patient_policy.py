@@ -39,7 +39,8 @@ class Patient(SinglePolicy):
         channel = feedback.assignment[client]
         tried, delay_s = state["tried"].copy(), state["delay_s"].copy()
         tried[client, channel] += 1
-        delay_s[client, channel] += feedback.delays.total_s[client]
+        # The delay of a late client is +inf: nobody waits beyond the deadline.
+        delay_s[client, channel] += np.minimum(feedback.delays.total_s[client], feedback.problem.deadline_s)
         return {"waited": np.where(feedback.punctual, 0.0, state["waited"] + 1), "tried": tried, "delay_s": delay_s}
 
 

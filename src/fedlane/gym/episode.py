@@ -56,7 +56,7 @@ class Outcome:
         delay_s: Delay of the round, capped at the deadline, in seconds (R,).
         assignment: Each client's channel (R, U), -1 if unassigned.
         punctual: Whether each client met the deadline (R, U).
-        delays: Each client's delays.
+        delays: Each client's delays, +inf if it was late: the parts that a server observes.
     """
 
     reward: FloatArray
@@ -107,17 +107,18 @@ class Episode:
         drift-plus-penalty objective of `lane`, divided by V N.
         """
         assignment = matched(scores, self.available)
-        delays = self.network.delays(self.round, assignment)
+        delays = self.network.delays(self.round, self.clock_s, assignment)
         punctual = delays.total_s <= self.problem.deadline_s  # NaN, an unassigned client, is not punctual
         feedback = Feedback(self.round, assignment, delays, punctual, self.problem)
         delay_s = round_delay_s(feedback, self.problem.deadline_s)
         shortfall = (self.memory["queue"] * (self.memory["quota"] - punctual)).sum(axis=1)
         reward = -delay_s / self.problem.deadline_s - shortfall / (self.terms.V * self.problem.channels)
-        self.memory = remember(self.memory, feedback)
+        observed = feedback.observed()
+        self.memory = remember(self.memory, observed)
         self.uploads += assignment >= 0
         self.clock_s += delay_s
         self.round += 1
-        return Outcome(reward, delay_s, assignment, punctual, delays)
+        return Outcome(reward, delay_s, assignment, punctual, observed.delays)
 
 
 def matched(scores: FloatArray, available: BoolArray) -> IntArray:

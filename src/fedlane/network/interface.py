@@ -23,10 +23,11 @@ class Network(ABC):
         deadline_s: The deadline of a round in seconds.
 
     Examples:
+        >>> import numpy as np
         >>> from fedlane import Scenario
         >>> from fedlane.simulation.setup import prepare
         >>> network = prepare(Scenario.load("quickstart"), seeds=[0, 1]).network
-        >>> network.channel_state(round=0).shape == (2, network.clients, network.channels)
+        >>> network.channel_state(round=0, clock_s=np.zeros(2)).shape == (2, network.clients, network.channels)
         True
     """
 
@@ -41,23 +42,28 @@ class Network(ABC):
         return True
 
     @abstractmethod
-    def delays(self, round: int, assignment: IntArray) -> Delays:
+    def delays(self, round: int, clock_s: FloatArray, assignment: IntArray) -> Delays:
         """Return the delays of a round.
 
         Args:
-            round: The round's number, from 0.
+            round: The round's number, from 0. What is drawn anew in each round follows from it.
+            clock_s: (R,) simulated time at which the round begins, in seconds. Whatever changes slowly (positions,
+                shadowing, fading, drift, measured rates) follows from the time alone, so that clocks may be asked for
+                in any order. A download begins at the clock, and an upload after the download and the computation.
             assignment: (R, U) channel of each client, -1 for none.
 
         Returns:
-            The three parts of each client's delay, (R, U), NaN where it has no channel.
+            The three parts of each client's delay, (R, U): NaN where it has no channel, and infinite where a transfer
+            never ends.
         """
 
     @abstractmethod
-    def channel_state(self, round: int) -> FloatArray:
+    def channel_state(self, round: int, clock_s: FloatArray) -> FloatArray:
         """Return the total delay of every pair in a round, for policies that require it.
 
         Args:
             round: The round's number, from 0.
+            clock_s: (R,) simulated time at which the round begins, in seconds.
 
         Returns:
             (R, U, N) delays in seconds.

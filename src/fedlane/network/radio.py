@@ -70,7 +70,7 @@ class RadioNetwork(Network):
         >>> radio = Radio(15e3, 15e3, 23.0, 23.0, -107.0, 128.1, 37.6, 10.0, False, (-5.0, 10.0), 5000.0)
         >>> compute = Compute.fixed(np.full((1, 3), 0.5))
         >>> network = RadioNetwork([7], place([7], 3, 2, 2000.0), radio, compute, deadline_s=5.0)
-        >>> delays = network.delays(0, np.array([[1, -1, 0]]))  # client 1 has no channel
+        >>> delays = network.delays(0, np.zeros(1), np.array([[1, -1, 0]]))  # client 1 has no channel
         >>> np.isnan(delays.total_s)
         array([[False,  True, False]])
     """
@@ -111,8 +111,8 @@ class RadioNetwork(Network):
         """Return the average signal-to-noise ratio of an uplink over a distance."""
         return from_db(path_gain_db(distance_km, self.radio) + (self.radio.power_up_dbm - self.radio.noise_dbm))
 
-    def delays(self, round: int, assignment: IntArray) -> Delays:
-        """Return the delays of a round, see `Network.delays`."""
+    def delays(self, round: int, clock_s: FloatArray, assignment: IntArray) -> Delays:
+        """Return the delays of a round, see `Network.delays`; they do not depend on the clock."""
         if self.block_rounds == 1 and self._block != round:
             return self._delays_of_chosen(round, assignment)
         draws, k = self._block_of(round)
@@ -177,7 +177,7 @@ class RadioNetwork(Network):
                 draw(rng.standard_exponential, fading[r], channel[r])
         return _Draws(np.abs(down, out=down), np.abs(up, out=up), fading, frequency)
 
-    def channel_state(self, round: int) -> FloatArray:
+    def channel_state(self, round: int, clock_s: FloatArray) -> FloatArray:
         """Return the total delay of every pair in a round, see `Network.channel_state`."""
         draws, k = self._block_of(round)
         draws_of_round = _Draws(

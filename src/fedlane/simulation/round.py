@@ -14,6 +14,7 @@ def play_round(
     policy: Policy,
     state: State,
     network: Network,
+    clock_s: FloatArray,
     streams: RoundStreams,
     available: BoolArray,
     distributions: DelayDistributions | None,
@@ -26,13 +27,14 @@ def play_round(
         policy: The policy.
         state: The policy's state before the round.
         network: The network, which determines the delays.
+        clock_s: (R,): simulated time at which the round begins, in seconds.
         streams: The policy's random streams, one per replica.
         available: (R, U): which clients may be assigned.
         distributions: The true delay distributions if the policy requires them, otherwise None.
         problem: What the policy knows before the first round.
 
     Returns:
-        The policy's state after the round, and the feedback that the policy received.
+        The policy's state after the round, and what happened in it; the policy learns less, see `Feedback.observed`.
 
     Raises:
         PolicyError: If the policy returns an invalid assignment.
@@ -40,16 +42,16 @@ def play_round(
     context = Context(
         round=round,
         available=available,
-        channel_state=network.channel_state(round) if "channel_state" in policy.requires else None,
+        channel_state=network.channel_state(round, clock_s) if "channel_state" in policy.requires else None,
         distributions=distributions,
         problem=problem,
     )
     assignment = policy.select(state, context, streams.at(round))
     check_assignment(assignment, available, network.channels, f"policy {policy.name}, round {round}")
-    delays = network.delays(round, assignment)
+    delays = network.delays(round, clock_s, assignment)
     punctual = delays.total_s <= network.deadline_s  # False for an unassigned client, whose delay is NaN
     feedback = Feedback(round=round, assignment=assignment, delays=delays, punctual=punctual, problem=problem)
-    return policy.update(state, feedback), feedback
+    return policy.update(state, feedback.observed()), feedback
 
 
 def round_delay_s(feedback: Feedback, deadline_s: float) -> FloatArray:

@@ -182,6 +182,7 @@ class Simulation:
             self.policy,
             self._state,
             self.setup.network,
+            self._clock_s,
             self._streams,
             available,
             self.distributions,
@@ -323,7 +324,8 @@ class Simulation:
     def _restore(self, saved: Checkpoint) -> None:
         self.trace.restore(saved.arrays, self.setup.problem.deadline_s)
         check_segments(self.trace)
-        self._clock_s = self.trace.delay_s[:, : self.round].sum(axis=1)
+        if self.round:  # added round by round, so that the clock is the same to the bit
+            self._clock_s = np.cumsum(self.trace.delay_s[:, : self.round], axis=1)[:, -1]
         self._state = self.policy.check_state(saved.state, self.setup.problem)
         self._queue[:] = fitting_array(saved.arrays, "queue", self._queue)
         self._uploads[:] = fitting_array(saved.arrays, "uploads", self._uploads)
