@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from fedlane.network.energy import EnergyModel, powered_energy_j
 from fedlane.records import FloatArray, IntArray
 from fedlane.rng import dealt
 from fedlane.validate import at_least, positive
@@ -111,11 +112,20 @@ class Phones:
         self._scores = scores[self.phone]
         self._work = work
 
-    def time_s(self, uniform: FloatArray) -> FloatArray:
-        """Return the duration of each client's local training in a round, (R, U) in seconds.
+    def time_s(self, uniform: FloatArray, replica: int | None = None) -> FloatArray:
+        """Return the duration of each client's local training in a round, in seconds.
 
         Args:
-            uniform: (R, U) numbers in [0, 1) of the round, which select the time among those measured; a round's steps
-                are slow or fast together.
+            uniform: Numbers in [0, 1), (R, U), or (..., U) for one replica, which select the time among those measured;
+                a round's steps are slow or fast together.
+            replica: Index of that replica; None for all.
+
+        Returns:
+            Seconds, in the shape of ``uniform``.
         """
-        return self._work.steps * step_s(self._scores, self._work, uniform)
+        scores = self._scores if replica is None else np.broadcast_to(self._scores[replica], uniform.shape)
+        return self._work.steps * step_s(scores, self._work, uniform)
+
+    def energy_j(self, model: EnergyModel, compute_s: FloatArray) -> FloatArray:
+        """Return the energy of local training (R, U) in joules: the device's power times ``compute_s`` (R, U)."""
+        return powered_energy_j(model.device_w, compute_s)

@@ -45,6 +45,8 @@ class EnergyModel:
         efficiency: Share of the transmitter's power that is radiated, in (0, 1].
         idle_w: Power while the client neither computes nor transmits, which is during its download, in watts.
         battery_j: Energy of a full battery in joules; None for no limit.
+        device_w: Power of a device while it computes, where the duration was measured, in watts; 3 W is typical of a
+            phone under sustained load.
 
     Raises:
         InputError: A value is out of its range.
@@ -54,10 +56,12 @@ class EnergyModel:
     efficiency: float = 0.35
     idle_w: float = 0.0
     battery_j: float | None = None
+    device_w: float = 3.0
 
     def __post_init__(self) -> None:
         at_least("energy.kappa", self.kappa, 0.0)
         at_least("energy.idle_w", self.idle_w, 0.0)
+        at_least("energy.device_w", self.device_w, 0.0)
         if not 0 < self.efficiency <= 1:
             raise InputError(f"energy.efficiency must be greater than 0 and at most 1, got {self.efficiency}")
         if self.battery_j is not None and not self.battery_j > 0:

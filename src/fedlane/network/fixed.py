@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from fedlane.network.compute import Compute
+from fedlane.network.compute import ComputeTimes
 from fedlane.network.interface import Network
 from fedlane.records import Delays, FloatArray, IntArray
 from fedlane.rng import generator
@@ -26,6 +26,7 @@ class FixedLinks(Network):
 
     Examples:
         >>> import numpy as np
+        >>> from fedlane.network import Compute
         >>> rates_bps = np.array([[[1e6, 4e6], [2e6, 8e6]]])  # two clients on two channels, the same in every round
         >>> compute = Compute.fixed(np.full((1, 2), 0.5))
         >>> links = FixedLinks([0], rates_bps, 8e6, (2.0, 2.0), compute, deadline_s=20.0)
@@ -39,11 +40,10 @@ class FixedLinks(Network):
         rates_bps: FloatArray,
         payload_bits: float,
         floor_s: tuple[float, float],
-        compute: Compute,
+        compute: ComputeTimes,
         deadline_s: float,
     ) -> None:
-        super().__init__(seeds, rates_bps.shape[1], rates_bps.shape[2], deadline_s)
-        self.compute = compute
+        super().__init__(seeds, rates_bps.shape[1], rates_bps.shape[2], compute, deadline_s)
         self.floor_s = floor_s
         self.one_way_s: FloatArray = payload_bits / rates_bps
 

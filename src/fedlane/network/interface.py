@@ -2,9 +2,11 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
+from typing import ClassVar
 
 import numpy as np
 
+from fedlane.network.compute import ComputeTimes
 from fedlane.records import DelayDistributions, Delays, FloatArray, IntArray
 
 _SAMPLE_BUDGET = 4e7
@@ -20,6 +22,7 @@ class Network(ABC):
         seeds: R seeds, one per replica.
         clients: Number of clients, U.
         channels: Number of channels, N.
+        compute: Duration of local training.
         deadline_s: The deadline of a round in seconds.
 
     Examples:
@@ -31,8 +34,14 @@ class Network(ABC):
         True
     """
 
-    def __init__(self, seeds: Sequence[int], clients: int, channels: int, deadline_s: float) -> None:
+    max_samples: ClassVar[int] = 10_000
+    """Largest number of draws per pair from which `distributions` estimates."""
+
+    def __init__(
+        self, seeds: Sequence[int], clients: int, channels: int, compute: ComputeTimes, deadline_s: float
+    ) -> None:
         self.seeds = tuple(seeds)
+        self.compute = compute
         self.clients, self.channels = clients, channels
         self.deadline_s = deadline_s
 
@@ -57,7 +66,6 @@ class Network(ABC):
             never ends.
         """
 
-    @abstractmethod
     def channel_state(self, round: int, clock_s: FloatArray) -> FloatArray:
         """Return the total delay of every pair in a round, for policies that require it.
 
@@ -68,13 +76,16 @@ class Network(ABC):
         Returns:
             (R, U, N) delays in seconds.
         """
+        shape = len(self.seeds), self.clients
+        total_s = [self.delays(round, clock_s, np.full(shape, j)).total_s for j in range(self.channels)]
+        return np.stack(total_s, axis=-1)
 
     @abstractmethod
     def _sampled(self, replica: int, purpose: str, samples: int) -> Iterator[FloatArray]:
         """Yield one replica's total delays in ``samples`` independent rounds, in pieces (B, U, N)."""
 
     def distributions(self, cells: int) -> DelayDistributions:
-        """Estimate the distribution of every pair's delay, from 10,000 draws per pair or fewer on very large networks.
+        """Estimate the distribution of every pair's delay, from `max_samples` draws or fewer on large networks.
 
         On a network that is not `stationary` these are averages over time, not what a given round will bring.
 
@@ -85,7 +96,7 @@ class Network(ABC):
             The distribution functions (R, U, N, G), and the probabilities of meeting the deadline (R, U, N).
         """
         pairs = self.clients * self.channels
-        samples = int(np.clip(_SAMPLE_BUDGET // pairs, 400, 10_000))
+        samples = int(np.clip(_SAMPLE_BUDGET // pairs, 400, self.max_samples))
         shape = (len(self.seeds), self.clients, self.channels)
         cdf, success = np.empty((*shape, cells)), np.empty(shape)
         for r in range(len(self.seeds)):

@@ -1,6 +1,7 @@
 """Finding and reading the files of traces: text, compressed text, and folders of them."""
 
 import contextlib
+import importlib.resources
 import lzma
 import os
 from pathlib import Path
@@ -13,7 +14,7 @@ MAX_BYTES = 2**26
 
 
 def find_trace(source: str) -> Path:
-    """Look a file or folder up as given, then in the folder FEDLANE_DATA, then in its subfolder traces.
+    """Look a file or folder up as given, in the folder FEDLANE_DATA, in its subfolder traces, and in the package.
 
     Raises:
         InputError: It is in none of these places.
@@ -21,6 +22,7 @@ def find_trace(source: str) -> Path:
     roots = [Path()]
     if os.environ.get("FEDLANE_DATA"):
         roots += [Path(os.environ["FEDLANE_DATA"]), Path(os.environ["FEDLANE_DATA"]) / "traces"]
+    roots.append(Path(str(importlib.resources.files("fedlane").joinpath("data", "traces"))))
     for root in roots if source else []:
         with contextlib.suppress(OSError):  # a name that is too long, a folder that may not be entered
             if (root / source).exists():
