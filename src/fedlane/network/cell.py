@@ -120,7 +120,7 @@ class CellNetwork(RadioNetwork):
         """Return the delays of a round, see `Network.delays`; an upload that fails lasts for ever."""
         channel = np.maximum(assignment, 0)
         draws = self._draws_on(round, channel)
-        parts = self._parts(clock_s, channel, draws, self.compute.time_s(draws.frequency))
+        parts = self._parts(clock_s, channel, draws, self.compute.time_s(draws.frequency), None)
         failed = failed_uploads(self.seeds, round, self.clients, self.cell.upload_failure)
         parts = parts[0], parts[1], np.where(failed, np.inf, parts[2])
         return Delays(*(np.where(assignment >= 0, part, np.nan) for part in parts))
@@ -141,15 +141,24 @@ class CellNetwork(RadioNetwork):
         return RoundDraws(down, up, None, draws.frequency[:, k])
 
     def _parts(
-        self, clock_s: FloatArray, channel: IntArray, draws: RoundDraws, compute_s: FloatArray
+        self,
+        clock_s: FloatArray,
+        channel: IntArray,
+        draws: RoundDraws,
+        compute_s: FloatArray,
+        power: FloatArray | None,
     ) -> tuple[FloatArray, FloatArray, FloatArray]:
-        """Return download, compute and upload times (R, U) of rounds that begin at clocks (R,)."""
+        """Return download, compute and upload times (R, U) of rounds that begin at clocks (R,).
+
+        ``power`` (2, R, U) is the fading of down- and uplink; None to compute it.
+        """
         radio = self.radio
-        snr = self._snr_at(clock_s, channel) * self._down_over_up
+        snr = self._snr_at(clock_s, channel, None if power is None else power[0]) * self._down_over_up
         sinr = snr / (1.0 + self._drift.down(clock_s, channel) * draws.down)
         download_s = self._transfer_s(0, radio.bandwidth_down_hz, sinr)
         ready_s = clock_s[:, None] + np.where(np.isfinite(download_s), download_s, 0.0) + compute_s
-        sinr = self._snr_at(ready_s, channel) / (1.0 + self._drift.up(ready_s, channel) * draws.up)
+        snr = self._snr_at(ready_s, channel, None if power is None else power[1])
+        sinr = snr / (1.0 + self._drift.up(ready_s, channel) * draws.up)
         return download_s, compute_s, self._transfer_s(1, radio.bandwidth_up_hz, sinr)
 
     def _transfer_s(self, direction: int, bandwidth_hz: float, sinr: FloatArray) -> FloatArray:
@@ -159,14 +168,16 @@ class CellNetwork(RadioNetwork):
         with np.errstate(divide="ignore"):
             return np.asarray(self.radio.payload_bits / rate_bps)
 
-    def _snr_at(self, when_s: FloatArray, channel: IntArray) -> FloatArray:
-        """Return the signal-to-noise ratio of uplinks (R, U) at instants (R,) or (R, U)."""
+    def _snr_at(self, when_s: FloatArray, channel: IntArray, power: FloatArray | None) -> FloatArray:
+        """Return the signal-to-noise ratio of uplinks (R, U) at instants (R,) or (R, U), given the fading or not."""
         if self.cell.speed_m_s is None:
             gain_db = np.take_along_axis(self._standing_gain_db, channel[..., None], axis=2)[..., 0]
         else:
             gain_db = self._gain.gain_db(self.mobility.position_m(when_s), channel)
         snr = from_db(gain_db + (self.radio.power_up_dbm - self.radio.noise_dbm))
-        return snr if self._fading is None else snr * self._fading.power(self._wavelengths(when_s), channel)
+        if power is None and self._fading is not None:
+            power = self._fading.power(self._wavelengths(when_s), channel)
+        return snr if power is None else snr * power
 
     @cached_property
     def _standing_gain_db(self) -> FloatArray:
@@ -193,9 +204,12 @@ class CellNetwork(RadioNetwork):
             compute_s = self.compute.time_s(draws.frequency[0], replica)
             failed = rng.random((piece, self.clients)) < self.cell.upload_failure
             total_s = np.empty((piece, self.clients, self.channels))
+            # At instants that are far from each other the fading is independent and exponential.
+            power = rng.standard_exponential((2, *total_s.shape)) if self._fading else None
             for j in range(self.channels):
                 on_channel = RoundDraws(draws.down[0, :, :, j], draws.up[0, :, :, j], None, draws.frequency[0])
-                parts = copies._parts(clock_s, np.full((piece, self.clients), j), on_channel, compute_s)
+                faded = None if power is None else power[..., j]
+                parts = copies._parts(clock_s, np.full((piece, self.clients), j), on_channel, compute_s, faded)
                 total_s[..., j] = np.where(failed, np.inf, parts[0] + parts[1] + parts[2])
             yield total_s[: samples - start]
 

@@ -117,8 +117,7 @@ class Simulation:
         self._queue = np.zeros(problem.quotas.shape)
         self._uploads = np.zeros(problem.quotas.shape, np.int64)
         self._clock_s = np.zeros(problem.replicas)
-        self._attendance = Attendance(self.setup)
-        self._totals = ClientTotals.zero(problem.replicas, problem.clients)
+        self._attendance, self._totals = Attendance(self.setup), ClientTotals.zero(problem.replicas, problem.clients)
         mechanism = self.setup.mechanism
         private = mechanism_of(mechanism.name).has_ledger
         self.spending = PrivacySpending(mechanism) if private else None
