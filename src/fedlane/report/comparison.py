@@ -21,7 +21,7 @@ from fedlane.records import FloatArray
 from fedlane.report.comparison_files import NAME
 from fedlane.report.latex import latex_table
 from fedlane.report.measure_labels import measure_label
-from fedlane.report.seed_measures import COMPARED, PROBLEM_SHORTFALL
+from fedlane.report.seed_measures import COMPARED, ENERGY, PROBLEM_SHORTFALL
 from fedlane.validate import InputError
 
 TIME = "time_to_accuracy_s"
@@ -84,7 +84,7 @@ def comparison(runs: Sequence[ComparedRun]) -> dict[str, Any]:
 
 def measures_of(values: Mapping[str, object]) -> list[str]:
     """Names of the compared measures, in the order of the tables."""
-    return [name for name in (*COMPARED, TIME) if name in values]
+    return [name for name in (*COMPARED, ENERGY, TIME) if name in values]
 
 
 def _entry(run: ComparedRun, first: ComparedRun) -> dict[str, Any]:

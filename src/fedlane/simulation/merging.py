@@ -178,7 +178,8 @@ def _trace(tables: Mapping[str, pa.Table], setup: Setup, every: int) -> Trace:
     trace.download_s[at], trace.compute_s[at] = assignments["download_s"], assignments["compute_s"]
     trace.upload_s[at], trace.punctual[at] = assignments["upload_s"], assignments["punctual"]
     if "energy_j" in assignments:
-        trace.with_energy().energy_j[at] = assignments["energy_j"]
+        trace.energy_j = np.full(trace.client.shape, np.nan)
+        trace.energy_j[at] = assignments["energy_j"]
     trace.delay_s[:] = rounds["delay_s"].reshape(shape)
     trace.accuracy[:], trace.loss[:] = rounds["accuracy"].reshape(shape), rounds["loss"].reshape(shape)
     trace.queue[:] = queues["queue"].reshape(trace.queue.shape)

@@ -48,7 +48,11 @@ def scenario_rates(scenario: Scenario, seed: int) -> FloatArray:
         rates = np.array(network.rates_mbps, np.float64).reshape(-1, network.clients, network.channels)
     else:
         radio_network = prepare(scenario, [seed]).network
-        assert isinstance(radio_network, RadioNetwork)
+        if type(radio_network) is not RadioNetwork:
+            raise InputError(
+                f"the testbed's links do not change with time: {scenario.name} must have the paper's static network "
+                'or network.model = "fixed"'
+            )
         mean = math.sqrt(2.0 / math.pi)  # of |N(0, 1)|
         rates = np.minimum(
             rate_bps(network.bandwidth_up_hz, radio_network.snr_up, mean * radio_network.scale_up),
