@@ -9,6 +9,7 @@ import shutil
 import sys
 from pathlib import Path
 
+from fedlane.experiments.ablation import ablation_section
 from fedlane.experiments.claims import judge
 from fedlane.experiments.reproduce import DELAY_SEEDS, FIGURES, LEARNING_SEEDS, ReproductionPlan
 from fedlane.experiments.results_page import page
@@ -25,7 +26,8 @@ def main(note: Path, folder: Path = Path("runs/reproduce"), docs: Path = Path("d
         for suffix in (".png", ".parquet"):
             shutil.copy(folder / "figures" / f"{name}{suffix}", pictures)
     introduction = "\n\n" + note.read_text(encoding="utf-8").strip()
-    text = page(plan, list(FIGURES), judge(plan, store), theorem_table(plan, store), "results", introduction)
+    theorems, ablation = theorem_table(plan, store), ablation_section(plan, store)
+    text = page(plan, list(FIGURES), judge(plan, store), theorems, "results", introduction, ablation)
     (docs / "results.md").write_text(text, encoding="utf-8")
 
 

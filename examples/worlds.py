@@ -116,7 +116,7 @@ def draw_world(axes, scenario: Scenario) -> None:
     if scenario.availability.model != "always":
         present = np.stack([setup.availability.present(np.array([clock]))[0] for clock in clock_s])
         extent = (0, clock_s[-1], scenario.network.clients - 0.5, -0.5)
-        axes.imshow(present.T, aspect="auto", cmap="Blues", extent=extent)
+        axes.imshow(present.T, aspect="auto", cmap="Blues", extent=extent, interpolation="nearest")
         axes.set(xlabel="simulated time (s)", ylabel="client (blue: present)")
     elif isinstance(network, TraceNetwork):
         traces = network.replay._down
@@ -126,13 +126,13 @@ def draw_world(axes, scenario: Scenario) -> None:
             rate_bps = traces.rate_bps(recording, network.replay._offset_down_s[0, client] + seconds)
             axes.plot(seconds, rate_bps / 1e6, label=f"client {client}", linewidth=1)
         axes.set(xlabel="simulated time (s)", ylabel="downlink (Mbit/s)")
-        axes.legend(frameon=False)
+        axes.legend(fontsize=8)
     elif scenario.network.drift_s:
         for channel in range(scenario.network.channels):
             scale = [network._drift.up(np.array([clock]))[0, 0, channel] for clock in clock_s]
             axes.plot(clock_s, 10 * np.log10(scale), label=f"channel {channel}", linewidth=1)
         axes.set(xlabel="simulated time (s)", ylabel="interference of client 0 over noise (dB)")
-        axes.legend(frameon=False, fontsize=8)
+        axes.legend(fontsize=8)
     else:
         draw_places(axes, network, clock_s)
 

@@ -199,7 +199,7 @@ CALIBRATE = ("privacy", "calibrate", "--epsilon", "8", "--delta", "1e-5", *SIZES
         ((*CALIBRATE, "--histogram-noise", "-5"), "histogram_noise must be a number of at least 0, got -5"),
         ((*CALIBRATE, "--iterations", "0"), "--iterations must be at least 1, got 0"),
         ((*CALIBRATE, "--iterations", "1000000"), "steps must be at most 200,000"),
-        (("privacy", "calibrate", "--epsilon", "8", "--delta", "1e-20", *SIZES), "delta must be at least 1e-12"),
+        (("privacy", "calibrate", "--epsilon", "8", "--delta", "1e-20", *SIZES), "delta must be from 1e-12 to 0.5"),
         (("run", "--set", "privacy.histogram_noise=1e300"), "privacy.histogram_noise must be at most 1e+06"),
         (("run", "--set", "privacy.epsilon=1e300"), "privacy.epsilon must be at most 1e+12"),
         (("list", "cats"), "Invalid value for"),

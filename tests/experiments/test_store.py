@@ -12,14 +12,8 @@ from fedlane import Scenario, simulate
 from fedlane.experiments import reproduce
 from fedlane.experiments import store as store_module
 from fedlane.experiments.engine.local_runners import InProcessRunner, ProcessRunner
-from fedlane.experiments.reproduce import (
-    FIGURES,
-    PaperFigure,
-    ReproductionPlan,
-    export_pieces,
-    import_pieces,
-    select_figures,
-)
+from fedlane.experiments.pieces import export_pieces, import_pieces
+from fedlane.experiments.reproduce import FIGURES, PaperFigure, ReproductionPlan, select_figures
 from fedlane.experiments.store import SETTINGS, Experiment, ResultStore, batches
 from fedlane.learning import schedule
 from fedlane.learning.datasets import Samples
@@ -386,7 +380,7 @@ class TestFigures:
     def test_a_mistyped_figure_name_suggests_the_nearest(self):
         with pytest.raises(InputError, match=r"unknown figure 'fig-vv' .*'fig-v'"):
             select_figures(["fig-vv"])
-        assert list(select_figures([])) == list(FIGURES)
+        assert list(select_figures(list(FIGURES)[::-1])) == list(FIGURES)
         assert list(select_figures(["fig-delay", "fig-v"])) == ["fig-v", "fig-delay"]
 
     def test_a_plan_uses_fewer_seeds_for_costly_settings(self):

@@ -2,14 +2,18 @@
 
 import base64
 import json
+import re
 import shutil
 import subprocess
 import sys
+from collections import Counter
+from pathlib import Path
 
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
+from fedlane.report import page
 from fedlane.report.packing import packed_bits, packed_doubles, packed_floats, packed_indices, packed_levels
 from fedlane.report.page import build_page, write_page
 from fedlane.report.page_data import page_data, run_data
@@ -192,3 +196,12 @@ def test_a_page_is_written_atomically(tmp_path):
     write_page("new \udcff", path)  # a file name need not be valid text
     assert path.read_text() == "new ?"
     assert [file.name for file in tmp_path.iterdir()] == ["page.html"]
+
+
+def test_the_scripts_define_every_name_once():
+    """They are joined into one script, in which a name that is defined twice stops the page."""
+    assets = Path(page.__file__).parent / "assets"
+    scripts = "\n".join((assets / f"{name}.js").read_text() for name in page.SCRIPTS)
+    names = re.findall(r"^(?:async )?(?:function|const|let|class) +(\w+)", scripts, re.MULTILINE)
+    assert [name for name, count in Counter(names).items() if count > 1] == []
+    assert {path.stem for path in assets.glob("*.js")} == {*page.SCRIPTS}

@@ -11,6 +11,7 @@ from fedlane.validate import InputError
 
 if TYPE_CHECKING:  # imported inside functions, to keep `fedlane --help` fast
     from fedlane.report.comparison import ComparedRun
+    from fedlane.report.optimum_ratio import OptimumBySeed
     from fedlane.simulation import Run
 
 
@@ -28,9 +29,20 @@ def save_comparison(
     from fedlane.report.comparison import comparison, write_comparison
 
     entries = [_compared(result, result.summary["policy"], file_name(policy), target) for policy, result in runs]
-    content = comparison([*entries, *extra])
+    content = comparison([*entries, *extra], _optimum(runs[0][1]))
     write_comparison(content, folder)
     return content
+
+
+def _optimum(result: "Run") -> "OptimumBySeed | None":
+    """The optimum of a run's networks, if they are small and of the paper's kind."""
+    from fedlane.report.optimum_ratio import OptimumBySeed
+    from fedlane.simulation.optimal_delays import OPTIMUM_SLACK, optimal_delays
+    from fedlane.simulation.setup import prepare
+
+    seeds = list(result.summary["seeds"])
+    round_s = optimal_delays(prepare(result.scenario, seeds))
+    return None if round_s is None else OptimumBySeed(OPTIMUM_SLACK, dict(zip(seeds, round_s.tolist(), strict=True)))
 
 
 def _compared(result: "Run", label: str, subfolder: str | None, target: float | None) -> "ComparedRun":

@@ -1,6 +1,6 @@
 """The command `fedlane reproduce`: the paper's figures, from results that are computed once and stored."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -20,6 +20,7 @@ from rich.text import Text
 
 from fedlane.cli.compiling import announce_compilation
 from fedlane.cli.options import RayAddressOption, RayOption, WorkersOption, chosen_ray, parsed_seeds
+from fedlane.cli.reproduce_map import judge_map, map_plan, write_map
 from fedlane.cli.session import messages, screen
 from fedlane.validate import InputError, unknown
 
@@ -69,11 +70,13 @@ def reproduce(
     quiet: Annotated[bool, typer.Option("--quiet", help="Print only errors.")] = False,
 ) -> None:
     """Draw the paper's figures on real data, with 95% intervals. Results are stored and reused."""
+    from fedlane.experiments.pieces import prepare_export
     from fedlane.experiments.reproduce import (
         DELAY_SEEDS,
+        FIGURES,
         LEARNING_SEEDS,
+        MAP,
         ReproductionPlan,
-        prepare_export,
         select_figures,
     )
     from fedlane.experiments.store import TASKS, ResultStore
@@ -84,8 +87,10 @@ def reproduce(
         raise unknown("task", task, TASKS)
     delays = parsed_seeds("--delay-seeds", delay_seeds or str(10 if quick else DELAY_SEEDS), MAX_SEEDS)
     learns = parsed_seeds("--seeds", seeds or str(3 if quick else LEARNING_SEEDS), MAX_SEEDS)
+    names = figure or [*FIGURES, MAP]
+    with_map = MAP in names and task in (None, "fashion-mnist")
     plan = ReproductionPlan(
-        figures=select_figures(figure or []),
+        figures=select_figures([name for name in names if name != MAP]),
         delay_seeds=len(delays),
         learning_seeds=len(learns),
         tasks=tuple(TASKS) if task is None else (task,),
@@ -99,17 +104,21 @@ def reproduce(
         torch_device(device)  # before the schedules, which take long
     if quick:
         _reproduce_quickly(plan, out / "quick", device, quiet, runner)
+        if with_map:
+            _map(out / "quick", device, quiet, runner, quick=True)
         return
     store = ResultStore(out)
     if import_ is not None:
         _import(store, import_)
     if export is not None:
         prepare_export(export)
-    _compute(plan, store, device, quiet, runner, learn=export is None)
-    if export is not None:
-        _export(plan, store, export)
-    else:
-        _draw(plan, store, quiet)
+        groups = map_plan(quick=False).groups(out) if with_map else iter(())
+        _export([(plan, store), *groups], export, quiet, runner)
+        return
+    _compute(plan, store, device, quiet, runner)
+    _draw(plan, store, quiet)
+    if with_map:
+        _map(out, device, quiet, runner)
 
 
 def _reproduce_quickly(plan: "ReproductionPlan", folder: Path, device: str, quiet: bool, runner: "Runner") -> None:
@@ -121,21 +130,40 @@ def _reproduce_quickly(plan: "ReproductionPlan", folder: Path, device: str, quie
         store = ResultStore(folder, rounds=100)
         _compute(rough, store, device, quiet, runner)
         _draw(rough, store, quiet)
-    if "cifar10" in plan.tasks:
+    if "cifar10" in plan.tasks and plan.figures:
         _smoke(folder, device, quiet)
 
 
 def _import(store: "ResultStore", folder: Path) -> None:
-    from fedlane.experiments.reproduce import import_pieces
+    from fedlane.experiments.pieces import import_pieces
 
     count = import_pieces(store, folder)
     screen.print(f"Imported {count} result file{'s' * (count != 1)}.", highlight=False)
 
 
-def _export(plan: "ReproductionPlan", store: "ResultStore", folder: Path) -> None:
-    from fedlane.experiments.reproduce import export_pieces
+def _map(folder: Path, device: str, quiet: bool, runner: "Runner", *, quick: bool = False) -> None:
+    """Compute and draw the map of readings. On a CPU its learning would take a day, so it is left out there."""
+    plan, learn = map_plan(quick), device == "cuda"
+    for of_rounds, store in plan.groups(folder):
+        _compute(of_rounds, store, device, quiet, runner, learn=learn)
+        if not learn and not quiet and of_rounds.to_learn(store):
+            note = (
+                f"Left out the map's learning over {store.rounds} rounds: use --device cuda, or --export and --import."
+            )
+            screen.print(note, highlight=False)
+    write_map(judge_map(plan, folder, runner, quiet), folder, quiet)
 
-    count = export_pieces(plan, store, folder)
+
+def _export(
+    plans: "Sequence[tuple[ReproductionPlan, ResultStore]]", folder: Path, quiet: bool, runner: "Runner"
+) -> None:
+    """Write the untrained pieces of some plans, whose schedules are computed first."""
+    from fedlane.experiments.pieces import export_pieces
+
+    count = 0
+    for plan, store in plans:
+        _compute(plan, store, "cpu", quiet, runner, learn=False)
+        count += export_pieces(plan, store, folder, first=count)
     screen.print(f"Wrote {count} piece{'s' * (count != 1)} to {folder}. Train each piece with", highlight=False)
     screen.print("python -m fedlane.learning.replay piece-NN.npz --device cuda --out curves-NN.npz", highlight=False)
 
@@ -154,6 +182,7 @@ def _compute(
 ) -> None:
     """Compute the missing schedules, learning curves and losses, with progress bars."""
     from fedlane.experiments.engine.local_runners import InProcessRunner
+    from fedlane.experiments.long_runs import compute_long_runs, to_run_long
     from fedlane.experiments.reproduce import compute_schedules, learn_pieces
     from fedlane.experiments.theorems import compute_convergence, to_measure
 
@@ -163,6 +192,9 @@ def _compute(
     with announce_compilation(messages, quiet=quiet), bars as progress:
         bar = progress.add_task("schedules", total=len(plan.to_schedule(store)))
         compute_schedules(plan, store, lambda name: progress.advance(bar), runner)
+        if missing := to_run_long(plan, store):
+            bar = progress.add_task("long runs", total=len(missing))
+            compute_long_runs(plan, store, lambda name: progress.advance(bar))
         pieces = plan.to_learn(store) if learn else []
         bar = progress.add_task("rounds learned", total=sum(len(piece) for piece in pieces) * store.rounds)
         if isinstance(runner, InProcessRunner):
@@ -190,6 +222,7 @@ def _learn_here(
 
 def _draw(plan: "ReproductionPlan", store: "ResultStore", quiet: bool) -> None:
     """Draw the figures, and write the results page if the plan includes all figures."""
+    from fedlane.experiments.ablation import ablation_section
     from fedlane.experiments.claims import judge
     from fedlane.experiments.panels import Drawer
     from fedlane.experiments.reproduce import FIGURES
@@ -209,7 +242,8 @@ def _draw(plan: "ReproductionPlan", store: "ResultStore", quiet: bool) -> None:
         if written and not quiet:
             screen.print(f"Drew {written[0]}", highlight=False, markup=False, soft_wrap=True)
     if set(plan.figures) == set(FIGURES):  # the claims need all figures
-        path = write_page(store.folder, plan, drawn, judge(plan, store), theorem_table(plan, store))
+        ablation = ablation_section(plan, store)
+        path = write_page(store.folder, plan, drawn, judge(plan, store), theorem_table(plan, store), ablation=ablation)
         if not quiet:
             screen.print(f"Wrote {path}", highlight=False, markup=False, soft_wrap=True)
 

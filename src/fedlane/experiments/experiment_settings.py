@@ -15,7 +15,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "private": {"privacy.epsilon": 0.8, "learning.batch_size": 10},
     "epsilon-0.8": {"privacy.epsilon": 0.8},
     "nonuniform": {"privacy.epsilon": "nonuniform"},
-    "same-interference": {"network.interference_db": [2.5, 2.5]},
+    "same-interference": {"same interference": True},
     "long-deadline": {"network.deadline_s": 60.0},
     "softmax": {"learning.model": "softmax"},
     "softmax-slow": {"learning.model": "softmax", "learning.learning_rate": 0.005},
@@ -35,7 +35,8 @@ SETTINGS: dict[str, dict[str, Any]] = {
 }
 """Changes to the preset by setting.
 
-A deadline factor multiplies the preset's deadline. The key "preset" replaces the preset. The key "samples" sets the
+A deadline factor multiplies the preset's deadline. With the same interference, all pairs have the middle of the
+preset's range in dB. The key "preset" replaces the preset. The key "samples" sets the
 samples per client and scales the cycles per sample, so that a client of mean size trains as long as in the preset: what
 changes is learning, not the network.
 """
@@ -49,6 +50,8 @@ def with_setting(scenario: Scenario, setting: str) -> Scenario:
     factor = changes.pop("deadline factor", None)
     if factor is not None:
         changes["network.deadline_s"] = factor * scenario.network.deadline_s
+    if changes.pop("same interference", False):
+        changes["network.interference_db"] = [float(np.mean(scenario.network.interference_db))] * 2
     samples = changes.pop("samples", None)
     if samples is not None:
         all_samples = int(dataset_info(scenario.data.dataset).class_totals.sum())

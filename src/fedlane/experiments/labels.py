@@ -42,13 +42,16 @@ _PAPER_NAMES = {
     "round-robin": "Round Robin",
     "random": "Random",
 }
+_ONE_PARAMETER = frozenset({"single-ucb", "ucb-index", "cs-ucb-q"})
+"""Policies with a single parameter, whose name the label leaves out."""
 
 
 def policy_label(policy: str) -> str:
     """Name of a policy as the paper writes it, with its parameters."""
     kind, _, parameters = policy.partition(":")
-    for dropped in ("exploration=", "beta=", ",quota_slack=0.125", "queue_weight="):
-        parameters = parameters.replace(dropped, "")
+    if kind in _ONE_PARAMETER:
+        parameters = parameters.partition("=")[2]
+    parameters = parameters.replace("quota_slack=", "slack ").replace("queue_weight=", "").replace(",", ", ")
     return f"{_PAPER_NAMES.get(kind, kind)} {parameters}".strip()
 
 

@@ -73,7 +73,7 @@ def measure(store: ResultStore, wanted: Sequence[SeededExperiment]) -> None:
 
 
 def _replay(
-    federation: FederationBatch, best: "Optimum | None", every: int, client: IntArray, punctual: BoolArray
+    federation: FederationBatch, best: "LossOptimum | None", every: int, client: IntArray, punctual: BoolArray
 ) -> list[MeasuredLosses]:
     """Replay a schedule (R, T, N) and measure the losses every ``every`` rounds and after the last."""
     model, data, rounds = federation.model, federation.data, client.shape[1]
@@ -144,7 +144,7 @@ def largest_curvature(model: Model, weights: Tensor, images: Tensor, targets: Te
 
 
 @dataclass(frozen=True)
-class Optimum:
+class LossOptimum:
     """The softmax weights with the smallest mean loss on a set of records."""
 
     weights: FloatArray
@@ -155,7 +155,7 @@ class Optimum:
     """lambda_max: the largest smoothness constant of a class's loss."""
 
 
-def optimum(store: ResultStore, task: str) -> Optimum:
+def optimum(store: ResultStore, task: str) -> LossOptimum:
     """Softmax optimum on a task's training records; computed once and stored."""
     experiment = Experiment(task, "random", "softmax")
     if store.missing("optimum", experiment, [0]):
@@ -163,10 +163,10 @@ def optimum(store: ResultStore, task: str) -> Optimum:
         best = best_softmax(federation.data.images, federation.data.targets)
         store.write("optimum", experiment, 0, {name: np.asarray(value) for name, value in best.__dict__.items()})
     arrays = store.read("optimum", experiment, 0)
-    return Optimum(arrays["weights"], float(arrays["loss"]), float(arrays["smoothness"]))
+    return LossOptimum(arrays["weights"], float(arrays["loss"]), float(arrays["smoothness"]))
 
 
-def best_softmax(images: Tensor, targets: Tensor, iterations: int = MAX_ITERATIONS) -> Optimum:
+def best_softmax(images: Tensor, targets: Tensor, iterations: int = MAX_ITERATIONS) -> LossOptimum:
     """Minimise the mean loss by L-BFGS on whitened inputs.
 
     The smoothness of a class is half the largest eigenvalue of E[x x'] over its records, where x includes a 1 for the
@@ -194,7 +194,7 @@ def best_softmax(images: Tensor, targets: Tensor, iterations: int = MAX_ITERATIO
     best = spread @ torch.from_numpy(solution.x).view(x.shape[1], -1)
     # The layout of the model `softmax`: a matrix (classes, inputs), then the biases.
     weights = np.concatenate([best[:-1].T.numpy().ravel(), best[-1].numpy()])
-    return Optimum(weights, float(solution.fun), smoothness)
+    return LossOptimum(weights, float(solution.fun), smoothness)
 
 
 def task_of(store: ResultStore, experiment: Experiment, seed: int) -> LearningTask:

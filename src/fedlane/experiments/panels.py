@@ -26,6 +26,7 @@ from fedlane.learning.schedule import Curves
 from fedlane.privacy.paper import PaperLeakage, composed_classical, composed_gaussian, formula_6
 from fedlane.records import FloatArray
 from fedlane.report.paper_figures import Line, Panel
+from fedlane.simulation.optimal_delays import optimal_delays
 from fedlane.simulation.setup import prepare
 
 Measure = Callable[[Experiment, int], FloatArray]
@@ -108,12 +109,31 @@ class Drawer:
         return [self.accuracy_panel(task, ALL_POLICIES, "base") for task in self.plan.tasks]
 
     def fig_delay(self) -> list[Panel]:
-        """Accumulated delay of all policies; that of the CNN also on a network with constants of its own."""
-        panels = [self.delay_panel(task, ALL_POLICIES, "base") for task in self.plan.tasks]
+        """Accumulated delay of all policies, and of the optimum.
+
+        The CNN is also shown on a network with constants of its own.
+        """
+        settings = [(task, "base") for task in self.plan.tasks]
         if "cifar10" in self.plan.tasks:
-            wide = self.delay_panel("cifar10", ALL_POLICIES, "wide")
-            panels.append(replace(wide, title=f"{wide.title}, whole model over a wide carrier"))
+            settings.append(("cifar10", "wide"))
+        panels = []
+        for task, setting in settings:
+            panel = self.delay_panel(task, ALL_POLICIES, setting)
+            wide = ", whole model over a wide carrier" if setting == "wide" else ""
+            lines = {**panel.lines, **self._optimum_line(Experiment(task, "random", setting))}
+            panels.append(replace(panel, title=panel.title + wide, lines=lines))
         return panels
+
+    def _optimum_line(self, base: Experiment) -> dict[str, Line]:
+        """Accumulated delay at the optimum's mean, over the seeds whose lowered quotas can be served."""
+        seeds = self.plan.seeds(base)
+        round_s = optimal_delays(prepare(base.scenario(self.store.rounds), seeds))
+        if round_s is None or np.isnan(round_s).all():
+            return {}
+        x = np.arange(1.0, self.store.rounds + 1)
+        served = round_s[~np.isnan(round_s)]
+        seeds_text = "" if len(served) == len(seeds) else f" ({len(served)} of {len(seeds)} seeds)"
+        return {f"optimum{seeds_text}": Line(x, served[:, None] * x, 5, 2)}
 
     def fig_rounds(self) -> list[Panel]:
         """Aggregation rounds completed within a time budget."""
@@ -162,7 +182,7 @@ class Drawer:
         panels = []
         for setting, title in (("samples-800-nonuniform", "non-uniform epsilon"), ("various", "various data")):
             for noise, reading in (("", "noise as printed"), ("-sqrt_d", "noise times sqrt(d)")):
-                name = f"800 samples, {title},\n{reading}"
+                name = f"800 samples,\n{title}, {reading}"
                 panels.append(self.selection_panel(FASHION_MNIST, setting + noise, name, by_quota=setting == "various"))
         return [*panels, self._privacy_panel("800 samples", "samples-800-"), self._privacy_panel("6,000 samples", "")]
 
@@ -178,8 +198,8 @@ class Drawer:
             for colour, (experiment, batch) in enumerate(zip(stricter, (64, 10), strict=True)):
                 before, after = (self.over_seeds(run, self.accuracy, learned=True) for run in (base, experiment))
                 values = np.cumsum(before - after, axis=1) / np.arange(1.0, len(x) + 1)
-                lines[f"{policy_label(policy)}, epsilon 0.8, b = {batch}"] = Line(x, values, colour, dash)
-        return Panel(f"{TASK_NAMES[FASHION_MNIST]}, {title}", "round", "accuracy lost to privacy", lines)
+                lines[f"{policy_label(policy)}, b = {batch}"] = Line(x, values, colour, dash)
+        return Panel(f"{TASK_NAMES[FASHION_MNIST]}, {title}", "round", "accuracy lost at epsilon 0.8", lines)
 
     def _assigned_share(self, experiment: Experiment, seed: int) -> FloatArray:
         return self.store.result(experiment, seed).share("assigned")

@@ -8,15 +8,10 @@ exported as pieces to a machine with a GPU, which needs only PyTorch and NumPy:
     fedlane reproduce --import pieces
 """
 
-import json
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from itertools import chain
-from pathlib import Path
-from typing import Any
-
-import numpy as np
 
 from fedlane.experiments.engine.computing import Runner
 from fedlane.experiments.engine.local_runners import InProcessRunner
@@ -35,18 +30,12 @@ from fedlane.experiments.labels import (
     V_FIGURE_POLICIES,
 )
 from fedlane.experiments.store import (
-    READINGS,
-    SETTINGS,
-    TASKS,
     Experiment,
     ResultStore,
     SeededExperiment,
     batches,
-    check_curves,
 )
-from fedlane.files import READ_ERRORS, load_arrays
-from fedlane.learning.schedule import Curves
-from fedlane.validate import InputError, unknown
+from fedlane.validate import unknown
 
 SENSITIVITY = tuple(
     f"{axis}-{value:g}"
@@ -134,12 +123,16 @@ FIGURES: dict[str, PaperFigure] = {
 }
 
 
+MAP = "fig-readings"
+"""The map of readings, which is planned by `fedlane.experiments.readings`."""
+
+
 def select_figures(names: Sequence[str]) -> dict[str, PaperFigure]:
-    """Return the named figures in the order of `FIGURES`, or all of them if none is named."""
+    """Return the named figures in the order of `FIGURES`."""
     for name in names:
         if name not in FIGURES:
-            raise unknown("figure", name, FIGURES)
-    return {name: figure for name, figure in FIGURES.items() if not names or name in names}
+            raise unknown("figure", name, [*FIGURES, MAP])
+    return {name: figure for name, figure in FIGURES.items() if name in names}
 
 
 @dataclass(frozen=True)
@@ -262,57 +255,3 @@ def learn_pieces(
     """
     work = piece_batches(store, plan.to_learn(store), device)
     compute_missing(store, "learned", work, runner, lambda finished: progress(len(work[finished.key][1])))
-
-
-def prepare_export(folder: Path) -> None:
-    """Create the folder of an export; raise `InputError` if it cannot be created or already has curves."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InputError(f"{folder} cannot be created: {error.strerror}") from error
-    if any(folder.glob("curves-*.npz")):
-        raise InputError(f"{folder} already contains curves: import them with --import, then export to a new folder")
-
-
-def export_pieces(plan: ReproductionPlan, store: ResultStore, folder: Path) -> int:
-    """Write each piece to be trained as a schedule file and a JSON list of its experiments; return their number."""
-    prepare_export(folder)
-    pieces = plan.to_learn(store)
-    for number, piece in enumerate(pieces):
-        store.joint_schedule(piece).save(folder / f"piece-{number:02d}.npz")
-        rows = [{**asdict(experiment), "seed": seed} for experiment, seed in piece]
-        (folder / f"piece-{number:02d}.json").write_text(json.dumps({"rounds": store.rounds, "rows": rows}))
-    return len(pieces)
-
-
-def _imported_row(row: Mapping[str, Any]) -> SeededExperiment:
-    """Return the experiment and the seed of a piece's row; raise `InputError` for what FedLane does not export."""
-    experiment = Experiment(**{key: value for key, value in row.items() if key != "seed"})
-    known = experiment.task in TASKS and experiment.setting in SETTINGS and isinstance(experiment.policy, str)
-    seed = row["seed"]
-    if not (known and experiment.reading in READINGS and type(seed) is int and 0 <= seed < 2**63):
-        raise InputError(f"unknown experiment {row}")
-    return experiment, seed
-
-
-def import_pieces(store: ResultStore, folder: Path) -> int:
-    """Import the curves of pieces that were trained elsewhere. Return the number of pieces."""
-    files = sorted(folder.glob("curves-*.npz"))
-    if not files:
-        raise InputError(f"{folder} contains no curves-*.npz")
-    for file in files:
-        piece_list = folder / file.name.replace("curves", "piece").replace(".npz", ".json")
-        try:
-            piece = json.loads(piece_list.read_text())
-            wanted = [_imported_row(row) for row in piece["rows"]]
-            arrays = check_curves(load_arrays(file), len(wanted), store.rounds)
-            fits = int(piece["rounds"]) == store.rounds
-        except READ_ERRORS as error:
-            raise InputError(f"{file} cannot be imported: {error}") from error
-        for r, (experiment, seed) in enumerate(wanted if fits else []):  # another schedule has another clock
-            clock = np.cumsum(store.result(experiment, seed).delay_s)[arrays["round"]]
-            fits &= bool(np.allclose(arrays["clock_s"][r], clock))
-        if not fits:
-            raise InputError(f"{file} does not match {piece_list.name}: its curves belong to another schedule")
-        store.save_curves(wanted, Curves(weights=np.zeros((len(wanted), 0)), **arrays))
-    return len(files)

@@ -16,6 +16,8 @@ from numpy.typing import NDArray
 
 from fedlane.experiments.experiment_settings import SETTINGS as SETTINGS
 from fedlane.experiments.experiment_settings import with_setting
+from fedlane.experiments.readings.axes import PaperReading
+from fedlane.experiments.readings.design import reading_named, stored_design
 from fedlane.files import READ_ERRORS, file_name, load_arrays, write_atomically
 from fedlane.learning.schedule import Curves, LearningTask, Schedule, learn
 from fedlane.records import BoolArray, FloatArray, IntArray
@@ -26,8 +28,8 @@ from fedlane.validate import InputError
 
 TASKS = {"fashion-mnist": "paper-fmnist", "cifar10": "paper-cifar10"}
 """Preset of each task."""
-READINGS = ("calibrated", "literal")
-"""Readings of the paper's exploration bonus (reading 11)."""
+READINGS = ("calibrated", "literal", *(reading.name for reading in stored_design()))
+"""Readings of the paper: its exploration bonus scaled or as printed (reading 11), and those of the map of readings."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +40,7 @@ class Experiment:
     policy: str
     setting: str = "base"
     reading: str = "calibrated"
-    """`calibrated`, or `literal` for the exploration bonus as printed in the paper (reading 11)."""
+    """`calibrated`, `literal` for the exploration bonus as printed in the paper (reading 11), or one of the map's."""
 
     @property
     def name(self) -> str:
@@ -46,10 +48,19 @@ class Experiment:
         return file_name(f"{self.task}_{self.setting}_{self.reading}_{self.policy}")
 
     def scenario(self, rounds: int | None = None) -> Scenario:
-        """Scenario of the experiment, with the preset's number of rounds unless ``rounds`` is given."""
-        preset = TASKS[self.task] + ("-literal" if self.reading == "literal" else "")
-        scenario = with_setting(Scenario.load(preset), self.setting)
+        """Scenario of the experiment, with its reading's number of rounds unless ``rounds`` is given."""
+        scenario = Scenario.load(TASKS[self.task] + ("-literal" if self.reading == "literal" else ""))
+        if self.reading not in ("calibrated", "literal"):
+            scenario = scenario.with_values(reading_named(self.reading).values())
+        scenario = with_setting(scenario, self.setting)
         return scenario if rounds is None else scenario.with_values({"rounds": rounds})
+
+
+def under(experiment: Experiment, reading: PaperReading | None) -> Experiment:
+    """Return a calibrated experiment under a reading of the map, or the experiment itself without one."""
+    if reading is None or experiment.reading != "calibrated":
+        return experiment
+    return replace(experiment, policy=reading.policy(experiment.policy), reading=reading.name)
 
 
 SeededExperiment = tuple[Experiment, int]

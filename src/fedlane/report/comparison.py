@@ -21,6 +21,7 @@ from fedlane.records import FloatArray
 from fedlane.report.comparison_files import NAME
 from fedlane.report.latex import latex_table
 from fedlane.report.measure_labels import measure_label
+from fedlane.report.optimum_ratio import RATIO, OptimumBySeed
 from fedlane.report.seed_measures import COMPARED, ENERGY, PROBLEM_SHORTFALL
 from fedlane.validate import InputError
 
@@ -57,15 +58,17 @@ class ComparedRun:
     folder: str | None = None
 
 
-def comparison(runs: Sequence[ComparedRun]) -> dict[str, Any]:
+def comparison(runs: Sequence[ComparedRun], optimum: OptimumBySeed | None = None) -> dict[str, Any]:
     """Compare runs with the first of them.
 
     Args:
         runs: At least one run; the first is the baseline.
+        optimum: The optimum of the baseline's networks, if it is known.
 
     Returns:
         The content of `comparison.json`: general facts, and for each run its summary, ``seed_values`` (each measure by
-        seed) and ``differences`` (each measure: mean, low, high, and the number of ``pairs``).
+        seed) and ``differences`` (each measure: mean, low, high, and the number of ``pairs``); with an optimum, also
+        ``delay_over_optimum`` (mean, low, high, and the number of ``seeds``).
     """
     first = runs[0]
     target = first.summary.get("time_to_accuracy")
@@ -78,7 +81,8 @@ def comparison(runs: Sequence[ComparedRun]) -> dict[str, Any]:
         "measures": measures_of(runs[0].values),
         "units": {name: measure_label(name).stored_unit for name in measures_of(runs[0].values)},
         "method": METHOD,
-        "runs": [_entry(run, first) for run in runs],
+        "optimum": None if optimum is None else optimum.content,
+        "runs": [_entry(run, first, optimum) for run in runs],
     }
 
 
@@ -87,11 +91,13 @@ def measures_of(values: Mapping[str, object]) -> list[str]:
     return [name for name in (*COMPARED, ENERGY, TIME) if name in values]
 
 
-def _entry(run: ComparedRun, first: ComparedRun) -> dict[str, Any]:
+def _entry(run: ComparedRun, first: ComparedRun, optimum: OptimumBySeed | None) -> dict[str, Any]:
+    comparable = optimum is not None and _same_networks(run, first)
     return {
         **run.summary,
         **_shortfall(run),
         "folder": run.folder,
+        RATIO: optimum.ratio(run.summary["seeds"], run.values["mean_round_s"]) if optimum and comparable else None,
         "seed_values": {name: [_number(value) for value in values] for name, values in run.values.items()},
         "differences": None if run is first else _differences(run, first),
     }
@@ -107,10 +113,9 @@ def _shortfall(run: ComparedRun) -> dict[str, Any]:
 
 def _differences(run: ComparedRun, first: ComparedRun) -> dict[str, Any]:
     """Paired differences in every measure; without pairs if the runs do not play the same networks equally long."""
-    same = all(run.summary[key] == first.summary[key] for key in ("scenario", "rounds"))
-    simulated = "flower" not in run.summary and "flower" not in first.summary
     ours, theirs = list(run.summary["seeds"]), list(first.summary["seeds"])
-    pairs = [(ours.index(seed), theirs.index(seed)) for seed in ours if seed in theirs] if same and simulated else []
+    comparable = _same_networks(run, first)
+    pairs = [(ours.index(seed), theirs.index(seed)) for seed in ours if seed in theirs] if comparable else []
     at, base_at = np.array(pairs, np.int64).reshape(-1, 2).T
     result = {}
     for name in first.values.keys() & run.values.keys():
@@ -119,6 +124,12 @@ def _differences(run: ComparedRun, first: ComparedRun) -> dict[str, Any]:
         bounds = difference_bounds(measure_bounds(name))
         result[name] = {**interval(difference, bounds), "pairs": len(difference)}
     return {name: result[name] for name in measures_of(first.values) if name in result}
+
+
+def _same_networks(run: ComparedRun, first: ComparedRun) -> bool:
+    """Whether both runs play simulated networks of one scenario equally long."""
+    same = all(run.summary[key] == first.summary[key] for key in ("scenario", "rounds"))
+    return same and "flower" not in run.summary and "flower" not in first.summary
 
 
 def _number(value: float) -> float | None:
@@ -154,7 +165,7 @@ def comparison_csv(content: Mapping[str, Any]) -> str:
     table = csv.DictWriter(text, FIELDS, restval="", lineterminator="\n")
     table.writeheader()
     for run in content["runs"]:
-        for name in (*content["measures"], "feasible_scale"):
+        for name in (*content["measures"], "feasible_scale", *([RATIO] if run[RATIO] else [])):
             table.writerow(_row(run, name, content["baseline"]))
     return text.getvalue()
 
@@ -165,7 +176,7 @@ def _row(run: Mapping[str, Any], name: str, baseline: str) -> dict[str, Any]:
         "policy": run["policy"],
         "measure": name,
         "unit": measure_label(name).stored_unit,
-        "seeds": sum(value is not None for value in run["seed_values"].get(name, run["seeds"])),
+        "seeds": measure.get("seeds", sum(value is not None for value in run["seed_values"].get(name, run["seeds"]))),
         **{key: measure[key] for key in ("mean", "low", "high")},
     }
     difference = (run["differences"] or {}).get(name)

@@ -9,6 +9,7 @@ from rich.table import Table
 
 from fedlane.number_text import number_text
 from fedlane.report.comparison import TIME
+from fedlane.report.optimum_ratio import optimum_caption
 from fedlane.report.terminal import comparison_table, policy_table, with_interval
 
 DIFFERENCES = (
@@ -30,7 +31,10 @@ def comparison_tables(content: Mapping[str, Any]) -> Group:
     Args:
         content: The content of comparison.json.
     """
-    parts: list[Table | str] = [comparison_table(content["runs"])]
+    table = comparison_table(content["runs"])
+    if caption := optimum_caption(content):
+        table.caption = f"{table.caption}; {caption}"
+    parts: list[Table | str] = [table]
     if content["target_accuracy"] is not None:
         parts += ["", _time_table(content)]
     if len(content["runs"]) > 1:

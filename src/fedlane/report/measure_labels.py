@@ -42,6 +42,7 @@ _LABELS = {
     "final_accuracy": MeasureLabel("final accuracy", "%", 100.0, "share of test samples"),
     "feasible_scale": MeasureLabel("feasible multiple of the quotas", stored="multiple"),
     "epsilon": MeasureLabel("largest epsilon of a client"),
+    "delay_over_optimum": MeasureLabel("delay relative to the optimum", stored="multiple"),
     "time_to_accuracy_s": MeasureLabel("time to accuracy", "s"),
     "time_to_target_s": MeasureLabel("time to target accuracy", "s"),
     "simulated_time_s": MeasureLabel("simulated time", "s"),

@@ -8,6 +8,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from fedlane.number_text import number_text
+from fedlane.report.optimum_ratio import RATIO
 
 Summary = Mapping[str, Any]
 
@@ -114,14 +115,17 @@ def comparison_table(summaries: Sequence[Summary]) -> Table:
     if len(first["seeds"]) > 1:
         title += " · mean ± 95% interval"
     learned = first["final_accuracy"]["mean"] is not None
-    headings = ["delay (s)", "ratio", "late", "min.\nparticipation", "shortfall"] + ["accuracy"] * learned
-    table = policy_table(title, headings, narrow=learned)
+    optimal = any(summary.get(RATIO) for summary in summaries)
+    headings = ["delay (s)", "ratio", *["times\noptimum"] * optimal, "late", "min.\nparticipation", "shortfall"]
+    headings += ["accuracy"] * learned
+    table = policy_table(title, headings, narrow=learned or optimal)
     base = first["cumulative_delay_s"]["mean"]
     for summary in summaries:
         table.add_row(
             escape(summary["policy"]),
             _plus_minus(summary["cumulative_delay_s"]),
             f"{summary['cumulative_delay_s']['mean'] / base:.2f}" if base else "-",
+            *([_times_optimum(summary)] if optimal else []),
             number_text(summary["late_share"]["mean"], "{:.1%}"),
             number_text(summary["min_participation"]["mean"], "{:.3f}"),
             with_interval({**summary.get("problem_shortfall", NO_VALUE), "low": None}, "{:.3f}"),
@@ -133,6 +137,11 @@ def comparison_table(summaries: Sequence[Summary]) -> Table:
         "shortfall: largest of any client from the problem's quotas, without a policy's slack"
     )
     return table
+
+
+def _times_optimum(summary: Summary) -> str:
+    ratio = summary.get(RATIO)
+    return "-" if not ratio or ratio["mean"] is None else f"{ratio['mean']:.2f}"
 
 
 def notes(summary: Summary) -> list[str]:

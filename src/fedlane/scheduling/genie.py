@@ -1,4 +1,8 @@
-"""`genie`: the rule of `lane` with the true delay distributions. It shows how much perfect knowledge would gain."""
+"""`genie`: the rule of `lane` with the true delay distributions.
+
+It shows how much knowledge would gain `lane`'s rule. It is a heuristic: the smallest delay that any policy can reach is
+`fedlane.theory.optimum`.
+"""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -19,7 +23,7 @@ class Genie(Lane):
     """`lane` with known delay distributions; ``exploration`` is accepted but has no effect."""
 
     name: ClassVar[str] = "genie"
-    summary: ClassVar[str] = "lane's rule with the true delay distributions (a reference)"
+    summary: ClassVar[str] = "lane's rule with the true delay distributions (a reference, not the optimum)"
     requires: ClassVar[frozenset[str]] = frozenset({"distributions"})
     per_client: ClassVar[frozenset[str]] = frozenset({"queue", "previous"})
 

@@ -2,19 +2,25 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
 from fedlane.experiments.claims.cases import NotComputedError
 from fedlane.experiments.labels import BOTH_TASKS, FASHION_MNIST, TASK_LETTERS
+from fedlane.experiments.long_runs import LONG_FACTOR, long_plan, long_store
+from fedlane.experiments.readings.axes import PaperReading
 from fedlane.experiments.regret_and_timing import assignment_of, mean_rewards
 from fedlane.experiments.reproduce import ReproductionPlan
-from fedlane.experiments.store import Experiment, ResultStore
+from fedlane.experiments.store import Experiment, ResultStore, under
 from fedlane.network import Network
-from fedlane.records import FloatArray, IntArray
-from fedlane.simulation.setup import prepare
+from fedlane.records import BoolArray, FloatArray, IntArray
+from fedlane.simulation.setup import FEASIBILITY_SAMPLES, prepare
+from fedlane.theory import quota_benchmark
 from fedlane.theory.regret import Gaps, gaps, pseudo_regret, queue_stability
 
+FEASIBLE_MARGIN = 0.02
+"""Share of the quotas to spare on networks that count as feasible; the probabilities come from 2,000 samples."""
 NETWORK_SEEDS = 20
 """Number of seeds whose networks are sampled for the mean rewards."""
 
@@ -74,10 +80,23 @@ class Rewards:
 
 
 class Evidence:
-    """Reads a plan's results from a store and caches them."""
+    """Reads a plan's results from a store and caches them.
 
-    def __init__(self, plan: ReproductionPlan, store: ResultStore) -> None:
-        self.plan, self.store = plan, store
+    Args:
+        plan: The plan.
+        store: The store.
+        reading: A reading of the map; it takes the place of the calibrated one.
+        long_factor: Length of the long runs relative to the store's.
+    """
+
+    def __init__(
+        self,
+        plan: ReproductionPlan,
+        store: ResultStore,
+        reading: PaperReading | None = None,
+        long_factor: int = LONG_FACTOR,
+    ) -> None:
+        self.plan, self.store, self.reading, self.long_factor = plan, store, reading, long_factor
         self._schedules: dict[Experiment, Schedules] = {}
         self._curves: dict[Experiment, tuple[FloatArray, FloatArray]] = {}
         self._networks: dict[str, Networks] = {}
@@ -90,8 +109,13 @@ class Evidence:
             raise NotComputedError("the task is not part of the plan")
         return ((task, TASK_LETTERS[task]) for task in wanted)
 
+    def read(self, experiment: Experiment) -> Experiment:
+        """Return the experiment under this evidence's reading."""
+        return under(experiment, self.reading)
+
     def schedules(self, experiment: Experiment) -> Schedules:
         """Schedules of all planned seeds."""
+        experiment = self.read(experiment)
         if experiment not in self._schedules:
             seeds = self.plan.seeds(experiment)
             self._require("schedule", experiment, seeds)
@@ -122,6 +146,7 @@ class Evidence:
         return self._learned(experiment)[1]
 
     def _learned(self, experiment: Experiment) -> tuple[FloatArray, FloatArray]:
+        experiment = self.read(experiment)
         if experiment not in self._curves:
             seeds = self.plan.learned_seeds
             self._require("schedule", experiment, seeds)
@@ -144,13 +169,14 @@ class Evidence:
     def networks(self, task: str) -> Networks:
         """Networks of the base setting, which all policies share."""
         if task not in self._networks:
-            base, seeds = Experiment(task, "random"), self._network_seeds()
+            base, seeds = self.read(Experiment(task, "random")), self._network_seeds()
             mu = np.stack([mean_rewards(base, seed) for seed in seeds])
             self._networks[task] = Networks(prepare(base.scenario(), seeds).network, mu)
         return self._networks[task]
 
     def rewards(self, experiment: Experiment) -> Rewards:
         """Regret, choices and estimates of a policy in the base setting; delays are simulated again."""
+        experiment = self.read(experiment)
         if experiment not in self._rewards:
             self._require("schedule", experiment, self._network_seeds())
             results = [self.store.result(experiment, seed) for seed in self._network_seeds()]
@@ -165,6 +191,41 @@ class Evidence:
                 _estimate_error(networks, assignment),
             )
         return self._rewards[experiment]
+
+    @cached_property
+    def long(self) -> "Evidence":
+        """Evidence from the long runs, which exist for the seeds `long_plan` and for Fashion-MNIST."""
+        return Evidence(long_plan(self.plan), long_store(self.store, self.long_factor), self.reading)
+
+    def feasible(self, task: str, slack: float) -> BoolArray:
+        """(S,): whether the quotas, lowered by a slack, can be served with `FEASIBLE_MARGIN` to spare."""
+        setup = prepare(self.read(Experiment(task, "random")).scenario(), self.plan.scheduled_seeds)
+        scale = setup.feasible_scale((1.0 - slack) * setup.problem.quotas)
+        assert scale is not None, "the paper's networks are small and stationary"
+        return np.asarray(scale >= 1.0 + FEASIBLE_MARGIN)
+
+    def regret(self, experiment: Experiment, slack: float | None) -> tuple[FloatArray, FloatArray]:
+        """(S, T) regret after each round and (S,) mean reward of the benchmark, on the seeds that have a benchmark.
+
+        The benchmark is mu*, or with a slack the best policy that serves the quotas lowered by it.
+        """
+        seeds, base = self.plan.scheduled_seeds, self.read(Experiment(experiment.task, "random"))
+        experiment = self.read(experiment)
+        self._require("schedule", experiment, seeds)
+        setup = prepare(base.scenario(), seeds)
+        success = setup.network.success_probability(FEASIBILITY_SAMPLES)
+        use = np.ones(len(seeds), np.bool_) if slack is None else self.feasible(experiment.task, slack)
+        regret, benchmark = [], []
+        for r in np.flatnonzero(use).tolist():
+            mu = mean_rewards(base, seeds[r])
+            best = gaps(mu).best
+            against = best if slack is None else quota_benchmark(mu, success[r], (1 - slack) * setup.problem.quotas[r])
+            cumulative = pseudo_regret(mu, assignment_of(self.store.result(experiment, seeds[r])))
+            regret.append(cumulative + np.arange(1, len(cumulative) + 1) * (against - best))
+            benchmark.append(against)
+        if not regret:
+            raise NotComputedError("no network of the plan can serve the quotas")
+        return np.stack(regret), np.array(benchmark)
 
     def gaps(self, task: str) -> list[Gaps]:
         """The gaps of Theorem 4 for each network."""

@@ -1,6 +1,7 @@
 """The claims made elsewhere in the paper: about GMBA, about the deadline, and Theorems 3 and 4."""
 
 import time
+from collections.abc import Callable
 
 import numpy as np
 
@@ -12,17 +13,19 @@ from fedlane.experiments.labels import (
     GMBA_POLICIES,
     OM_AND_RANDOM,
     OM_POLICIES,
+    PAPER_POLICIES,
     TASK_LETTERS,
     policy_label,
 )
+from fedlane.experiments.long_runs import LONG_SLACK, SLACK_POLICIES, SUCCESS_POLICY
+from fedlane.experiments.published_matching import edge_by_edge_matching, loop_greedy_matching
 from fedlane.experiments.store import Experiment
-from fedlane.records import FloatArray
-from fedlane.scheduling.mamab import MamabGmba, MamabOm
+from fedlane.matching import greedy_matching, max_min_matching
+from fedlane.records import FloatArray, IntArray
 from fedlane.theory import regret_bound
 
 SMALL_DELAY_LOSS = 0.05
 """A relative increase of the delay that counts as small."""
-_WITH_SLACK = "mamab-om:V=10,quota_slack=0.125,queue_weight=success"
 
 
 def approaches(evidence: Evidence) -> Finding:
@@ -49,14 +52,19 @@ def loses_little(evidence: Evidence) -> Finding:
                 Case(f"{letter} {policy_label(gmba)} less accurate", lower, bound=ACCURACY_POINT, below=True)
             )
             cases += [delays[-1], accuracies[-1]]
-    decisions = [less(f"decision time, batch of {n}", *decision_times(n)) for n in (1, 100)]
-    single, batched = (f"{1 - decision.interval[0]:.2f}" for decision in decisions)
+    compiled, published = decision_times(), published_times()
+    decisions = [less("compiled kernels, 10 x 4", *compiled), less("edge by edge as published, 10 x 4", *published)]
     note = (
         f"criterion: delay less than 5% longer ({counted(delays)}), "
         f"accuracy less than 0.01 lower ({counted(accuracies)}), decision faster ({counted(decisions)}: "
-        f"GMBA takes {single} times as long as OM for one network, {batched} times for 100 at once)"
+        f"GMBA takes {_relative(compiled)} times as long as OM in our kernels, and {_relative(published)} times as "
+        "long as OM edge by edge, both as plain loops around a compiled Hungarian method)"
     )
     return Finding([*cases, *decisions], note=note)
+
+
+def _relative(times: tuple[FloatArray, FloatArray]) -> str:
+    return f"{times[0].mean() / times[1].mean():.2f}"
 
 
 def long_deadline(evidence: Evidence) -> Finding:
@@ -72,59 +80,102 @@ def long_deadline(evidence: Evidence) -> Finding:
 
 
 def stable(evidence: Evidence) -> Finding:
-    """From the third to the last quarter, no client's mean queue grows by more than 0.01 per round.
+    """From the third to the last quarter of a long run, no client's mean queue grows by more than 0.01 per round.
 
-    The queue of a client that is never served grows by about 0.4 per round.
+    The queue of a client that is never served grows by about 0.4 per round. The quotas as printed cannot be served on
+    any network, because they sum to the number of channels; Theorem 3 presumes that they can. So the quotas are lowered
+    by an eighth, and only networks that can serve them count.
     """
+    runs = evidence.long
+    feasible = runs.feasible(FASHION_MNIST, LONG_SLACK)
+    printed = runs.feasible(FASHION_MNIST, 0.0)
 
-    def case(task: str, policy: str, label: str = "") -> Case:
-        return Case(label, evidence.schedules(Experiment(task, policy)).growth, bound=0.01, below=True)
+    def case(policy: str) -> Case:
+        growth = runs.schedules(Experiment(FASHION_MNIST, policy)).growth[feasible]
+        return Case(f"{TASK_LETTERS[FASHION_MNIST]} {policy_label(policy)}", growth, bound=0.01, below=True)
 
-    cases = [case(*combination) for combination in by_policy(evidence)]
-    with_slack = case(FASHION_MNIST, _WITH_SLACK, f"{TASK_LETTERS[FASHION_MNIST]} {policy_label(_WITH_SLACK)}")
-    lane = case(FASHION_MNIST, "lane")
-    slack_growth, lane_growth = (
-        f"{shown.interval[0]:.4f} (above 0.01 for {np.sum(shown.values > 0.01)} seeds)" for shown in (with_slack, lane)
-    )
+    cases, with_success, lane = [case(policy) for policy in SLACK_POLICIES], case(SUCCESS_POLICY), case("lane")
+    above = [f"{shown.label} {np.sum(shown.values > 0.01)}" for shown in (*cases, with_success, lane)]
     note = (
-        "criterion: no queue grows by more than 0.01 per round; on average the largest growth is "
-        f"{slack_growth} with slack and success weights (reading 12), {lane_growth} with lane"
+        f"{runs.store.rounds} rounds; criterion: no queue grows by more than 0.01 per round; judged on the "
+        f"{np.sum(feasible)} of {len(feasible)} networks that can serve 7/8 of the quotas with 2% to spare (the full "
+        f"quotas: {np.sum(printed)}); networks with a growing queue: {', '.join(above)}"
     )
-    return Finding(cases, alternative=(12, [with_slack]), note=note)
+    return Finding(cases, alternative=(12, [with_success]), note=note)
 
 
 def log_regret(evidence: Evidence) -> Finding:
-    """Regret grows by equal steps as T doubles: the step to T exceeds the step to T/2 by less than a quarter.
+    """Regret grows by equal steps as T doubles: the last step exceeds the one before by less than a quarter.
 
-    Relative to the mean step to T/2, the excess is 0 for growth as log T and 1 for linear growth.
+    The value is the excess over 1.25 times the step before, relative to mu* T / 4; it is negative for growth as log T.
+    As printed, the benchmark is mu*, which ignores the quotas. Under reading 15 it is the best policy that serves them.
     """
-    cases = []
-    for task, policy, label in by_policy(evidence):
-        regret = np.cumsum(evidence.rewards(Experiment(task, policy)).regret, axis=1)
-        quarter, half, whole = (regret[:, regret.shape[1] // part - 1] for part in (4, 2, 1))
-        excess = ((whole - half) - (half - quarter)) / (half - quarter).mean()
-        cases.append(Case(label, excess, bound=0.25, below=True))
+    runs = evidence.long
+
+    def case(policy: str, slack: float | None) -> Case:
+        regret, best = runs.regret(Experiment(FASHION_MNIST, policy), slack)
+        eighth, quarter, half, whole = (regret[:, regret.shape[1] // part - 1] for part in (8, 4, 2, 1))
+        steps[policy] = [float(step.mean()) for step in (quarter - eighth, half - quarter, whole - half)]
+        excess = ((whole - half) - 1.25 * (half - quarter)) / (best * regret.shape[1] / 4)
+        return Case(f"{TASK_LETTERS[FASHION_MNIST]} {policy_label(policy)}", excess, bound=0.0, below=True)
+
+    steps: dict[str, list[float]] = {}
+    cases = [case(policy, None) for policy in PAPER_POLICIES]
+    with_quotas = [case(policy, LONG_SLACK) for policy in SLACK_POLICIES]
     bounds = [
-        regret_bound(gaps, clients=10, channels=4, V=1.0, rounds=evidence.store.rounds, largest_queue=0.0)
-        for task, _ in evidence.tasks()
-        for gaps in evidence.gaps(task)
+        regret_bound(gaps, clients=10, channels=4, V=1.0, rounds=runs.store.rounds, largest_queue=0.0)
+        for gaps in evidence.gaps(FASHION_MNIST)
     ]
     vacuous = sum(bound.vacuous is not None for bound in bounds)
-    note = f"Theorem 4's bound is vacuous on {vacuous} of {len(bounds)} networks even at Q = 0 and V = 1"
-    return Finding(cases, note=f"criterion: excess below 0.25 (log T: 0, linear: 1); {note}")
+    doublings = "; ".join(
+        f"{policy_label(policy)} {', '.join(f'{step:.0f}' for step in steps[policy])}"
+        for policy in (PAPER_POLICIES[2], SLACK_POLICIES[2])
+    )
+    note = (
+        f"criterion: the last doubling adds less than 1.25 times the one before (log T: 1, linear: 2); mean steps up "
+        f"to T = {runs.store.rounds}: {doublings} (reading 15: against the best policy that serves 7/8 of the quotas); "
+        f"Theorem 4's bound is vacuous on {vacuous} of {len(bounds)} networks even at Q = 0 and V = 1"
+    )
+    return Finding(cases, alternative=(15, with_quotas), note=note)
 
 
-def decision_times(networks: int, repeats: int = 20, calls: int = 20) -> tuple[FloatArray, FloatArray]:
-    """(repeats,) each: seconds that GMBA and OM take to match networks of 10 clients and 4 channels in one batch."""
+def decision_times(networks: int = 100, repeats: int = 20, calls: int = 20) -> tuple[FloatArray, FloatArray]:
+    """(repeats,) each: seconds that the compiled kernels of GMBA and OM take for networks of 10 clients, 4 channels.
+
+    A call decides for many networks, so that the kernels are timed and not Python's overhead.
+    """
+    estimates, order = _random_networks(networks)
+    return _timed(lambda: greedy_matching(estimates, order), lambda: max_min_matching(estimates), repeats, calls)
+
+
+def published_times(networks: int = 5, repeats: int = 20) -> tuple[FloatArray, FloatArray]:
+    """(repeats,) each: seconds that GMBA and OM take as the paper describes them, OM by pruning edge by edge."""
+    estimates, order = _random_networks(networks)
+
+    def greedy() -> None:
+        for network, clients in zip(estimates, order, strict=True):
+            loop_greedy_matching(network, clients)
+
+    def optimal() -> None:
+        for network in estimates:
+            edge_by_edge_matching(network)
+
+    return _timed(greedy, optimal, repeats, calls=1)
+
+
+def _random_networks(networks: int) -> tuple[FloatArray, IntArray]:
     rng = np.random.default_rng(0)
-    estimate, keys = rng.random((networks, 10, 4)), rng.random((networks, 10))
-    available = np.ones((networks, 10), np.bool_)
-    previous = np.tile(np.concatenate([np.arange(4), np.full(6, -1)]), (networks, 1))
+    return rng.random((networks, 10, 4)), np.argsort(rng.random((networks, 10)), axis=1)
+
+
+def _timed(
+    first: Callable[[], object], second: Callable[[], object], repeats: int, calls: int
+) -> tuple[FloatArray, FloatArray]:
     times = np.empty((2, repeats + 1))
     for repeat in range(repeats + 1):
-        for number, policy in enumerate((MamabGmba(), MamabOm())):
+        for number, call in enumerate((first, second)):
             start = time.perf_counter()
             for _ in range(calls):
-                policy.match(estimate, keys, available, previous)
+                call()
             times[number, repeat] = time.perf_counter() - start
     return times[0, 1:], times[1, 1:]  # the first repetition includes loading

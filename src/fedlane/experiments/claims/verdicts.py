@@ -1,10 +1,23 @@
-"""Verdicts: from the cases of a claim to a row of the table of claims."""
+"""Verdicts: from the cases of every claim to the rows of the table of claims.
 
-from collections.abc import Callable, Sequence
+There are four verdicts. A claim *holds* if all of its cases hold, and it is *refuted* if a case's interval lies wholly
+on the wrong side. If neither can be shown, it is *not decided*: an interval that covers the bound shows nothing. A
+claim *depends on the reading* if it holds under one reading of the paper and is refuted under another.
+
+Errors are controlled at the level of a 95% interval (2.5% on each side). That all cases hold is shown by the weakest of
+them (an intersection-union test); that one of them is refuted is a choice among many and is corrected by Holm's method.
+The verdicts of all claims and readings together are corrected by Holm's method once more.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from fedlane.experiments.claims.cases import Case, Finding, NotComputedError, counted
+from fedlane.experiments.claims.cases import ONE_SIDED_LEVEL, Case, Finding, NotComputedError, counted, holm
 from fedlane.experiments.claims.evidence import Evidence
+
+HOLDS, REFUTED, NOT_DECIDED, DEPENDS = "holds", "refuted", "not decided", "depends on the reading"
+NOT_COMPUTED = "not computed"
+VERDICTS = (HOLDS, REFUTED, NOT_DECIDED, DEPENDS)
 
 
 @dataclass(frozen=True)
@@ -20,7 +33,7 @@ class Claim:
 
 @dataclass(frozen=True)
 class Verdict:
-    """The verdict on a claim, with its effect in the worst case."""
+    """The verdict on a claim, with its effect in the deciding case."""
 
     number: int
     figure: str
@@ -30,69 +43,124 @@ class Verdict:
     low: float | None
     high: float | None
     verdict: str
-    """holds, holds under reading N, does not hold, or not computed."""
+    """One of `VERDICTS`, or not computed."""
+    cases: int
+    """Number of cases under the reading of the presets."""
     detail: str
 
 
-def verdict_on(number: int, claim: Claim, evidence: Evidence) -> Verdict:
-    """Judge one claim; the number is its row in the table."""
-    head = number, claim.figure, claim.text, claim.measure
+@dataclass(frozen=True)
+class Reading:
+    """The cases of a claim under one reading, and the evidence that they hold or that the claim is refuted."""
+
+    name: str
+    cases: Sequence[Case]
+    any_of: bool = False
+
+    @property
+    def p_holds(self) -> float:
+        """p-value of the hypothesis that the claim does not hold under this reading."""
+        p_values = [case.p_holds for case in self.cases]
+        return min(holm(p_values)) if self.any_of else max(p_values)
+
+    @property
+    def p_refuted(self) -> float:
+        """p-value of the hypothesis that the claim is not refuted under this reading."""
+        p_values = [case.p_refuted for case in self.cases]
+        return max(p_values) if self.any_of else min(holm(p_values))
+
+    @property
+    def deciding(self) -> Case:
+        """The case to show: the one with the least margin, or the clearest if one is enough."""
+        choose = max if self.any_of else min
+        return choose(self.cases, key=lambda case: case.margin)
+
+    @property
+    def count(self) -> str:
+        """How many cases hold and how many are refuted by their own 95% intervals, as text."""
+        refuted = sum(case.refuted for case in self.cases)
+        return f"{counted(self.cases)} cases hold, {refuted} refuted"
+
+
+Judged = tuple[Finding, list[Reading]] | NotComputedError
+"""A finding with its readings, that of the presets first; or why there is none."""
+
+
+def verdicts_on(claims: Sequence[Claim], evidence: Evidence) -> list[Verdict]:
+    """Judge all claims together; a verdict's number is its row in the table."""
+    judged = [_found(claim, evidence) for claim in claims]
+    readings = [reading for item in judged if isinstance(item, tuple) for reading in item[1]]
+    adjusted = holm([min(reading.p_holds, reading.p_refuted) for reading in readings])
+    decisions = {
+        id(reading): (HOLDS if reading.p_holds < reading.p_refuted else REFUTED) if p < ONE_SIDED_LEVEL else NOT_DECIDED
+        for reading, p in zip(readings, adjusted, strict=True)
+    }
+    return [
+        _verdict(number, claim, item, decisions)
+        for number, (claim, item) in enumerate(zip(claims, judged, strict=True), start=1)
+    ]
+
+
+def _found(claim: Claim, evidence: Evidence) -> Judged:
     try:
         finding = claim.find(evidence)
-        shown, readings, details = _deciding_cases(finding)
-        holds = all(case.holds for case in shown)
-        if finding.literal is not None:
-            literal, remark = _literal(finding.literal, {case.policy for case in shown})
-            details.append(remark)
-            if holds and literal is False:
-                readings = [11, *readings]
-        worst = min(shown, key=lambda case: case.margin)
-        details = [f"worst: {worst.label}", *details, *([finding.note] if finding.note else [])]
-        verdict = "holds" if holds else "does not hold"
-        if holds and readings:
-            plural = "s" if len(readings) > 1 else ""
-            verdict = f"holds under reading{plural} " + " and ".join(str(reading) for reading in readings)
-        return Verdict(*head, *worst.interval, verdict, "; ".join(details))
+        readings = list(_readings(finding))
+        for reading in readings:
+            reading.p_holds, reading.deciding  # noqa: B018  # a case with a single seed is not computed
+        return finding, readings
     except NotComputedError as error:
-        return Verdict(*head, None, None, None, "not computed", str(error))
+        return error
 
 
-def _deciding_cases(finding: Finding) -> tuple[Sequence[Case], list[int], list[str]]:
-    """The cases that decide the claim, the readings that they assume, and remarks."""
-    details = [f"{counted(finding.cases)} cases hold"]
-    if all(case.holds for case in finding.cases):
-        return finding.cases, [], details
+def _readings(finding: Finding) -> Iterator[Reading]:
+    """The readings under which a claim is judged, that of the presets first."""
+    yield Reading("the presets", finding.cases, finding.any_of)
     if finding.free_v:
         largest_v = [case for case in finding.cases if case.policy.endswith("V=100")]
-        om = [case for case in largest_v if case.policy.startswith("mamab-om")]
-        details.append(f"at V=100: {counted(largest_v)}, OM alone: {counted(om)}")
-        if largest_v and all(case.holds for case in largest_v):
-            return largest_v, [14], details
+        if largest_v and len(largest_v) < len(finding.cases):
+            yield Reading("V=100 only (reading 14)", largest_v)
+            om = [case for case in largest_v if case.policy.startswith("mamab-om")]
+            if om and len(om) < len(largest_v):
+                yield Reading("OM at V=100 only (reading 14)", om)
     if finding.alternative is not None:
-        reading, cases = finding.alternative
-        worst = min(finding.cases, key=lambda case: case.margin)
-        details.append(f"as printed, at worst {worst.interval[0]:.3g} ({worst.label})")
-        if all(case.holds for case in cases):
-            return cases, [reading], details
-    return finding.cases, [], details
+        number, cases = finding.alternative
+        yield Reading(f"reading {number}", cases)
+    if finding.literal is not None:
+        try:
+            yield Reading("the literal bonus (reading 11)", finding.literal())
+        except NotComputedError:
+            return
 
 
-def _literal(find_cases: Callable[[], Sequence[Case]], policies: set[str]) -> tuple[bool | None, str]:
-    """Whether the cases hold with the literal bonus (None if not computed), and a remark."""
-    try:
-        cases = [case for case in find_cases() if case.policy in policies]
-        return all(case.holds for case in cases), f"literal bonus: {counted(cases)} hold"
-    except NotComputedError:
-        return None, "literal bonus: not computed"
+def _verdict(number: int, claim: Claim, item: Judged, decisions: dict[int, str]) -> Verdict:
+    head = number, claim.figure, claim.text, claim.measure
+    if isinstance(item, NotComputedError):
+        return Verdict(*head, None, None, None, NOT_COMPUTED, 0, str(item))
+    finding, readings = item
+    outcomes = [decisions[id(reading)] for reading in readings]
+    verdict = DEPENDS if {HOLDS, REFUTED} <= set(outcomes) else outcomes[0]
+    shown = readings[0].deciding
+    details = [f"shown: {shown.label}", readings[0].count]
+    if verdict == DEPENDS:
+        details.append(f"{outcomes[0]} under {readings[0].name}")
+    details += [
+        f"{outcome} under {reading.name}: {reading.count}"
+        for reading, outcome in zip(readings[1:], outcomes[1:], strict=True)
+    ]
+    if finding.literal is not None and readings[-1].name != "the literal bonus (reading 11)":
+        details.append("literal bonus: not computed")
+    details += [finding.note] if finding.note else []
+    return Verdict(*head, *shown.interval, verdict, len(readings[0].cases), "; ".join(details))
 
 
 def table(verdicts: Sequence[Verdict]) -> str:
     """Format verdicts as a GitHub-Markdown table."""
-    lines = ["| # | claim | effect (95% interval) | verdict | detail |", "|--:|---|---|---|---|"]
+    lines = ["| # | claim | effect (95% interval) | verdict | cases | detail |", "|--:|---|---|---|--:|---|"]
     for verdict in verdicts:
         effect = ""
         if verdict.effect is not None:
             effect = f"{verdict.effect:.3g} [{verdict.low:.3g}, {verdict.high:.3g}] {verdict.measure}"
-        row = (str(verdict.number), f"{verdict.figure}: {verdict.claim}", effect, verdict.verdict, verdict.detail)
+        claim, cases = f"{verdict.figure}: {verdict.claim}", str(verdict.cases or "")
+        row = (str(verdict.number), claim, effect, verdict.verdict, cases, verdict.detail)
         lines.append("| " + " | ".join(text.replace("|", "\\|") for text in row) + " |")
     return "\n".join(lines) + "\n"

@@ -43,12 +43,13 @@ class BatchStore:
         except OSError as error:
             raise InputError(f"{self._path(self.folder, key)} cannot be written: {error.strerror}") from error
 
-    def read(self, key: str, columns: Collection[str] = ()) -> pa.Table:
+    def read(self, key: str, columns: Collection[str] = (), *, texts: bool = False) -> pa.Table:
         """Read a result.
 
         Args:
             key: Its key.
             columns: Columns that it must have.
+            texts: Whether columns of text are read as well; a folder's other columns always are.
 
         Raises:
             InputError: The file is missing or damaged.
@@ -57,7 +58,7 @@ class BatchStore:
             return pq.read_table(pa.BufferReader(self._memory[key]))
         path = self._path(self.folder, key)
         try:
-            return read_table(path, columns)
+            return read_table(path, columns, texts=texts)
         except InputError as error:
             raise InputError(f"{error}; remove it to compute it again") from None
 

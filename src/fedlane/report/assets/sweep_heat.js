@@ -1,6 +1,6 @@
 /* The chosen slice of a sweep as a heat map: columns are the x axis, rows are the lines; a stronger colour is more. */
 
-const GRID = { top: 8, below: 40, row: 34, weakest: 0.07, light: 0.8 };
+const HEAT_MAP = { top: 8, below: 40, row: 34, weakest: 0.07, light: 0.8 };
 
 function sliceHeat() {
   const figure = figureCard({
@@ -42,8 +42,8 @@ function drawHeatMap(width, hidden, note) {
   const [x, series] = [sweepKey(slice.x), sweepKey(slice.series)];
   const longest = Math.max(...series.values.map((text) => text.length), 2);
   const left = Math.min(14 + 7.4 * longest, 0.38 * width);
-  const box = { left, step: (width - left - 8) / x.values.length, row: rows.length > 20 ? 22 : GRID.row };
-  const height = GRID.top + box.row * rows.length + GRID.below;
+  const box = { left, step: (width - left - 8) / x.values.length, row: rows.length > 20 ? 22 : HEAT_MAP.row };
+  const height = HEAT_MAP.top + box.row * rows.length + HEAT_MAP.below;
   const picture = svg(
     "svg",
     {
@@ -64,15 +64,15 @@ function drawHeatMap(width, hidden, note) {
 
 /* A rectangle with its number if there is room; a cell that the sweep does not have is grey. */
 function heatCell(cell, r, c, [low, high], box) {
-  const [x, y] = [box.left + c * box.step, GRID.top + r * box.row];
+  const [x, y] = [box.left + c * box.step, HEAT_MAP.top + r * box.row];
   const { mean } = cell >= 0 ? cellMeasure(cell) : { mean: NaN };
   const known = Number.isFinite(mean);
   const strength = high > low ? (mean - low) / (high - low) : 0.5;
-  const opacity = GRID.weakest + (1 - GRID.weakest) * strength;
+  const opacity = HEAT_MAP.weakest + (1 - HEAT_MAP.weakest) * strength;
   const text = known ? measureForm()(mean) : "–";
   const place = { x: x + 1, y: y + 1, width: Math.max(1, box.step - 2), height: box.row - 2 };
   const shade = known ? { class: "heat-cell", opacity: opacity.toFixed(3) } : { class: "heat-none" };
-  const label = { class: known && opacity > GRID.light ? "heat-on" : "heat-under", x: x + box.step / 2, y: y + box.row / 2 + 4 };
+  const label = { class: known && opacity > HEAT_MAP.light ? "heat-on" : "heat-under", x: x + box.step / 2, y: y + box.row / 2 + 4 };
   return svg(
     "g",
     {},
@@ -86,12 +86,12 @@ function heatMapAxes(x, series, width, height, box) {
   const fits = Math.floor((box.left - 12) / 7.2);
   series.values.forEach((text, r) => {
     const short = text.length > fits ? `${text.slice(0, Math.max(1, fits - 1))}…` : text;
-    layer.append(svg("text", { x: box.left - 8, y: GRID.top + (r + 0.5) * box.row + 4, "text-anchor": "end" }, short));
+    layer.append(svg("text", { x: box.left - 8, y: HEAT_MAP.top + (r + 0.5) * box.row + 4, "text-anchor": "end" }, short));
   });
   const middles = x.values.map((_, c) => box.left + (c + 0.5) * box.step);
   for (const at of spaced(middles, x.values, middles[middles.length - 1] - middles[0] + 90)) {
     const text = x.values[middles.indexOf(at)];
-    layer.append(svg("text", { x: at, y: height - GRID.below + 17, "text-anchor": "middle" }, text));
+    layer.append(svg("text", { x: at, y: height - HEAT_MAP.below + 17, "text-anchor": "middle" }, text));
   }
   layer.append(
     svg("text", { class: "name", x: width - 8, y: height - 4, "text-anchor": "end" }, x.name),
@@ -108,7 +108,7 @@ function addHeatReader(picture, rows, box, x, series) {
 
   function show([r, c], event) {
     at = [r, c];
-    const [left, top] = [box.left + c * box.step, GRID.top + r * box.row];
+    const [left, top] = [box.left + c * box.step, HEAT_MAP.top + r * box.row];
     frame.setAttribute("x", left);
     frame.setAttribute("y", top);
     frame.setAttribute("visibility", "visible");
@@ -130,7 +130,7 @@ function addHeatReader(picture, rows, box, x, series) {
   picture.addEventListener("pointermove", (event) => {
     const place = picture.getBoundingClientRect();
     const c = Math.floor((event.clientX - place.left - box.left) / box.step);
-    const r = Math.floor((event.clientY - place.top - GRID.top) / box.row);
+    const r = Math.floor((event.clientY - place.top - HEAT_MAP.top) / box.row);
     return r >= 0 && r < rows.length && c >= 0 && c < rows[0].length ? show([r, c], event) : hide();
   });
   picture.addEventListener("pointerleave", hide);

@@ -1,0 +1,51 @@
+"""The generated page of the map of readings, as Markdown."""
+
+from fedlane.experiments.claims.verdicts import NOT_COMPUTED
+from fedlane.experiments.readings.axes import AXES, PRESET
+from fedlane.experiments.readings.shares import Map, sentences, shares, shares_table
+
+_INTRODUCTION = """\
+The paper leaves out constants that its results depend on. Each reading below fills all of them in; the {count}
+readings are spread evenly over the axes (a Latin hypercube, fixed before any result was computed). Every claim is
+judged under every reading by the criteria of the results page: delays over {seeds} paired seeds, accuracy over
+{learning_seeds}, on Fashion-MNIST. That a claim holds under a reading does not make it more likely that the authors
+used that reading."""
+
+
+def map_page(verdicts: Map, picture: str, schedule_seeds: int = 20, learning_seeds: int = 5) -> str:
+    """Return the page as Markdown.
+
+    Args:
+        verdicts: Verdicts by reading.
+        picture: Path of the picture, relative to the page.
+        schedule_seeds: Seeds of the delays.
+        learning_seeds: Seeds of the accuracy.
+    """
+    rows = shares(verdicts)
+    missing = sum(verdict.verdict == NOT_COMPUTED for of_reading in verdicts.values() for verdict in of_reading)
+    lines = [
+        "# The map of readings",
+        "",
+        _INTRODUCTION.format(count=len(verdicts), seeds=schedule_seeds, learning_seeds=learning_seeds),
+        "",
+        sentences(rows),
+        "",
+        f"![verdicts by claim and reading]({picture})",
+        "",
+        "## Claims",
+        "",
+        "Shares of the readings under which each claim was computed. The last column names the axes whose levels "
+        "differ by at least 25 percentage points in the share of readings under which the claim holds, with "
+        "the best and the worst level.",
+        "",
+        shares_table(rows),
+    ]
+    if missing:
+        lines += [f"{missing} of {len(rows) * len(verdicts)} cells are not computed: they need learning curves.", ""]
+    lines += ["## Axes", "", "| axis | levels | preset `paper-fmnist` |", "|---|---|---|"]
+    for axis, level in zip(AXES, PRESET.levels, strict=True):
+        lines.append(f"| {axis.name} | {', '.join(axis.levels)} | {level} |")
+    lines += ["", "## Readings", "", "| reading | " + " | ".join(axis.name for axis in AXES) + " |"]
+    lines.append("|---" * (len(AXES) + 1) + "|")
+    lines += [f"| {reading.name} | " + " | ".join(reading.levels) + " |" for reading in verdicts]
+    return "\n".join(lines) + "\n"
