@@ -112,6 +112,12 @@ def test_a_replica_does_not_depend_on_its_neighbours_and_a_run_resumes_to_the_bi
         assert rows.drop_columns(["replica"]).equals(alone.tables[table].drop_columns(["replica"])), table
 
 
+def test_worlds_in_which_clients_are_absent_have_no_feasible_scale():
+    assert Simulation(BASE, "random").feasible_scale is not None
+    for scenario in (CHURN, BASE.with_values({"energy.battery_j": 5.0})):
+        assert Simulation(scenario, "random").feasible_scale is None
+
+
 def test_an_empty_battery_makes_a_client_absent():
     scenario = BASE.with_values({"energy.battery_j": 0.6})
     simulation = Simulation(scenario, "random", [0])

@@ -13,7 +13,7 @@ from fedlane.learning.architectures import parameter_count
 from fedlane.learning.datasets import DatasetInfo, dataset_info
 from fedlane.learning.partition import Partition, check_learnable, label_counts
 from fedlane.network import Network, Topology
-from fedlane.network.availability import Availability
+from fedlane.network.availability import AlwaysPresent, Availability
 from fedlane.network.energy import EnergyModel
 from fedlane.privacy import delta_remark, mechanism_of, released_histogram
 from fedlane.privacy.mechanism import draft_mechanism
@@ -70,6 +70,12 @@ class Setup:
             return None
         return delta_remark(self.mechanism.delta, self.label_counts.sum(axis=2))
 
+    @property
+    def stationary(self) -> bool:
+        """Whether all rounds have the same delay distributions, and every client is always there."""
+        always = isinstance(self.availability, AlwaysPresent) and self.energy.battery_j is None
+        return always and self.network.stationary
+
     def feasible_scale(self, quotas: FloatArray) -> FloatArray | None:
         """The largest multiple of the quotas that any policy can serve.
 
@@ -77,10 +83,10 @@ class Setup:
             quotas: (R, U): share of rounds in which each client should participate.
 
         Returns:
-            (R,); None on networks with more than `FEASIBILITY_PAIRS` client-channel pairs, and on networks that are
-            not stationary: a policy that follows their changes may serve more than their averages suggest.
+            (R,); None on networks with more than `FEASIBILITY_PAIRS` client-channel pairs, and in worlds that are not
+            stationary: a policy that follows their changes may serve more than their averages suggest.
         """
-        if self.problem.clients * self.problem.channels > FEASIBILITY_PAIRS or not self.network.stationary:
+        if self.problem.clients * self.problem.channels > FEASIBILITY_PAIRS or not self.stationary:
             return None
         success = self.network.success_probability(FEASIBILITY_SAMPLES)
         return np.array([feasible_scale(p, beta) for p, beta in zip(success, quotas, strict=True)])
