@@ -4,7 +4,6 @@ python examples/worlds.py            # all worlds; commute-lte needs FEDLANE_DAT
 python examples/worlds.py churn      # some of them
 """
 
-import re
 import sys
 from pathlib import Path
 
@@ -14,9 +13,11 @@ matplotlib.use("Agg")
 
 import matplotlib.pyplot as plt
 import numpy as np
+from matplotlib.axes import Axes
 
-from fedlane import Scenario, simulate
+from fedlane import Run, Scenario, simulate
 from fedlane.network import CellNetwork, TraceNetwork
+from fedlane.records import FloatArray
 from fedlane.simulation.setup import prepare
 from fedlane.validate import InputError
 
@@ -54,8 +55,8 @@ def main() -> None:
         text = page.read_text(encoding="utf-8")
         marks = f"<!-- {name} -->", f"<!-- end of {name} -->"
         table = f"{marks[0]}\n{parameters(scenario)}\n\n{results(runs)}\n{marks[1]}"
-        text = re.sub(f"{marks[0]}.*?{marks[1]}", lambda _, new=table: new, text, flags=re.DOTALL)
-        page.write_text(text, encoding="utf-8")
+        before, after = text.split(marks[0])[0], text.split(marks[1])[1]
+        page.write_text(before + table + after, encoding="utf-8")
         print(name, results(runs), sep="\n")
 
 
@@ -64,6 +65,10 @@ def parameters(scenario: Scenario) -> str:
     lines = ["| parameter | value |", "|---|---|"]
     plain = Scenario()
     expected = {"clients", "channels", "payload_bits", "deadline_s", "model"}
+    if scenario.network.model != "trace":
+        expected |= {"mobility", "fading", "power_up_dbm", "interference_db"}
+    if scenario.network.model == "3gpp":
+        expected |= {"cell", "carrier_hz"}
     for section, keys in SHOWN.items():
         for key in keys:
             value, default = (getattr(getattr(s, section), key) for s in (scenario, plain))
@@ -73,7 +78,7 @@ def parameters(scenario: Scenario) -> str:
     return "\n".join(lines)
 
 
-def results(runs: dict) -> str:
+def results(runs: dict[str, Run]) -> str:
     """Return the table of what the policies reach, and the shares of download, compute and upload time."""
     lines = [
         "| policy | late uploads | mean round (s) | download : compute : upload (%) | energy per upload (J) |",
@@ -92,7 +97,7 @@ def results(runs: dict) -> str:
     return "\n".join([*lines, "", f"`lane` needs {gain:.0f}% less simulated time than `random` for the same rounds."])
 
 
-def draw(scenario: Scenario, runs: dict, path: Path) -> None:
+def draw(scenario: Scenario, runs: dict[str, Run], path: Path) -> None:
     """Draw the world on the left, and the delays of its uploads on the right."""
     figure, (left, right) = plt.subplots(1, 2, figsize=(9, 3.4), layout="constrained")
     draw_world(left, scenario)
@@ -108,7 +113,7 @@ def draw(scenario: Scenario, runs: dict, path: Path) -> None:
     plt.close(figure)
 
 
-def draw_world(axes, scenario: Scenario) -> None:
+def draw_world(axes: Axes, scenario: Scenario) -> None:
     """Draw what makes a world different: presence, rates over time, interference, compute times, or positions."""
     setup = prepare(scenario, [0])
     network, horizon_s = setup.network, scenario.rounds * scenario.network.deadline_s
@@ -127,25 +132,27 @@ def draw_world(axes, scenario: Scenario) -> None:
             axes.plot(seconds, rate_bps / 1e6, label=f"client {client}", linewidth=1)
         axes.set(xlabel="simulated time (s)", ylabel="downlink (Mbit/s)")
         axes.legend(fontsize=8)
-    elif scenario.network.drift_s:
+    elif scenario.network.drift_s and isinstance(network, CellNetwork):
         for channel in range(scenario.network.channels):
             scale = [network._drift.up(np.array([clock]))[0, 0, channel] for clock in clock_s]
             axes.plot(clock_s, 10 * np.log10(scale), label=f"channel {channel}", linewidth=1)
         axes.set(xlabel="simulated time (s)", ylabel="interference of client 0 over noise (dB)")
         axes.legend(fontsize=8)
-    else:
+    elif isinstance(network, CellNetwork):
         draw_places(axes, network, clock_s)
 
 
-def draw_places(axes, network: CellNetwork, clock_s: np.ndarray) -> None:
+def draw_places(axes: Axes, network: CellNetwork, clock_s: FloatArray) -> None:
     """Draw stations, clients, and where they walk."""
     paths_m = np.stack([network.mobility.position_m(np.array([clock]))[0] for clock in clock_s])
     if network.cell.speed_m_s is not None:
         axes.plot(paths_m[..., 0], paths_m[..., 1], color="tab:blue", linewidth=0.8, alpha=0.6)
     size = 12 if network.clients < 100 else 2
-    axes.scatter(*paths_m[0].T, s=size, color="tab:blue", label="clients", zorder=3)
+    axes.scatter(paths_m[0, :, 0], paths_m[0, :, 1], s=size, color="tab:blue", label="clients", zorder=3)
     stations_m = network.topology.channel_xy_m[0]
-    axes.scatter(*stations_m.T, s=3 * size, marker="^", color="tab:red", label="stations", zorder=3)
+    axes.scatter(
+        stations_m[:, 0], stations_m[:, 1], s=3 * size, marker="^", color="tab:red", label="stations", zorder=3
+    )
     axes.set(xlabel="x (m)", ylabel="y (m)", aspect="equal")
     axes.legend(frameon=True, fontsize=8)
 
