@@ -149,10 +149,8 @@ def draw_places(axes: Axes, network: CellNetwork, clock_s: FloatArray) -> None:
         axes.plot(paths_m[..., 0], paths_m[..., 1], color="tab:blue", linewidth=0.8, alpha=0.6)
     size = 12 if network.clients < 100 else 2
     axes.scatter(paths_m[0, :, 0], paths_m[0, :, 1], s=size, color="tab:blue", label="clients", zorder=3)
-    stations_m = network.topology.channel_xy_m[0]
-    axes.scatter(
-        stations_m[:, 0], stations_m[:, 1], s=3 * size, marker="^", color="tab:red", label="stations", zorder=3
-    )
+    x_m, y_m = network.topology.channel_xy_m[0].T
+    axes.scatter(x_m, y_m, s=3 * size, marker="^", color="tab:red", label="stations", zorder=3)
     axes.set(xlabel="x (m)", ylabel="y (m)", aspect="equal")
     axes.legend(frameon=True, fontsize=8)
 
