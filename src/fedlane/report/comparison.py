@@ -72,14 +72,16 @@ def comparison(runs: Sequence[ComparedRun], optimum: OptimumBySeed | None = None
     """
     first = runs[0]
     target = first.summary.get("time_to_accuracy")
+    has_energy = all(ENERGY in run.values for run in runs)  # a real federation has none
+    measures = [name for name in measures_of(first.values) if name != ENERGY or has_energy]
     return {
         "scenario": first.summary["scenario"],
         "rounds": first.summary["rounds"],
         "seeds": first.summary["seeds"],
         "baseline": first.summary["policy"],
         "target_accuracy": target["target"] if target else None,
-        "measures": measures_of(runs[0].values),
-        "units": {name: measure_label(name).stored_unit for name in measures_of(runs[0].values)},
+        "measures": measures,
+        "units": {name: measure_label(name).stored_unit for name in measures},
         "method": METHOD,
         "optimum": None if optimum is None else optimum.content,
         "runs": [_entry(run, first, optimum) for run in runs],
