@@ -11,6 +11,7 @@ import numpy as np
 
 from fedlane import SinglePolicy, check_policy, greedy_matching, simulate
 from fedlane.records import Context, Feedback, IntArray, Problem, State
+from fedlane.scheduling.policy import problem_of
 
 
 @dataclass(frozen=True)
@@ -39,7 +40,8 @@ class Patient(SinglePolicy):
         channel = feedback.assignment[client]
         tried, delay_s = state["tried"].copy(), state["delay_s"].copy()
         tried[client, channel] += 1
-        delay_s[client, channel] += feedback.delays.total_s[client]
+        # The delay of a late client is +inf: nobody waits beyond the deadline.
+        delay_s[client, channel] += np.minimum(feedback.delays.total_s[client], problem_of(feedback).deadline_s)
         return {"waited": np.where(feedback.punctual, 0.0, state["waited"] + 1), "tried": tried, "delay_s": delay_s}
 
 

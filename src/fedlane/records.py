@@ -4,7 +4,7 @@ Shapes: R replicas, U clients, N channels. Indices start at 0; a channel of -1 m
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -124,9 +124,11 @@ class Feedback:
     Attributes:
         round: Index of the round.
         assignment: Each client's channel (R, U), -1 if unassigned.
-        delays: Each client's delays, NaN if unassigned.
+        delays: Each client's delays, NaN if unassigned. What a policy receives has +inf for a late client, in all three
+            parts: a server cuts a late upload off and does not know how late it would have been.
         punctual: Whether a client was assigned and met the deadline (R, U).
         problem: The problem in this round; every run sets it.
+        present: Whether each client was there at the round's start (R, U); None if all were.
 
     Examples:
         >>> parts = np.array([[1.0, np.nan]])
@@ -141,6 +143,13 @@ class Feedback:
     delays: Delays
     punctual: BoolArray
     problem: Problem | None = None
+    present: BoolArray | None = None
+
+    def observed(self) -> "Feedback":
+        """Return what a server observes: the parts of every late client's delay are +inf."""
+        late = (self.assignment >= 0) & ~self.punctual
+        parts = self.delays.download_s, self.delays.compute_s, self.delays.upload_s
+        return replace(self, delays=Delays(*(np.where(late, np.inf, part) for part in parts)))
 
 
 MEASURES = ("delay_s", "clock_s", "punctual", "accuracy", "loss", "max_queue", "epsilon")

@@ -166,7 +166,8 @@ def test_showing_a_folder_imports_nothing(folder, monkeypatch):
     (folder.parent / "stranger.py").write_text("raise SystemExit(77)")
     monkeypatch.syspath_prepend(folder.parent)
     scenario = folder / "scenario.toml"
-    scenario.write_text(re.sub(r'(?m)^model = "[a-z]+"$', 'model = "stranger:Net"', scenario.read_text()))
+    changed = re.sub(r'(?ms)^(\[learning\]\nmodel = )"[a-z]+"$', r'\1"stranger:Net"', scenario.read_text())
+    scenario.write_text(changed)
     assert Scenario.load(scenario).learning.model == "stranger:Net"
     for arguments in (("show", folder), ("show", scenario), ("report", folder, "--out", folder / "page.html")):
         assert not check(fedlane(*arguments, cwd=folder.parent), arguments)

@@ -41,7 +41,7 @@ class TestMeanRewards:
         rewards = np.empty((rounds, clients, channels))
         for t in range(rounds):
             for channel in range(channels):
-                delay_s = network.delays(t, np.full((1, clients), channel)).total_s[0]
+                delay_s = network.delays(t, np.zeros(1), np.full((1, clients), channel)).total_s[0]
                 for client in range(clients):
                     punctual = delay_s[client] <= network.deadline_s
                     rewards[t, client, channel] = 1.0 - delay_s[client] / network.deadline_s if punctual else 0.0

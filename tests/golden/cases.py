@@ -31,8 +31,20 @@ POLICIES = ("lane", "mamab-om", "mamab-gmba", "random", "round-robin", "single-u
 """All policies of the time of writing; a later one needs digests of its own only when it is added here."""
 RENAMED = {"single-ucb": "ucb-index"}
 """Policies that have another name since the time of writing: old name -> new name."""
-LINES_SINCE = ('samples_per_client = "all"\n',)
+LINES_SINCE = (
+    'samples_per_client = "all"\n',
+    *("bits_per_weight = 32.0\n", 'model = "paper"\n', 'cell = "umi"\n', "carrier_hz = 3500000000.0\n"),
+    *('mobility = "static"\n', "speed_m_s = [0.5, 2.0]\n", "drift_s = 0.0\n", "uplink_share = 1.0\n"),
+    '\n[availability]\nmodel = "always"\nmean_on_s = 600.0\nmean_off_s = 200.0\n',
+    "\n[energy]\nkappa = 1e-28\ndevice_w = 3.0\nefficiency = 0.35\nidle_w = 0.0\n",
+)
 """Lines of a scenario file with the defaults of keys that were added since the time of writing."""
+COLUMNS_SINCE = {"assignments": {"energy_j"}, "clients": {"present_share", "shortfall", "energy_j"}}
+"""Columns that tables have since then."""
+MEASURES_SINCE = {"energy_j", "present_share", "shortfall"}
+"""Keys that summaries have since then."""
+ARRAYS_SINCE = {"trace.punctual", "trace.energy_j", "present_rounds", "energy_j", "_version"}
+"""Arrays that checkpoints and schedules have since then."""
 SUMMED = ("assignments.delay_s", "rounds.delay_s", "client_rounds.queue", "client_rounds.epsilon", "clients.quota")
 PRESETS = (
     *("paper-cifar10", "paper-cifar10-literal", "paper-fmnist", "paper-fmnist-literal", "private-fmnist"),
@@ -246,7 +258,12 @@ def run_record(run: Run) -> dict[str, Any]:
         "curves": curve_record(run),
         "ledger": {arithmetic(): hashlib.sha256(run.ledger.encode()).hexdigest()},
         "layout": {
-            name: {column.name: str(column.type) for column in table.schema} for name, table in run.tables.items()
+            name: {
+                column.name: str(column.type)
+                for column in table.schema
+                if column.name not in COLUMNS_SINCE.get(name, ())
+            }
+            for name, table in run.tables.items()
         },
     }
 

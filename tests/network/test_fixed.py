@@ -20,21 +20,23 @@ def fixed(seeds=(0,), floor=(2.0, 2.0), deadline_s=20.0):
 
 
 def test_a_delay_is_twice_payload_over_rate_and_the_floor():
-    even, odd = fixed().delays(0, np.array([[1, 0]])), fixed().delays(3, np.array([[-1, 0]]))
+    even = fixed().delays(0, np.zeros(1), np.array([[1, 0]]))
+    odd = fixed().delays(3, np.zeros(1), np.array([[-1, 0]]))
     np.testing.assert_allclose(even.total_s, [[2 * 2.0 + 2.0 + 0.5, 2 * 4.0 + 2.0 + 0.5]])
     np.testing.assert_allclose(even.download_s, even.upload_s)
     np.testing.assert_allclose(odd.total_s, [[np.nan, 2 * 8.0 + 2.0 + 0.5]])
-    np.testing.assert_allclose(fixed().channel_state(0)[0], [[18.5, 6.5], [10.5, 4.5]])
+    np.testing.assert_allclose(fixed().channel_state(0, np.zeros(1))[0], [[18.5, 6.5], [10.5, 4.5]])
 
 
 def test_the_floor_is_uniform_and_depends_on_the_replica_s_seed():
     links = fixed(seeds=(5, 6), floor=(1.0, 4.0))
-    floors = np.stack([links.channel_state(t)[..., 0] for t in range(0, 2000, 2)]) - 0.5 - [16.0, 8.0]
+    floors = np.stack([links.channel_state(t, np.zeros(1))[..., 0] for t in range(0, 2000, 2)]) - 0.5 - [16.0, 8.0]
     assert floors.min() >= 1.0 - 1e-9
     assert floors.max() <= 4.0 + 1e-9
     # 4000 draws: the mean's standard error is 3 / sqrt(12) / sqrt(4000)
     assert floors.mean() == pytest.approx(2.5, abs=4 * 3 / 12**0.5 / 4000**0.5)
-    np.testing.assert_array_equal(links.channel_state(9)[1], fixed(seeds=(6,), floor=(1.0, 4.0)).channel_state(9)[0])
+    alone = fixed(seeds=(6,), floor=(1.0, 4.0)).channel_state(9, np.zeros(1))
+    np.testing.assert_array_equal(links.channel_state(9, np.zeros(2))[1], alone[0])
 
 
 def test_the_true_distribution_is_that_of_the_rounds():

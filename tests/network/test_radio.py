@@ -49,7 +49,7 @@ def test_a_link_worked_out_by_hand():
     snr = 10 ** ((23.0 + gain + 107.0) / 10)
     efficiency = rate_bps(1.0, snr, np.zeros(1))[0]
     assert efficiency == pytest.approx(7.653, abs=5e-4)
-    delays = at_distance(0.2744, radio(interference_db=SILENT)).delays(0, np.array([[0]]))
+    delays = at_distance(0.2744, radio(interference_db=SILENT)).delays(0, np.zeros(1), np.array([[0]]))
     assert delays.download_s[0, 0] == pytest.approx(0.04356, abs=1e-5)
     assert delays.upload_s[0, 0] == pytest.approx(0.04356, abs=1e-5)
 
@@ -60,7 +60,7 @@ def test_interference_enters_the_denominator():
 
 def test_power_and_bandwidth_act_on_their_own_direction():
     quiet = radio(interference_db=SILENT, power_down_dbm=33.0, bandwidth_up_hz=30e3)
-    delays = at_distance(0.2744, quiet).delays(0, np.array([[0]]))
+    delays = at_distance(0.2744, quiet).delays(0, np.zeros(1), np.array([[0]]))
     assert delays.upload_s[0, 0] == pytest.approx(0.04356 / 2, abs=1e-5)
     assert delays.download_s[0, 0] == pytest.approx(5000 / (15e3 * np.log2(1 + 10 ** (3.302))), rel=1e-3)
 
@@ -87,7 +87,7 @@ def test_compute_time_is_cycles_over_a_uniform_frequency():
 
 def test_parts_add_up_and_the_unassigned_have_none():
     network = interface(clients=3)
-    delays = network.delays(5, np.array([[1, -1, 0]]))
+    delays = network.delays(5, np.zeros(1), np.array([[1, -1, 0]]))
     np.testing.assert_array_equal(np.isnan(delays.total_s), [[False, True, False]])
     np.testing.assert_allclose(delays.total_s, delays.download_s + delays.compute_s + delays.upload_s)
     assert np.nanmin(delays.total_s) > 0
@@ -95,18 +95,20 @@ def test_parts_add_up_and_the_unassigned_have_none():
 
 def test_channel_state_equals_the_delays_of_the_round():
     network = interface(seeds=(3, 4), clients=4, channels=3)
-    state = network.channel_state(70)
+    state = network.channel_state(70, np.zeros(2))
     assignment = np.array([[2, 0, -1, 1], [-1, 1, 2, 0]])
     expected = np.take_along_axis(state, np.maximum(assignment, 0)[..., None], 2)[..., 0]
-    np.testing.assert_allclose(network.delays(70, assignment).total_s, np.where(assignment >= 0, expected, np.nan))
+    total_s = network.delays(70, np.zeros(2), assignment).total_s
+    np.testing.assert_allclose(total_s, np.where(assignment >= 0, expected, np.nan))
 
 
 def test_delays_do_not_depend_on_neighbours_or_on_the_order_of_rounds():
     assignment = np.array([[1, 0, -1]])
     alone, among = interface(seeds=(7,)), interface(seeds=(2, 7, 9))
-    among.delays(300, np.repeat(assignment, 3, 0))
+    among.delays(300, np.zeros(3), np.repeat(assignment, 3, 0))
     for t in (0, 63, 64, 1000, 64):
-        single, several = alone.delays(t, assignment), among.delays(t, np.repeat(assignment, 3, 0))
+        single = alone.delays(t, np.zeros(1), assignment)
+        several = among.delays(t, np.zeros(3), np.repeat(assignment, 3, 0))
         np.testing.assert_array_equal(single.total_s[0], several.total_s[1])
 
 
@@ -128,7 +130,7 @@ def test_rayleigh_fading_is_unit_mean_and_shared_by_both_directions():
     snr = float(network.snr_up[0, 0, 0])
     power = []
     for t in range(2000):
-        delays = network.delays(t, np.array([[0]]))
+        delays = network.delays(t, np.zeros(1), np.array([[0]]))
         assert delays.upload_s[0, 0] == pytest.approx(delays.download_s[0, 0], rel=1e-12)
         power.append((2 ** (5000 / (15e3 * delays.upload_s[0, 0])) - 1) / snr)
     assert np.mean(power) == pytest.approx(1.0, abs=5 / np.sqrt(2000))
@@ -141,7 +143,7 @@ def test_true_distributions_match_independent_rounds():
     truth = network.distributions(32)
     assert truth.standard_error == pytest.approx(0.005)
     rounds = 4000
-    delay = np.stack([network.channel_state(t)[0] for t in range(rounds)])
+    delay = np.stack([network.channel_state(t, np.zeros(1))[0] for t in range(rounds)])
     error = np.hypot(truth.standard_error, 0.5 / np.sqrt(rounds))
     assert np.abs((delay <= DEADLINE_S).mean(0) - truth.success[0]).max() < 5 * error
     capped = np.minimum(delay, DEADLINE_S).mean(0) / DEADLINE_S
@@ -160,13 +162,13 @@ def test_a_large_network_gives_assigned_pairs_the_delays_of_the_whole_network(fa
     )
     network, complete = (prepare(scenario, [3, 9]).network for _ in range(2))
     assert network.block_rounds == 1
-    rng = np.random.default_rng(0)
+    rng, clock_s = np.random.default_rng(0), np.zeros(2)
     for t in range(3):
         assignment = np.full((2, 2000), -1)
         for r in range(2):
             assignment[r, rng.permutation(2000)[:40]] = rng.permutation(40)
-        state = complete.channel_state(t)  # draws every pair
-        few, all_pairs = network.delays(t, assignment), complete.delays(t, assignment)
+        state = complete.channel_state(t, clock_s)  # draws every pair
+        few, all_pairs = network.delays(t, clock_s, assignment), complete.delays(t, clock_s, assignment)
         for part in ("download_s", "compute_s", "upload_s"):
             np.testing.assert_array_equal(getattr(few, part), getattr(all_pairs, part))
         at = np.nonzero(assignment >= 0)

@@ -49,7 +49,7 @@ def test_the_values_of_the_seeds_are_those_that_the_summary_averages(folder):
     for name in ("random", "lane-V-10"):
         run = read_run(folder / name)
         values = seed_measures(run.tables)
-        assert list(values) == list(MEASURES)
+        assert list(values) == [*MEASURES, "energy_j"]
         for measure in MEASURES:
             if measure == "final_accuracy":
                 assert np.isnan(values[measure]).all()
@@ -70,7 +70,7 @@ def test_compare_saves_json_csv_and_tex(folder):
     assert lane["differences"]["cumulative_delay_s"] == pytest.approx(expected)
     rows = list(csv.DictReader((folder / "comparison.csv").read_text().splitlines()))
     assert tuple(rows[0]) == FIELDS
-    assert {row["measure"] for row in rows} == {*COMPARED, "feasible_scale", "delay_over_optimum"}
+    assert {row["measure"] for row in rows} == {*COMPARED, "energy_j", "feasible_scale", "delay_over_optimum"}
     (row,) = [r for r in rows if (r["policy"], r["measure"]) == ("lane:V=10", "cumulative_delay_s")]
     assert (float(row["difference"]), float(row["difference_low"])) == (pytest.approx(mean), pytest.approx(low))
     assert (row["baseline"], row["pairs"], row["seeds"]) == ("random", "3", "3")

@@ -62,6 +62,7 @@ def test_the_index_worked_by_hand():
         "reward": np.array([[50.0, 1.0, 0.9, 0.0]]),
         "queue": np.array([[0.0, 2.0, 0.25, 3.0]]),
         "selected": np.array([[1, 0, 1, 0]]),
+        "absent": np.zeros((1, 4), np.int64),
     }
     expected = [
         0.9 * (0.5 + 0.117741) + 0.1 * 0.0,  # 0 + 0.5 - 1 < 0

@@ -146,7 +146,7 @@ def test_the_mixture_keeps_its_promise_in_a_simulation():
     rng = np.random.default_rng(1)
     delay_s, punctual = np.empty(rounds), np.zeros((rounds, network.clients))
     for t, m in enumerate(rng.choice(len(best.weights), rounds, p=best.weights)):
-        total_s = network.delays(t, best.matchings[m][None]).total_s[0]
+        total_s = network.delays(t, np.zeros(1), best.matchings[m][None]).total_s[0]
         delay_s[t] = np.fmin(total_s, network.deadline_s)[best.matchings[m] >= 0].max()
         punctual[t] = total_s <= network.deadline_s
     # The distributions come from 10,000 draws of every pair; four of them decide a round's delay.

@@ -101,9 +101,8 @@ class SchedulingEnv(gymnasium.Env[Observation, Action]):
         lines = [f"round {self.episode.round}, {self.episode.clock_s[0]:.1f} s of simulated time"]
         if (last := self._last) is not None:
             for client in np.flatnonzero(last.assignment[0] >= 0):
-                late = "" if last.punctual[0, client] else " late"
-                delay = last.delays.total_s[0, client]
-                lines.append(f"client {client} on channel {last.assignment[0, client]}: {delay:.2f} s{late}")
+                delay = f"{last.delays.total_s[0, client]:.2f} s" if last.punctual[0, client] else "late"
+                lines.append(f"client {client} on channel {last.assignment[0, client]}: {delay}")
         return "\n".join(lines)
 
 

@@ -13,6 +13,7 @@ from fedlane.gym.memory import empty_memory, observation, remember
 from fedlane.matching import max_sum_matching
 from fedlane.records import BoolArray, Delays, Feedback, FloatArray, IntArray
 from fedlane.scenario import Scenario
+from fedlane.simulation.attendance import Attendance
 from fedlane.simulation.round import round_delay_s
 from fedlane.simulation.setup import prepare
 from fedlane.validate import InputError, at_least, positive
@@ -56,7 +57,7 @@ class Outcome:
         delay_s: Delay of the round, capped at the deadline, in seconds (R,).
         assignment: Each client's channel (R, U), -1 if unassigned.
         punctual: Whether each client met the deadline (R, U).
-        delays: Each client's delays.
+        delays: Each client's delays, +inf if it was late: the parts that a server observes.
     """
 
     reward: FloatArray
@@ -79,6 +80,8 @@ class Episode:
         self.terms, self.seeds = terms, tuple(seeds)
         setup = prepare(terms.scenario, seeds)
         self.network, self.problem = setup.network, setup.problem
+        self._attendance = Attendance(setup)
+        self._spent_j = np.zeros(self.problem.quotas.shape)
         self.max_uploads = setup.mechanism.max_uploads
         self.memory = empty_memory(self.problem, (1.0 - terms.quota_slack) * self.problem.quotas)
         self.uploads = np.zeros(self.problem.quotas.shape, np.int64)
@@ -92,8 +95,13 @@ class Episode:
 
     @property
     def available(self) -> BoolArray:
-        """Whether each client has privacy budget left (R, U)."""
-        return np.asarray(self.uploads < self.max_uploads)
+        """Whether each client is there and has privacy budget left (R, U)."""
+        return np.asarray(self.present & (self.uploads < self.max_uploads))
+
+    @property
+    def present(self) -> BoolArray:
+        """Whether each client is there (R, U)."""
+        return self._attendance.present(self.clock_s, self._spent_j)
 
     def observe(self) -> NDArray[np.float32]:
         """Return the observation before the next round (R, U, N, F)."""
@@ -106,18 +114,21 @@ class Episode:
         queue before the round, beta_i the quota, and s_i is 1 if client i met the deadline, else 0. This is the
         drift-plus-penalty objective of `lane`, divided by V N.
         """
-        assignment = matched(scores, self.available)
-        delays = self.network.delays(self.round, assignment)
-        punctual = delays.total_s <= self.problem.deadline_s  # NaN, an unassigned client, is not punctual
-        feedback = Feedback(self.round, assignment, delays, punctual, self.problem)
+        present = self.present
+        assignment = matched(scores, present & (self.uploads < self.max_uploads))
+        attempts = self._attendance.attempt(self.round, self.clock_s, assignment)
+        punctual = attempts.punctual
+        feedback = Feedback(self.round, assignment, attempts.delays, punctual, self.problem, present)
         delay_s = round_delay_s(feedback, self.problem.deadline_s)
-        shortfall = (self.memory["queue"] * (self.memory["quota"] - punctual)).sum(axis=1)
+        shortfall = (self.memory["queue"] * (self.memory["quota"] * present - punctual)).sum(axis=1)
         reward = -delay_s / self.problem.deadline_s - shortfall / (self.terms.V * self.problem.channels)
-        self.memory = remember(self.memory, feedback)
+        observed = feedback.observed()
+        self.memory = remember(self.memory, observed)
         self.uploads += assignment >= 0
         self.clock_s += delay_s
+        self._spent_j += attempts.energy_j
         self.round += 1
-        return Outcome(reward, delay_s, assignment, punctual, delays)
+        return Outcome(reward, delay_s, assignment, punctual, observed.delays)
 
 
 def matched(scores: FloatArray, available: BoolArray) -> IntArray:

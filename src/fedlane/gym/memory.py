@@ -44,7 +44,8 @@ def remember(memory: State, feedback: Feedback) -> State:
     replica, client, _ = pair
     share = feedback.delays.total_s[replica, client] / memory["deadline_s"][replica]
     memory["last"][pair] = np.minimum(share, 1.0)
-    return {**memory, "queue": updated_queues(memory["queue"], memory["quota"], feedback.punctual)}
+    queue = updated_queues(memory["queue"], memory["quota"], feedback.punctual, feedback.present)
+    return {**memory, "queue": queue}
 
 
 def index_scores(seen: NDArray[np.float32], weights: NDArray[np.floating]) -> FloatArray:

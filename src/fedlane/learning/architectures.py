@@ -22,6 +22,11 @@ class Dense:
         """Number of weights and biases."""
         return (self.inputs + 1) * self.outputs
 
+    @property
+    def multiply_adds(self) -> int:
+        """Multiply-adds of one sample's forward pass."""
+        return self.inputs * self.outputs
+
 
 @dataclass(frozen=True)
 class Convolution:
@@ -36,6 +41,11 @@ class Convolution:
     def size(self) -> int:
         """Number of weights and biases."""
         return (9 * self.inputs + 1) * self.outputs
+
+    @property
+    def multiply_adds(self) -> int:
+        """Multiply-adds of one sample's forward pass."""
+        return 9 * self.inputs * self.outputs * self.height * self.width
 
 
 Layer = Dense | Convolution
@@ -64,3 +74,8 @@ def architecture(model: str, input_shape: Sequence[int], classes: int) -> tuple[
 def parameter_count(model: str, input_shape: Sequence[int], classes: int) -> int:
     """Return the number of weights and biases of a built-in model."""
     return sum(layer.size for layer in architecture(model, input_shape, classes))
+
+
+def multiply_adds(model: str, input_shape: Sequence[int], classes: int) -> int:
+    """Return the multiply-adds of one sample's forward pass through a built-in model."""
+    return sum(layer.multiply_adds for layer in architecture(model, input_shape, classes))

@@ -1,10 +1,22 @@
 """The duration of local training (paper, Section II-B; reading 5 in docs/reading-the-paper.md)."""
 
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 
+from fedlane.network.energy import EnergyModel, compute_energy_j, powered_energy_j
 from fedlane.records import FloatArray
+
+
+class ComputeTimes(Protocol):
+    """How long each client's local training takes, and how much energy: `Compute`, or `Phones`."""
+
+    def time_s(self, uniform: FloatArray, replica: int | None = None) -> FloatArray:
+        """Return the duration of local training in seconds, for uniform numbers (R, U), or (..., U) of one replica."""
+
+    def energy_j(self, model: EnergyModel, compute_s: FloatArray) -> FloatArray:
+        """Return the energy (R, U) of a local training that took ``compute_s`` (R, U), in joules."""
 
 
 @dataclass(frozen=True)
@@ -15,6 +27,7 @@ class Compute:
         cycles: (R, U) processor cycles in a round, tau |D_i| Phi_i.
         frequency_low_hz: (U,) lowest frequency in Hz.
         frequency_high_hz: (U,) highest frequency in Hz.
+        measured: Whether the duration was measured, so that cycles and frequencies are unknown.
 
     Examples:
         >>> import numpy as np
@@ -27,6 +40,7 @@ class Compute:
     cycles: FloatArray
     frequency_low_hz: FloatArray
     frequency_high_hz: FloatArray
+    measured: bool = False
 
     @classmethod
     def of(
@@ -68,7 +82,7 @@ class Compute:
             The work of all clients.
         """
         unit_hz = np.ones(seconds.shape[-1])
-        return cls(cycles=seconds, frequency_low_hz=unit_hz, frequency_high_hz=unit_hz)
+        return cls(cycles=seconds, frequency_low_hz=unit_hz, frequency_high_hz=unit_hz, measured=True)
 
     def time_s(self, uniform: FloatArray, replica: int | None = None) -> FloatArray:
         """Return the duration tau |D_i| Phi_i / f_i, with f_i uniform over its range.
@@ -83,3 +97,14 @@ class Compute:
         spread = self.frequency_high_hz - self.frequency_low_hz
         cycles = self.cycles if replica is None else self.cycles[replica]
         return cycles / (self.frequency_low_hz + spread * uniform)
+
+    def energy_j(self, model: EnergyModel, compute_s: FloatArray) -> FloatArray:
+        """Return the energy of local training (R, U) in joules: kappa x cycles x f^2, or power x time if measured.
+
+        Args:
+            model: The constants.
+            compute_s: (R, U) durations in seconds, from which the frequencies f follow.
+        """
+        if self.measured:
+            return powered_energy_j(model.device_w, compute_s)
+        return compute_energy_j(model.kappa, self.cycles, self.cycles / compute_s)

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from fedlane.network.compute import Compute
+from fedlane.network.compute import ComputeTimes
 from fedlane.network.interface import Network
 from fedlane.records import Delays, FloatArray, IntArray
 from fedlane.rng import generator
@@ -26,10 +26,11 @@ class FixedLinks(Network):
 
     Examples:
         >>> import numpy as np
+        >>> from fedlane.network import Compute
         >>> rates_bps = np.array([[[1e6, 4e6], [2e6, 8e6]]])  # two clients on two channels, the same in every round
         >>> compute = Compute.fixed(np.full((1, 2), 0.5))
         >>> links = FixedLinks([0], rates_bps, 8e6, (2.0, 2.0), compute, deadline_s=20.0)
-        >>> links.delays(0, np.array([[1, 0]])).total_s
+        >>> links.delays(0, np.zeros(1), np.array([[1, 0]])).total_s
         array([[ 6.5, 10.5]])
     """
 
@@ -39,11 +40,10 @@ class FixedLinks(Network):
         rates_bps: FloatArray,
         payload_bits: float,
         floor_s: tuple[float, float],
-        compute: Compute,
+        compute: ComputeTimes,
         deadline_s: float,
     ) -> None:
-        super().__init__(seeds, rates_bps.shape[1], rates_bps.shape[2], deadline_s)
-        self.compute = compute
+        super().__init__(seeds, rates_bps.shape[1], rates_bps.shape[2], compute, deadline_s)
         self.floor_s = floor_s
         self.one_way_s: FloatArray = payload_bits / rates_bps
 
@@ -52,13 +52,14 @@ class FixedLinks(Network):
         """Whether all rounds have the same rates."""
         return bool((self.one_way_s == self.one_way_s[:1]).all())
 
-    def delays(self, round: int, assignment: IntArray) -> Delays:
+    def delays(self, round: int, clock_s: FloatArray, assignment: IntArray) -> Delays:
         """Return the delays of a round.
 
         Half of the floor counts as download and half as upload, because a server cannot measure the two separately.
 
         Args:
             round: The round's number, from 0.
+            clock_s: (R,) simulated time in seconds, on which nothing depends here.
             assignment: (R, U) channel of each client, -1 for none.
 
         Returns:
@@ -70,7 +71,7 @@ class FixedLinks(Network):
         part_s = transfer_s + floor_s / 2.0
         return Delays(*(np.where(assignment >= 0, part, np.nan) for part in (part_s, compute_s, part_s)))
 
-    def channel_state(self, round: int) -> FloatArray:
+    def channel_state(self, round: int, clock_s: FloatArray) -> FloatArray:
         """Return the total delay of every pair in a round, (R, U, N) in seconds."""
         floor_s, compute_s = self._random_parts(round)
         return 2.0 * self.one_way_s[round % len(self.one_way_s)] + (floor_s + compute_s)[..., None]

@@ -2,9 +2,11 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
+from typing import ClassVar
 
 import numpy as np
 
+from fedlane.network.compute import ComputeTimes
 from fedlane.records import DelayDistributions, Delays, FloatArray, IntArray
 
 _SAMPLE_BUDGET = 4e7
@@ -20,18 +22,26 @@ class Network(ABC):
         seeds: R seeds, one per replica.
         clients: Number of clients, U.
         channels: Number of channels, N.
+        compute: Duration of local training.
         deadline_s: The deadline of a round in seconds.
 
     Examples:
+        >>> import numpy as np
         >>> from fedlane import Scenario
         >>> from fedlane.simulation.setup import prepare
         >>> network = prepare(Scenario.load("quickstart"), seeds=[0, 1]).network
-        >>> network.channel_state(round=0).shape == (2, network.clients, network.channels)
+        >>> network.channel_state(round=0, clock_s=np.zeros(2)).shape == (2, network.clients, network.channels)
         True
     """
 
-    def __init__(self, seeds: Sequence[int], clients: int, channels: int, deadline_s: float) -> None:
+    max_samples: ClassVar[int] = 10_000
+    """Largest number of draws per pair from which `distributions` estimates."""
+
+    def __init__(
+        self, seeds: Sequence[int], clients: int, channels: int, compute: ComputeTimes, deadline_s: float
+    ) -> None:
         self.seeds = tuple(seeds)
+        self.compute = compute
         self.clients, self.channels = clients, channels
         self.deadline_s = deadline_s
 
@@ -41,34 +51,41 @@ class Network(ABC):
         return True
 
     @abstractmethod
-    def delays(self, round: int, assignment: IntArray) -> Delays:
+    def delays(self, round: int, clock_s: FloatArray, assignment: IntArray) -> Delays:
         """Return the delays of a round.
 
         Args:
-            round: The round's number, from 0.
+            round: The round's number, from 0. What is drawn anew in each round follows from it.
+            clock_s: (R,) simulated time at which the round begins, in seconds. Whatever changes slowly (positions,
+                shadowing, fading, drift, measured rates) follows from the time alone, so that clocks may be asked for
+                in any order. A download begins at the clock, and an upload after the download and the computation.
             assignment: (R, U) channel of each client, -1 for none.
 
         Returns:
-            The three parts of each client's delay, (R, U), NaN where it has no channel.
+            The three parts of each client's delay, (R, U): NaN where it has no channel, and infinite where a transfer
+            never ends.
         """
 
-    @abstractmethod
-    def channel_state(self, round: int) -> FloatArray:
+    def channel_state(self, round: int, clock_s: FloatArray) -> FloatArray:
         """Return the total delay of every pair in a round, for policies that require it.
 
         Args:
             round: The round's number, from 0.
+            clock_s: (R,) simulated time at which the round begins, in seconds.
 
         Returns:
             (R, U, N) delays in seconds.
         """
+        shape = len(self.seeds), self.clients
+        total_s = [self.delays(round, clock_s, np.full(shape, j)).total_s for j in range(self.channels)]
+        return np.stack(total_s, axis=-1)
 
     @abstractmethod
     def _sampled(self, replica: int, purpose: str, samples: int) -> Iterator[FloatArray]:
         """Yield one replica's total delays in ``samples`` independent rounds, in pieces (B, U, N)."""
 
     def distributions(self, cells: int) -> DelayDistributions:
-        """Estimate the distribution of every pair's delay, from 10,000 draws per pair or fewer on very large networks.
+        """Estimate the distribution of every pair's delay, from `max_samples` draws or fewer on large networks.
 
         On a network that is not `stationary` these are averages over time, not what a given round will bring.
 
@@ -79,7 +96,7 @@ class Network(ABC):
             The distribution functions (R, U, N, G), and the probabilities of meeting the deadline (R, U, N).
         """
         pairs = self.clients * self.channels
-        samples = int(np.clip(_SAMPLE_BUDGET // pairs, 400, 10_000))
+        samples = int(np.clip(_SAMPLE_BUDGET // pairs, 400, self.max_samples))
         shape = (len(self.seeds), self.clients, self.channels)
         cdf, success = np.empty((*shape, cells)), np.empty(shape)
         for r in range(len(self.seeds)):

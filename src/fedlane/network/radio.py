@@ -19,7 +19,7 @@ from fedlane.network.channel import (
     path_gain_db,
     rate_bps,
 )
-from fedlane.network.compute import Compute
+from fedlane.network.compute import ComputeTimes
 from fedlane.network.interface import Network
 from fedlane.network.topology import Topology
 from fedlane.records import Delays, FloatArray, IntArray
@@ -32,7 +32,7 @@ _PIECE_ENTRIES = 2**18
 
 
 @dataclass(frozen=True)
-class _Draws:
+class RoundDraws:
     """The random numbers of B rounds of every replica."""
 
     down: FloatArray
@@ -70,22 +70,21 @@ class RadioNetwork(Network):
         >>> radio = Radio(15e3, 15e3, 23.0, 23.0, -107.0, 128.1, 37.6, 10.0, False, (-5.0, 10.0), 5000.0)
         >>> compute = Compute.fixed(np.full((1, 3), 0.5))
         >>> network = RadioNetwork([7], place([7], 3, 2, 2000.0), radio, compute, deadline_s=5.0)
-        >>> delays = network.delays(0, np.array([[1, -1, 0]]))  # client 1 has no channel
+        >>> delays = network.delays(0, np.zeros(1), np.array([[1, -1, 0]]))  # client 1 has no channel
         >>> np.isnan(delays.total_s)
         array([[False,  True, False]])
     """
 
     def __init__(
-        self, seeds: Sequence[int], topology: Topology, radio: Radio, compute: Compute, deadline_s: float
+        self, seeds: Sequence[int], topology: Topology, radio: Radio, compute: ComputeTimes, deadline_s: float
     ) -> None:
-        super().__init__(seeds, topology.client_xy_m.shape[1], topology.channel_xy_m.shape[1], deadline_s)
+        super().__init__(seeds, topology.client_xy_m.shape[1], topology.channel_xy_m.shape[1], compute, deadline_s)
         self.radio = radio
-        self.compute = compute
         self.topology = topology
         self._down_over_up = float(10 ** ((radio.power_down_dbm - radio.power_up_dbm) / 10))
         self.block_rounds = block_rounds(self.clients, self.channels)
         self._block = -1
-        self._draws: _Draws | None = None
+        self._draws: RoundDraws | None = None
 
     @cached_property
     def snr_up(self) -> FloatArray:
@@ -111,8 +110,8 @@ class RadioNetwork(Network):
         """Return the average signal-to-noise ratio of an uplink over a distance."""
         return from_db(path_gain_db(distance_km, self.radio) + (self.radio.power_up_dbm - self.radio.noise_dbm))
 
-    def delays(self, round: int, assignment: IntArray) -> Delays:
-        """Return the delays of a round, see `Network.delays`."""
+    def delays(self, round: int, clock_s: FloatArray, assignment: IntArray) -> Delays:
+        """Return the delays of a round, see `Network.delays`; they do not depend on the clock."""
         if self.block_rounds == 1 and self._block != round:
             return self._delays_of_chosen(round, assignment)
         draws, k = self._block_of(round)
@@ -151,7 +150,7 @@ class RadioNetwork(Network):
         parts[1][pair] = self.compute.time_s(draws.frequency)[pair]
         return Delays(*parts)
 
-    def _draw_chosen(self, round: int, channel: IntArray) -> _Draws:
+    def _draw_chosen(self, round: int, channel: IntArray) -> RoundDraws:
         """Return the random numbers of each client on its channel, each (R, U), as `_draw` would draw them.
 
         All pairs are drawn, piece by piece, because random streams cannot skip normal numbers.
@@ -175,12 +174,12 @@ class RadioNetwork(Network):
             rng.random(out=frequency[r])
             if fading is not None:
                 draw(rng.standard_exponential, fading[r], channel[r])
-        return _Draws(np.abs(down, out=down), np.abs(up, out=up), fading, frequency)
+        return RoundDraws(np.abs(down, out=down), np.abs(up, out=up), fading, frequency)
 
-    def channel_state(self, round: int) -> FloatArray:
+    def channel_state(self, round: int, clock_s: FloatArray) -> FloatArray:
         """Return the total delay of every pair in a round, see `Network.channel_state`."""
         draws, k = self._block_of(round)
-        draws_of_round = _Draws(
+        draws_of_round = RoundDraws(
             draws.down[:, k : k + 1],
             draws.up[:, k : k + 1],
             None if draws.fading is None else draws.fading[:, k : k + 1],
@@ -195,7 +194,7 @@ class RadioNetwork(Network):
         for start in range(0, samples, piece):
             yield self._all_delays(self._draw([rng], min(piece, samples - start)), replica, 0)
 
-    def _all_delays(self, draws: _Draws, replica: int, row: int | None = None) -> FloatArray:
+    def _all_delays(self, draws: RoundDraws, replica: int, row: int | None = None) -> FloatArray:
         """Return one replica's total delays (B, U, N); ``row`` is its position in ``draws``."""
         row = replica if row is None else row
         snr_up = self.snr_up[replica] * (1.0 if draws.fading is None else draws.fading[row])
@@ -212,14 +211,14 @@ class RadioNetwork(Network):
         upload_s = radio.payload_bits / rate_bps(radio.bandwidth_up_hz, snr_up, up)
         return download_s, upload_s
 
-    def _block_of(self, round: int) -> tuple[_Draws, int]:
+    def _block_of(self, round: int) -> tuple[RoundDraws, int]:
         block, position = divmod(round, self.block_rounds)
         if self._draws is None or block != self._block:
             self._draws = self._draw([generator(seed, "network", block) for seed in self.seeds], self.block_rounds)
             self._block = block
         return self._draws, position
 
-    def _draw(self, generators: Sequence[np.random.Generator], rounds: int) -> _Draws:
+    def _draw(self, generators: Sequence[np.random.Generator], rounds: int) -> RoundDraws:
         shape = (len(generators), rounds, self.clients, self.channels)
         down, up, frequency = np.empty(shape), np.empty(shape), np.empty(shape[:3])
         fading = np.empty(shape) if self.radio.rayleigh else None
@@ -229,4 +228,4 @@ class RadioNetwork(Network):
             rng.random(out=frequency[r])
             if fading is not None:
                 rng.standard_exponential(out=fading[r])
-        return _Draws(np.abs(down, out=down), np.abs(up, out=up), fading, frequency)
+        return RoundDraws(np.abs(down, out=down), np.abs(up, out=up), fading, frequency)

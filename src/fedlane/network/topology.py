@@ -55,6 +55,24 @@ class Topology:
         return _distance_km(self.client_xy_m[replica, client], self.channel_xy_m[replica, channel], min_distance_m)
 
 
+def distances_m(xy_m: FloatArray, channel_xy_m: FloatArray, channel: IntArray | None = None) -> FloatArray:
+    """Return the distances of clients from channels.
+
+    Args:
+        xy_m: (R, U, 2) positions of the clients in metres.
+        channel_xy_m: (R, N, 2) positions of the channels in metres.
+        channel: (R, U) channel of each client (-1 counts as 0); None for all channels.
+
+    Returns:
+        Metres, (R, U), or (R, U, N) for all channels.
+    """
+    if channel is None:
+        difference_m = xy_m[:, :, None] - channel_xy_m[:, None]
+    else:
+        difference_m = xy_m - channel_xy_m[np.arange(len(xy_m))[:, None], np.maximum(channel, 0)]
+    return np.hypot(difference_m[..., 0], difference_m[..., 1])
+
+
 def _distance_km(from_m: FloatArray, to_m: FloatArray, min_distance_m: float) -> FloatArray:
     """Return the distances in km between points (..., 2) in metres."""
     dx, dy = from_m[..., 0] - to_m[..., 0], from_m[..., 1] - to_m[..., 1]

@@ -22,7 +22,7 @@ from fedlane.report.comparison_files import NAME
 from fedlane.report.latex import latex_table
 from fedlane.report.measure_labels import measure_label
 from fedlane.report.optimum_ratio import RATIO, OptimumBySeed
-from fedlane.report.seed_measures import COMPARED, PROBLEM_SHORTFALL
+from fedlane.report.seed_measures import COMPARED, ENERGY, PROBLEM_SHORTFALL
 from fedlane.validate import InputError
 
 TIME = "time_to_accuracy_s"
@@ -72,14 +72,16 @@ def comparison(runs: Sequence[ComparedRun], optimum: OptimumBySeed | None = None
     """
     first = runs[0]
     target = first.summary.get("time_to_accuracy")
+    has_energy = all(ENERGY in run.values for run in runs)  # a real federation has none
+    measures = [name for name in measures_of(first.values) if name != ENERGY or has_energy]
     return {
         "scenario": first.summary["scenario"],
         "rounds": first.summary["rounds"],
         "seeds": first.summary["seeds"],
         "baseline": first.summary["policy"],
         "target_accuracy": target["target"] if target else None,
-        "measures": measures_of(runs[0].values),
-        "units": {name: measure_label(name).stored_unit for name in measures_of(runs[0].values)},
+        "measures": measures,
+        "units": {name: measure_label(name).stored_unit for name in measures},
         "method": METHOD,
         "optimum": None if optimum is None else optimum.content,
         "runs": [_entry(run, first, optimum) for run in runs],
@@ -88,7 +90,7 @@ def comparison(runs: Sequence[ComparedRun], optimum: OptimumBySeed | None = None
 
 def measures_of(values: Mapping[str, object]) -> list[str]:
     """Names of the compared measures, in the order of the tables."""
-    return [name for name in (*COMPARED, TIME) if name in values]
+    return [name for name in (*COMPARED, ENERGY, TIME) if name in values]
 
 
 def _entry(run: ComparedRun, first: ComparedRun, optimum: OptimumBySeed | None) -> dict[str, Any]:

@@ -159,9 +159,9 @@ def _shortfall(files: RunFiles) -> dict[str, Any]:
 
 
 def _has_positions(files: RunFiles) -> bool:
-    """Whether the run's network has positions; links of given rates have none, whatever the tables say."""
+    """Whether the run's network has positions; links of given or measured rates have none, whatever the tables say."""
     network = files.scenario.get("network")
-    return not (isinstance(network, dict) and ("rates_mbps" in network or network.get("model") == "fixed"))
+    return not (isinstance(network, dict) and ("rates_mbps" in network or network.get("model") in ("fixed", "trace")))
 
 
 def _below_quota(arrays: RunArrays) -> int | None:

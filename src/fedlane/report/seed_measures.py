@@ -14,6 +14,8 @@ MEASURES = (
     *("quota_shortfall", "max_queue", "final_accuracy"),
 )
 """Names of the measures. `feasible_scale` is not among them: it describes the network, not the policy."""
+ENERGY = "energy_j"
+"""Energy of all clients together; runs of earlier versions and real federations do not have it."""
 PROBLEM_SHORTFALL = "problem_shortfall"
 """Shortfall from the problem's quotas: `quota_shortfall` refers to the quotas that the policy serves."""
 COMPARED = tuple(PROBLEM_SHORTFALL if name == "quota_shortfall" else name for name in MEASURES)
@@ -27,7 +29,8 @@ def seed_measures(tables: Mapping[str, pa.Table]) -> dict[str, FloatArray]:
         tables: The tables of the run folder, by name.
 
     Returns:
-        (R,) for each name in `MEASURES`; NaN for a measure that the run did not record.
+        (R,) for each name in `MEASURES`; NaN for a measure that the run did not record. `ENERGY` is there if the run
+        has it.
 
     Raises:
         InputError: A table is damaged.
@@ -48,6 +51,9 @@ def seed_measures(tables: Mapping[str, pa.Table]) -> dict[str, FloatArray]:
     else:
         queue = per_replica(tables["client_rounds"], column_floats(tables["client_rounds"], "queue"))
     cumulative = np.array([values.sum() for values in delay_s])
+    energy_j = {}
+    if ENERGY in clients.column_names and not clients[ENERGY].null_count:
+        energy_j[ENERGY] = np.array([values.sum() for values in per_replica(clients, column_floats(clients, ENERGY))])
     return {
         "cumulative_delay_s": cumulative,
         "mean_round_s": cumulative / np.array([max(len(values), 1) for values in delay_s]),
@@ -57,6 +63,7 @@ def seed_measures(tables: Mapping[str, pa.Table]) -> dict[str, FloatArray]:
         "quota_shortfall": np.array([values.max(initial=0.0) for values in shortfall]),
         "max_queue": np.array([values.max(initial=0.0) for values in queue]),
         "final_accuracy": np.array([values[-1] if len(values) else np.nan for values in accuracy]),
+        **energy_j,
     }
 
 

@@ -24,6 +24,7 @@ from fedlane.scenario.sections import (
     Section,
 )
 from fedlane.scenario.text import explain, parse_value, to_toml
+from fedlane.scenario.world_sections import AvailabilitySettings, EnergySettings
 from fedlane.validate import InputError, ScenarioWarning, unknown
 
 _PRESETS = resources.files("fedlane").joinpath("scenario", "presets")
@@ -52,6 +53,10 @@ class Scenario(Section):
     """Local training."""
     privacy: PrivacySettings = PrivacySettings(mechanism="none")
     """The privacy mechanism and the agreed budgets; without this table the mechanism is "none"."""
+    availability: AvailabilitySettings = AvailabilitySettings()
+    """Whether clients come and go."""
+    energy: EnergySettings = EnergySettings()
+    """The energy of a client's round."""
     policies: dict[str, dict[str, str | bool | int | Finite]] = Field(default_factory=dict)
     """Parameter KEY of the policy NAME, for example `policies.lane.V`; `fedlane list policies` lists them."""
 
@@ -87,6 +92,8 @@ class Scenario(Section):
                     "compute.frequency_low_hz must be greater than 0 and at most frequency_high_hz for every client, "
                     f"got {low:g} and {high:g} for client {number}"
                 )
+        if self.compute.model == "devices" and isinstance(self.learning.batch_size, tuple):
+            raise ValueError('learning.batch_size must be one value for all clients with compute.model "devices"')
         return self
 
     @classmethod

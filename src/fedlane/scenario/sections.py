@@ -10,6 +10,7 @@ from typing import Annotated, Literal
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from fedlane.scenario.link_checks import check_links
 from fedlane.validate import check_clip_norm
 
 Finite = Annotated[float, Field(allow_inf_nan=False)]
@@ -56,13 +57,37 @@ class NetworkSettings(Section):
     min_distance_m: Positive = 10.0
     """Smallest distance used for the path loss, in metres."""
     fading: Literal["none", "rayleigh"] = "none"
-    """Fast fading: "none", or "rayleigh" for exponentially distributed power, drawn anew in each round."""
+    """Fast fading: "none", or "rayleigh" for exponentially distributed power. It is drawn anew in each round in the
+    paper's network; in a network that changes with time, its coherence time follows from the speed and the carrier."""
     interference_db: tuple[Decibel, Decibel] = (-5.0, 10.0)
     """Range of the scale of the interference power, relative to the noise, in dB: [low, high] (reading 2)."""
     payload_bits: Positive | Literal["model"] = 5000.0
-    """Size of the transmitted model, in bits; "model" for 32 bits per weight (reading 4)."""
+    """Size of the transmitted model, in bits; "model" for the model's own size (reading 4)."""
     deadline_s: Positive = 5.0
     """Deadline of a round, in seconds."""
+    bits_per_weight: Annotated[float, Field(gt=0, le=64, allow_inf_nan=False)] = 32.0
+    """Bits that a weight takes when payload_bits is "model"."""
+    model: Literal["paper", "3gpp", "trace", "fixed"] = "paper"
+    """Links: the paper's path loss, urban cells of 3GPP TR 38.901, measured rates, or given rates ("fixed", which is
+    the default where rates_mbps is given)."""
+    cell: Literal["umi", "uma"] = "umi"
+    """Urban cell of 3GPP TR 38.901: street canyon (umi) or above the roofs (uma)."""
+    carrier_hz: Positive = 3.5e9
+    """Carrier frequency in Hz, for the path loss of "3gpp" and for fading that follows the time."""
+    mobility: Literal["static", "waypoint"] = "static"
+    """Movement of the clients: none, or random waypoint walks in the area, in their steady state."""
+    speed_m_s: tuple[Positive, Positive] = (0.5, 2.0)
+    """Range of the speed of clients that move, in metres per second: [low, high]."""
+    shadowing_db: Annotated[float, Field(ge=0, le=100, allow_inf_nan=False)] | None = None
+    """Standard deviation of log-normal shadowing in dB; by default none for "paper", and the report's for "3gpp"."""
+    shadowing_distance_m: Positive | None = None
+    """Correlation distance of the shadowing in metres; by default 50 for "paper", and the report's for "3gpp"."""
+    drift_s: NotNegative = 0.0
+    """Time in seconds after which every pair's interference scale is drawn anew; 0 for never."""
+    trace: str | None = None
+    """Measured rates for the model "trace": a set's name, a file or a folder."""
+    uplink_share: Annotated[float, Field(gt=0, le=1e6, allow_inf_nan=False)] = 1.0
+    """Factor of a measured downlink that serves as uplink, at an independent offset, where no uplink was measured."""
     rates_mbps: Rates | tuple[Rates, ...] | None = None
     """Link rates in Mbit/s instead of a radio model: (clients, channels), or a list of such tables, used in turn."""
     floor_s: NotNegative | tuple[NotNegative, NotNegative] = 0.0
@@ -76,6 +101,9 @@ class NetworkSettings(Section):
             )
         if isinstance(self.floor_s, tuple) and self.floor_s[0] > self.floor_s[1]:
             raise ValueError(f"floor_s must be [low, high] with low at most high, got {list(self.floor_s)}")
+        if self.rates_mbps is not None and "model" not in self.model_fields_set:
+            self.__dict__["model"] = "fixed"  # a default, which further changes may still override
+        check_links(self)
         if self.rates_mbps is None:
             if self.floor_s != 0.0:
                 raise ValueError("floor_s needs rates_mbps: radio links have no floor")
@@ -96,6 +124,8 @@ class ComputeSettings(Section):
     The processor frequency of client i (from 1) is uniform between two lines offset + slope * i.
     """
 
+    model: Literal["paper", "devices"] = "paper"
+    """Duration of local training: cycles over frequency as in the paper, or as measured on phones ("devices")."""
     frequency_low_hz: Line = (10e3, 10e3)
     """Lower end of client i's frequency range (i from 1): offset + slope * i, as [offset, slope] in Hz (reading 5)."""
     frequency_high_hz: Line = (30e3, 100e3)
@@ -104,6 +134,12 @@ class ComputeSettings(Section):
     """Processor cycles per record and step, Phi; one value, or one per client (reading 5)."""
     seconds: OneOrPerClient | None = None
     """Measured training time in seconds, instead of cycles over frequency; one value, or one per client."""
+
+    @model_validator(mode="after")
+    def _one_source(self) -> "ComputeSettings":
+        if self.model == "devices" and self.seconds is not None:
+            raise ValueError('seconds has no effect with model "devices": leave one of them out')
+        return self
 
 
 class DataSettings(Section):

@@ -205,7 +205,8 @@ def _feedback(problem: Problem, round: int, assignment: IntArray, delay_s: np.nd
     total = np.take_along_axis(delay_s, np.maximum(assignment, 0)[..., None], axis=2)[..., 0]
     third = np.where(assignment >= 0, total, np.nan) / 3
     punctual = (assignment >= 0) & (total <= problem.deadline_s)
-    return Feedback(round, assignment, Delays(third, third.copy(), third.copy()), punctual, problem)
+    delays = Delays(third, third.copy(), third.copy())
+    return Feedback(round, assignment, delays, punctual, problem).observed()
 
 
 def _check_state(state: State, replicas: int, where: str) -> None:

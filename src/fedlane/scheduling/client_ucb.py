@@ -84,13 +84,14 @@ class CsUcbQ(ClientUcb):
     """CS-UCB-Q of Xia et al. (2020): the index (1 - beta) min(mean + sqrt(2 ln t / n_i), 1) + beta D_i(t).
 
     The mean of a client never tried counts as 1. The fairness queue D_i(t) = [D_i(t-1) + beta_i - b_i(t-1)]^+ grows by
-    the client's quota and falls by 1 with each selection b_i, whether or not the upload was punctual; D_i(0) = 0. The
-    state holds the queue D(t-1) and the selection b(t-1), 0 or 1, of the round before, each (R, U).
+    the client's quota, unless the client is absent, and falls by 1 with each selection b_i, whether or not the upload
+    was punctual; D_i(0) = 0. The state holds the queue D(t-1), the selection b(t-1) and the absence in the round
+    before, 0 or 1, each (R, U).
     """
 
     name: ClassVar[str] = "cs-ucb-q"
     summary: ClassVar[str] = "bandit index and fairness queue per client, random channels; the paper's Single-UCB"
-    per_client: ClassVar[frozenset[str]] = ClientUcb.per_client | {"queue", "selected"}
+    per_client: ClassVar[frozenset[str]] = ClientUcb.per_client | {"queue", "selected", "absent"}
 
     beta: float = 0.1
 
@@ -101,7 +102,8 @@ class CsUcbQ(ClientUcb):
     def init(self, problem: Problem) -> State:
         """Return zero counts, reward sums and queues; nobody was selected before."""
         shape = problem.quotas.shape
-        return {**super().init(problem), "queue": np.zeros(shape), "selected": np.zeros(shape, np.int64)}
+        counts = {name: np.zeros(shape, np.int64) for name in ("selected", "absent")}
+        return {**super().init(problem), "queue": np.zeros(shape), **counts}
 
     def index(self, state: State, context: Context) -> FloatArray:
         """Return the index of every client, (R, U)."""
@@ -114,7 +116,8 @@ class CsUcbQ(ClientUcb):
         """Add the rewards of the assigned clients, and remember the queues and who was selected."""
         queue = self._queue(state, problem_of(feedback))
         selected = (feedback.assignment >= 0).astype(np.int64)
-        return {**super().update(state, feedback), "queue": queue, "selected": selected}
+        absent = np.zeros_like(selected) if feedback.present is None else (~feedback.present).astype(np.int64)
+        return {**super().update(state, feedback), "queue": queue, "selected": selected, "absent": absent}
 
     def check_state(self, state: State, problem: Problem) -> State:
         """Check the counts, the reward sums and the queues."""
@@ -123,8 +126,9 @@ class CsUcbQ(ClientUcb):
         state = super().check_state(state, problem)
         check_within("queue", state["queue"], 0, problem.rounds * max(1.0, problem.quotas.max(initial=0.0)))
         check_within("selected", state["selected"], 0, 1)
+        check_within("absent", state["absent"], 0, 1)
         return state
 
     def _queue(self, state: State, problem: Problem) -> FloatArray:
         """Return D(t), (R, U)."""
-        return updated_queues(state["queue"], self.quotas(problem), state["selected"] > 0)
+        return updated_queues(state["queue"], self.quotas(problem), state["selected"] > 0, state["absent"] == 0)

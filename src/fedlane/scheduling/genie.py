@@ -62,7 +62,7 @@ class Genie(Lane):
 
     def update(self, state: State, feedback: Feedback) -> State:
         """Update the queues."""
-        queue = updated_queues(state["queue"], self.quotas(problem_of(feedback)), feedback.punctual)
+        queue = updated_queues(state["queue"], self.quotas(problem_of(feedback)), feedback.punctual, feedback.present)
         return {"queue": queue, "previous": feedback.assignment}
 
     def check_state(self, state: State, problem: Problem) -> State:

@@ -90,7 +90,7 @@ class Lane(Policy):
         state["history"][rows] += cell_cdf(delay)
         return {
             **state,
-            "queue": updated_queues(state["queue"], self.quotas(problem), feedback.punctual),
+            "queue": updated_queues(state["queue"], self.quotas(problem), feedback.punctual, feedback.present),
             "previous": feedback.assignment,
         }
 

@@ -101,7 +101,7 @@ class _Mamab(Policy):
         """Add the measured delays to the statistics, and update the queues."""
         problem = problem_of(feedback)
         record(state, feedback, problem.deadline_s)
-        queue = updated_queues(state["queue"], self.quotas(problem), feedback.punctual)
+        queue = updated_queues(state["queue"], self.quotas(problem), feedback.punctual, feedback.present)
         return {**state, "queue": queue, "previous": feedback.assignment}
 
     def check_state(self, state: State, problem: Problem) -> State:

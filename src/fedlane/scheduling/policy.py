@@ -308,5 +308,6 @@ def _feedback(feedback: Feedback, r: int) -> Feedback:
         assignment=np.asarray(feedback.assignment[r]),
         delays=Delays(delays.download_s[r], delays.compute_s[r], delays.upload_s[r]),
         punctual=np.asarray(feedback.punctual[r]),
+        present=None if feedback.present is None else np.asarray(feedback.present[r]),
         problem=feedback.problem and _problem(feedback.problem, r),
     )

@@ -15,9 +15,10 @@ from fedlane.scenario import Scenario
 from fedlane.scheduling.policy import Policy
 from fedlane.simulation.tables import PART_ROWS
 from fedlane.simulation.trace_shape import TraceShape
+from fedlane.simulation.worlds import changes_with_time
 from fedlane.validate import InputError
 
-TRACE_BYTES_PER_CHANNEL, TRACE_BYTES_PER_CLIENT, TRACE_BYTES_PER_ROUND = 29, 5, 24
+TRACE_BYTES_PER_CHANNEL, TRACE_BYTES_PER_CLIENT, TRACE_BYTES_PER_ROUND = 37, 5, 24
 """Bytes of the trace per seed and round: for every channel, for every client, and besides."""
 BOUNDED_BYTES_PER_CLIENT, BOUNDED_BYTES_PER_ROUND = 9, 350
 """The same in a bounded trace, for every client and kept round, and for every round with its row of ``rounds``."""
@@ -100,8 +101,9 @@ def run_footprint(
 def keeps_no_pairs(scenario: Scenario, policy: Policy) -> bool:
     """Whether the network keeps nothing for each client-channel pair: it is large, and the policy does not read it."""
     network = scenario.network
-    large = network.rates_mbps is None and block_rounds(network.clients, network.channels) == 1
-    return large and not policy.requires & {"channel_state", "distributions"}
+    constant = network.model == "paper" and not changes_with_time(scenario)
+    large = block_rounds(network.clients, network.channels) == 1
+    return constant and large and not policy.requires & {"channel_state", "distributions"}
 
 
 def _trace_bytes(scenario: Scenario, seeds: int, bounded: bool) -> tuple[float, dict[str, float]]:

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from fedlane.privacy.run_ledger import merged_ledger
 from fedlane.records import FloatArray
 from fedlane.scenario.run_settings import RunSettings
+from fedlane.simulation.attendance import ClientTotals
 from fedlane.simulation.provenance import provenance
 from fedlane.simulation.replaying import settings_of
 from fedlane.simulation.results import Run
@@ -176,6 +177,9 @@ def _trace(tables: Mapping[str, pa.Table], setup: Setup, every: int) -> Trace:
     trace.client[at] = assignments["client"]
     trace.download_s[at], trace.compute_s[at] = assignments["download_s"], assignments["compute_s"]
     trace.upload_s[at], trace.punctual[at] = assignments["upload_s"], assignments["punctual"]
+    if "energy_j" in assignments:
+        trace.energy_j = np.full(trace.client.shape, np.nan)
+        trace.energy_j[at] = assignments["energy_j"]
     trace.delay_s[:] = rounds["delay_s"].reshape(shape)
     trace.accuracy[:], trace.loss[:] = rounds["accuracy"].reshape(shape), rounds["loss"].reshape(shape)
     trace.queue[:] = queues["queue"].reshape(trace.queue.shape)
@@ -191,12 +195,22 @@ def _columns(table: pa.Table) -> dict[str, NDArray[Any]]:
     return {name: np.asarray(table[name].to_numpy()) for name in table.column_names}
 
 
+def _totals(tables: Mapping[str, pa.Table], setup: Setup) -> ClientTotals | None:
+    """Return presence and energy from the table of clients; None in runs that were made before it had them."""
+    clients, shape = tables["clients"], setup.problem.quotas.shape
+    if "present_share" not in clients.column_names:
+        return None
+    share, energy_j = (clients[name].to_numpy().reshape(shape) for name in ("present_share", "energy_j"))
+    return ClientTotals(np.rint(share * setup.problem.rounds).astype(np.int64), energy_j)
+
+
 def _summary(runs: Sequence[Run], setup: Setup, trace: Trace, tables: Mapping[str, pa.Table]) -> dict[str, Any]:
     first = runs[0].summary
     quota: FloatArray = np.asarray(tables["clients"]["quota"].to_numpy()).reshape(setup.problem.quotas.shape)
     elapsed_s = sum(float(run.summary.get("elapsed_s") or 0.0) for run in runs)
     scale = setup.feasible_scale(quota)
-    summary = summarise(first["policy"], first["parameters"], trace, setup, quota, scale, elapsed_s)
+    totals = _totals(tables, setup)
+    summary = summarise(first["policy"], first["parameters"], trace, setup, quota, scale, elapsed_s, totals)
     uploads = trace.counts()[0]
     summary["privacy"] = PrivacySpending(setup.mechanism).summary(uploads) if first.get("privacy") else None
     return summary

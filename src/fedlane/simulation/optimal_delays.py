@@ -33,7 +33,7 @@ def optimal_delays(setup: Setup) -> FloatArray | None:
     """
     problem, network = setup.problem, setup.network
     small, large = sorted((problem.clients, problem.channels))
-    described = type(network) is RadioNetwork and network.stationary
+    described = type(network) is RadioNetwork and setup.stationary
     if not described or math.perm(large, small) > OPTIMUM_MATCHINGS:
         return None
     if np.any(setup.mechanism.max_uploads < problem.rounds):

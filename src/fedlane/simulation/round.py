@@ -1,55 +1,73 @@
 """One round, written to be read as pseudocode. Readings are explained in docs/reading-the-paper.md."""
 
+from dataclasses import dataclass
+
 import numpy as np
 
-from fedlane.network import Network
 from fedlane.records import BoolArray, Context, DelayDistributions, Feedback, FloatArray, Problem, State
 from fedlane.rng import RoundStreams
 from fedlane.scheduling.checks import check_assignment
 from fedlane.scheduling.policy import Policy
+from fedlane.simulation.attendance import Attendance
+
+
+@dataclass(frozen=True)
+class RoundClients:
+    """The clients at a round's start.
+
+    Attributes:
+        present: (R, U): who is there.
+        available: (R, U): who may be assigned: present, and with privacy budget left.
+    """
+
+    present: BoolArray
+    available: BoolArray
 
 
 def play_round(
     round: int,
     policy: Policy,
     state: State,
-    network: Network,
+    attendance: Attendance,
+    clock_s: FloatArray,
     streams: RoundStreams,
-    available: BoolArray,
+    eligible: RoundClients,
     distributions: DelayDistributions | None,
     problem: Problem,
-) -> tuple[State, Feedback]:
+) -> tuple[State, Feedback, FloatArray]:
     """Play one round in every replica: the policy selects, the network determines the delays, the policy learns.
 
     Args:
         round: Index of the round, starting at 0.
         policy: The policy.
         state: The policy's state before the round.
-        network: The network, which determines the delays.
+        attendance: Who is there, and what assigned clients do: the network determines the delays.
+        clock_s: (R,): simulated time at which the round begins, in seconds.
         streams: The policy's random streams, one per replica.
-        available: (R, U): which clients may be assigned.
+        eligible: Which clients are there, and which of them may be assigned.
         distributions: The true delay distributions if the policy requires them, otherwise None.
         problem: What the policy knows before the first round.
 
     Returns:
-        The policy's state after the round, and the feedback that the policy received.
+        The policy's state after the round; what happened in it, of which the policy learns less (`Feedback.observed`);
+        and the energy that each client spent (R, U), in joules.
 
     Raises:
         PolicyError: If the policy returns an invalid assignment.
     """
+    network = attendance.network
     context = Context(
         round=round,
-        available=available,
-        channel_state=network.channel_state(round) if "channel_state" in policy.requires else None,
+        available=eligible.available,
+        channel_state=network.channel_state(round, clock_s) if "channel_state" in policy.requires else None,
         distributions=distributions,
         problem=problem,
     )
     assignment = policy.select(state, context, streams.at(round))
-    check_assignment(assignment, available, network.channels, f"policy {policy.name}, round {round}")
-    delays = network.delays(round, assignment)
-    punctual = delays.total_s <= network.deadline_s  # False for an unassigned client, whose delay is NaN
-    feedback = Feedback(round=round, assignment=assignment, delays=delays, punctual=punctual, problem=problem)
-    return policy.update(state, feedback), feedback
+    check_assignment(assignment, eligible.available, network.channels, f"policy {policy.name}, round {round}")
+    attempts = attendance.attempt(round, clock_s, assignment)
+    feedback = Feedback(round, assignment, attempts.delays, attempts.punctual, problem, eligible.present)
+    return policy.update(state, feedback.observed()), feedback, attempts.energy_j
 
 
 def round_delay_s(feedback: Feedback, deadline_s: float) -> FloatArray:
@@ -60,7 +78,12 @@ def round_delay_s(feedback: Feedback, deadline_s: float) -> FloatArray:
         deadline_s: Deadline d_max in seconds.
 
     Returns:
-        (R,): the delay in seconds; 0 where no client was assigned (reading 6).
+        (R,): the delay in seconds. Where no client was assigned it is 0 (reading 6), or the deadline if clients are
+        absent: the server waits for them, because a clock that stands still would never bring them back.
     """
-    capped = np.fmin(feedback.delays.total_s, deadline_s)
-    return np.where(feedback.assignment >= 0, capped, 0.0).max(axis=1)
+    capped = np.fmin(feedback.delays.total_s, deadline_s)  # the deadline for a client that left, whose delay is NaN
+    delay_s: FloatArray = np.where(feedback.assignment >= 0, capped, 0.0).max(axis=1, initial=0.0)
+    if feedback.present is None:
+        return delay_s
+    waiting = ~(feedback.assignment >= 0).any(axis=1) & ~feedback.present.all(axis=1)
+    return np.where(waiting, deadline_s, delay_s)

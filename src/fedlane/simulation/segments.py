@@ -28,15 +28,18 @@ from fedlane.validate import InputError
 
 NAME = "segments"
 """The folder of the segments in a run folder."""
-CHANNEL_ARRAYS = ("client", "download_s", "compute_s", "upload_s", "punctual")
+CHANNEL_ARRAYS = ("client", "download_s", "compute_s", "upload_s", "punctual", "energy_j")
 """The arrays of a trace that have a channel axis."""
 _TYPES: dict[str, pa.DataType] = {
     **dict.fromkeys(("replica", "round", "client", "channel"), pa.int32()),
     **dict.fromkeys(("download_s", "compute_s", "upload_s", "delay_s"), pa.float64()),
     "punctual": pa.bool_(),
+    "energy_j": pa.float64(),
 }
 SCHEMA = pa.schema(_TYPES)
 """The columns of the table ``assignments``."""
+_UNKNOWN = ("delay_s", "energy_j")
+"""Columns besides the parts of a delay that may be null: for a client that left, and in a real federation."""
 FILE_NAME = re.compile(r"\.?\d{9}\.parquet(\.\d+-\d+)?")
 """Names of segments and of their temporary files."""
 
@@ -45,25 +48,32 @@ def assignment_rows(arrays: Mapping[str, NDArray[Any]], replica: int = 0, first:
     """Return one row per replica, round and assigned client.
 
     Args:
-        arrays: The arrays (R, T, N) named in `CHANNEL_ARRAYS`.
+        arrays: The arrays (R, T, N) named in `CHANNEL_ARRAYS`, perhaps without the energies.
         replica: Index of the first replica of the arrays.
         first: Index of the first round of the arrays.
     """
     client = arrays["client"]
     at = replicas, rounds, channels = np.nonzero(client >= 0)
     download_s, compute_s, upload_s = (arrays[name][at] for name in ("download_s", "compute_s", "upload_s"))
-    columns: dict[str, NDArray[Any]] = {
+    energy_j = arrays["energy_j"][at] if "energy_j" in arrays else np.full(len(replicas), np.nan)
+    columns: dict[str, Any] = {
         "replica": (replicas + replica).astype(np.int32),
         "round": (rounds + first).astype(np.int32),
         "client": client[at],
         "channel": channels.astype(np.int32),
-        "download_s": download_s,
-        "compute_s": compute_s,
-        "upload_s": upload_s,
-        "delay_s": download_s + compute_s + upload_s,
+        "download_s": _or_null(download_s),
+        "compute_s": _or_null(compute_s),
+        "upload_s": _or_null(upload_s),
+        "delay_s": _or_null(download_s + compute_s + upload_s),
         "punctual": arrays["punctual"][at],
+        "energy_j": _or_null(energy_j),
     }
     return pa.table(columns)
+
+
+def _or_null(values: NDArray[Any]) -> "pa.Array[Any]":
+    """Return numbers as a column, with null for NaN."""
+    return pa.array(values, from_pandas=True)
 
 
 @dataclass(frozen=True)
@@ -170,7 +180,8 @@ class Segments:
 
 def _problem(table: pa.Table, replica: int, first: int, shape: SegmentShape) -> str:
     """Return why rows cannot be those of a replica and of the segment that begins at ``first``; empty if they can."""
-    if any(table[name].null_count for name in table.column_names):
+    parts_of_delay = ("download_s", "compute_s", "upload_s")
+    if any(table[name].null_count for name in table.column_names if name not in (*parts_of_delay, *_UNKNOWN)):
         return "a value is missing"
     columns = {name: table[name].to_numpy() for name in table.column_names}
     bounds = {
@@ -187,9 +198,14 @@ def _problem(table: pa.Table, replica: int, first: int, shape: SegmentShape) -> 
         return "its rounds and channels are repeated or out of order"
     if len(np.unique(round_of_segment * shape.clients + columns["client"])) != table.num_rows:
         return "it gives two channels to one client in the same round"
-    parts = [columns[name] for name in ("download_s", "compute_s", "upload_s")]
-    if any(np.any(~(part >= 0)) for part in parts) or not np.array_equal(sum(parts[1:], parts[0]), columns["delay_s"]):
+    parts = [columns[name] for name in parts_of_delay]
+    total_s = sum(parts[1:], parts[0])
+    if any(np.any(part < 0) for part in parts) or not np.array_equal(total_s, columns["delay_s"], equal_nan=True):
         return "its delays must be at least 0, and delay_s their sum"
+    if np.any(np.isnan(total_s) & columns["punctual"]):
+        return "a value is missing"
+    if np.any(columns["energy_j"] < 0):
+        return "energy_j must be at least 0"
     return ""
 
 

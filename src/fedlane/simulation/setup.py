@@ -12,12 +12,15 @@ import numpy as np
 from fedlane.learning.architectures import parameter_count
 from fedlane.learning.datasets import DatasetInfo, dataset_info
 from fedlane.learning.partition import Partition, check_learnable, label_counts
-from fedlane.network import Compute, FixedLinks, Network, Radio, RadioNetwork, Topology, place
+from fedlane.network import Network, Topology
+from fedlane.network.availability import AlwaysPresent, Availability
+from fedlane.network.energy import EnergyModel
 from fedlane.privacy import delta_remark, mechanism_of, released_histogram
 from fedlane.privacy.mechanism import draft_mechanism
 from fedlane.records import FloatArray, IntArray, MechanismSpec, Problem
 from fedlane.rng import generator
 from fedlane.scenario import Scenario
+from fedlane.simulation.worlds import make_availability, make_compute, make_energy, make_network, make_places
 from fedlane.theory import feasible_scale, quotas, theta
 
 if TYPE_CHECKING:  # only runs that learn load PyTorch
@@ -41,6 +44,8 @@ class Setup:
         topology: Positions of clients and channels.
         network: The network, which determines the delays.
         problem: What policies know: sizes, deadline and quotas.
+        availability: Who is there at any instant.
+        energy: Constants of a client's energy.
     """
 
     scenario: Scenario
@@ -50,6 +55,8 @@ class Setup:
     topology: Topology
     network: Network
     problem: Problem
+    availability: Availability
+    energy: EnergyModel
 
     @property
     def air(self) -> Network:
@@ -63,6 +70,12 @@ class Setup:
             return None
         return delta_remark(self.mechanism.delta, self.label_counts.sum(axis=2))
 
+    @property
+    def stationary(self) -> bool:
+        """Whether all rounds have the same delay distributions, and every client is always there."""
+        always = isinstance(self.availability, AlwaysPresent) and self.energy.battery_j is None
+        return always and self.network.stationary
+
     def feasible_scale(self, quotas: FloatArray) -> FloatArray | None:
         """The largest multiple of the quotas that any policy can serve.
 
@@ -70,10 +83,10 @@ class Setup:
             quotas: (R, U): share of rounds in which each client should participate.
 
         Returns:
-            (R,); None on networks with more than `FEASIBILITY_PAIRS` client-channel pairs, and on networks that are
-            not stationary: a policy that follows their changes may serve more than their averages suggest.
+            (R,); None on networks with more than `FEASIBILITY_PAIRS` client-channel pairs, and in worlds that are not
+            stationary: a policy that follows their changes may serve more than their averages suggest.
         """
-        if self.problem.clients * self.problem.channels > FEASIBILITY_PAIRS or not self.network.stationary:
+        if self.problem.clients * self.problem.channels > FEASIBILITY_PAIRS or not self.stationary:
             return None
         success = self.network.success_probability(FEASIBILITY_SAMPLES)
         return np.array([feasible_scale(p, beta) for p, beta in zip(success, quotas, strict=True)])
@@ -87,7 +100,8 @@ def prepare(scenario: Scenario, seeds: Sequence[int]) -> Setup:
         seeds: One seed per replica. A replica depends on its own seed only.
 
     Raises:
-        InputError: If the scenario names an unknown model, or its epsilon allows less noise than `privacy.least_noise`.
+        InputError: If the scenario names an unknown model or a trace that cannot be read, or if its epsilon allows less
+            noise than `privacy.least_noise`.
     """
     network, privacy = scenario.network, scenario.privacy
     data = dataset_info(scenario.data.dataset)
@@ -105,15 +119,15 @@ def prepare(scenario: Scenario, seeds: Sequence[int]) -> Setup:
         dimension=weights if privacy.theta_noise == "sqrt_d" else None,
         noise=mechanism_of(mechanism.name).divergence_noise(mechanism),
     )
-    topology = place(seeds, network.clients, network.channels, network.area_m)
-    payload_bits = 32.0 * weights if network.payload_bits == "model" else network.payload_bits
+    topology, compute = make_places(scenario, seeds), make_compute(scenario, seeds, sizes, weights)
+    payload_bits = network.bits_per_weight * weights if network.payload_bits == "model" else network.payload_bits
     return Setup(
         scenario=scenario,
         seeds=tuple(seeds),
         label_counts=counts,
         mechanism=mechanism,
         topology=topology,
-        network=_network(scenario, seeds, topology, _compute(scenario, sizes), payload_bits),
+        network=make_network(scenario, seeds, topology, compute, payload_bits),
         problem=Problem(
             clients=network.clients,
             channels=network.channels,
@@ -122,6 +136,8 @@ def prepare(scenario: Scenario, seeds: Sequence[int]) -> Setup:
             quotas=quotas(divergence, network.channels),
             sizes=sizes,
         ),
+        availability=make_availability(scenario, seeds),
+        energy=make_energy(scenario),
     )
 
 
@@ -173,51 +189,6 @@ def _draft(scenario: Scenario, sizes: IntArray) -> MechanismSpec:
     )
 
 
-def _compute(scenario: Scenario, sizes: FloatArray) -> Compute:
-    """Computation times: the measured ones if the scenario has them, otherwise cycles divided by frequency."""
-    compute = scenario.compute
-    if compute.seconds is not None:
-        return Compute.fixed(np.broadcast_to(scenario.per_client(compute.seconds), sizes.shape).copy())
-    return Compute.of(
-        sizes,
-        scenario.per_client(compute.cycles_per_sample),
-        scenario.learning.local_iterations,
-        compute.frequency_low_hz,
-        compute.frequency_high_hz,
-    )
-
-
-def _network(
-    scenario: Scenario, seeds: Sequence[int], topology: Topology, compute: Compute, payload_bits: float
-) -> Network:
-    """Links with fixed rates if the scenario has them, otherwise the radio model."""
-    network = scenario.network
-    if network.rates_mbps is not None:
-        floor = network.floor_s
-        return FixedLinks(
-            seeds,
-            1e6 * np.array(network.rates_mbps, np.float64).reshape(-1, network.clients, network.channels),
-            payload_bits,
-            floor if isinstance(floor, tuple) else (floor, floor),
-            compute,
-            network.deadline_s,
-        )
-    radio = Radio(
-        bandwidth_up_hz=network.bandwidth_up_hz,
-        bandwidth_down_hz=network.bandwidth_down_hz,
-        power_up_dbm=network.power_up_dbm,
-        power_down_dbm=network.power_down_dbm,
-        noise_dbm=network.noise_dbm,
-        path_loss_db=network.path_loss_db,
-        path_loss_slope_db=network.path_loss_slope_db,
-        min_distance_m=network.min_distance_m,
-        rayleigh=network.fading == "rayleigh",
-        interference_db=network.interference_db,
-        payload_bits=payload_bits,
-    )
-    return RadioNetwork(seeds, topology, radio, compute, network.deadline_s)
-
-
 def _label_shares(counts: IntArray, mechanism: MechanismSpec, seeds: Sequence[int]) -> FloatArray:
     """(R, U, M): the label distributions as the server sees them, including the noise of their release, if any."""
     if not mechanism.histogram_noise:
@@ -231,7 +202,8 @@ def _model_size(scenario: Scenario, data: DatasetInfo) -> int:
     name = scenario.learning.model
     if ":" not in name:
         return parameter_count(name, data.input_shape, data.classes)  # raises InputError for an unknown name
-    if scenario.network.payload_bits != "model" and scenario.privacy.theta_noise != "sqrt_d":
+    by_size = scenario.network.payload_bits == "model" or scenario.compute.model == "devices"
+    if not by_size and scenario.privacy.theta_noise != "sqrt_d":
         return 0
     from fedlane.learning.models import make_model
 

@@ -18,11 +18,12 @@ from fedlane.scheduling.lane import CELLS
 from fedlane.scheduling.policy import Policy, SinglePolicy, check_requirements, lift
 from fedlane.scheduling.queues import updated_queues
 from fedlane.scheduling.registry import make_policy, resolved_parameters
+from fedlane.simulation.attendance import Attendance, ClientTotals
 from fedlane.simulation.checkpoint import Checkpoint, check_agreement
 from fedlane.simulation.footprint import check_memory
 from fedlane.simulation.provenance import RunOrigin
 from fedlane.simulation.results import Run
-from fedlane.simulation.round import play_round
+from fedlane.simulation.round import RoundClients, play_round
 from fedlane.simulation.setup import learning_task, prepare
 from fedlane.simulation.spending import PrivacySpending
 from fedlane.simulation.summary import summarise
@@ -110,12 +111,13 @@ class Simulation:
             self.distributions = self.setup.network.distributions(CELLS)
         self.caution = None if self.distributions is None else policy.caution(self.distributions)
         new_trace = Trace.fitting if bounded else Trace.empty
-        self.trace = new_trace(problem.replicas, problem.rounds, problem.clients, problem.channels)
+        self.trace = new_trace(problem.replicas, problem.rounds, problem.clients, problem.channels).with_energy()
         self._state = policy.init(problem)
         self._streams = RoundStreams(seeds, "policy")
         self._queue = np.zeros(problem.quotas.shape)
         self._uploads = np.zeros(problem.quotas.shape, np.int64)
         self._clock_s = np.zeros(problem.replicas)
+        self._attendance, self._totals = Attendance(self.setup), ClientTotals.zero(problem.replicas, problem.clients)
         mechanism = self.setup.mechanism
         private = mechanism_of(mechanism.name).has_ledger
         self.spending = PrivacySpending(mechanism) if private else None
@@ -176,14 +178,16 @@ class Simulation:
 
     def step(self) -> None:
         """Play one round in every replica."""
-        available = self._uploads < self.setup.mechanism.max_uploads
-        self._state, feedback = play_round(
+        present = self._attendance.present(self._clock_s, self._totals.energy_j)
+        available = present & (self._uploads < self.setup.mechanism.max_uploads)
+        self._state, feedback, energy_j = play_round(
             self.round,
             self.policy,
             self._state,
-            self.setup.network,
+            self._attendance,
+            self._clock_s,
             self._streams,
-            available,
+            RoundClients(present, available),
             self.distributions,
             self.setup.problem,
         )
@@ -191,8 +195,9 @@ class Simulation:
         if self.ledger is not None:  # charge before training; late uploads are charged as well
             self.ledger.charge(self.round, assigned)
         self._uploads += assigned
-        self._queue = updated_queues(self._queue, self.quota, feedback.punctual)
-        self.trace.append(feedback, self._queue, available, self.setup.problem.deadline_s)
+        self._totals = self._totals.add(present, energy_j)
+        self._queue = updated_queues(self._queue, self.quota, feedback.punctual, present)
+        self.trace.append(feedback, self._queue, available, self.setup.problem.deadline_s, energy_j)
         self._clock_s = self._clock_s + self.trace.delay_s[:, self.round - 1]
         if self.federation is not None:
             self._learn(self.federation, self.round - 1)
@@ -243,13 +248,14 @@ class Simulation:
             self.quota,
             self.feasible_scale,
             time.perf_counter() - self._started,
+            self._totals,
         )
         if self.caution is not None:
             summary["caution"] = self.caution
         summary["privacy"] = None if self.spending is None else self.spending.summary(self._uploads)
         return Run(
             scenario=self.scenario,
-            tables=run_tables(self.trace, self.setup, self.quota, self.spending),
+            tables=run_tables(self.trace, self.setup, self.quota, self.spending, self._totals),
             summary=summary,
             ledger="" if self.ledger is None else self.ledger.text(),
             model={} if self.federation is None else self.federation.tensors(),
@@ -278,6 +284,7 @@ class Simulation:
             **self.trace.saved(),
             "queue": self._queue,
             "uploads": self._uploads,
+            **self._totals.arrays(),
         }
         if self.federation is not None:
             arrays["weights"] = self.federation.weights.cpu().numpy()
@@ -323,10 +330,12 @@ class Simulation:
     def _restore(self, saved: Checkpoint) -> None:
         self.trace.restore(saved.arrays, self.setup.problem.deadline_s)
         check_segments(self.trace)
-        self._clock_s = self.trace.delay_s[:, : self.round].sum(axis=1)
+        if self.round:  # added round by round, so that the clock is the same to the bit
+            self._clock_s = np.cumsum(self.trace.delay_s[:, : self.round], axis=1)[:, -1]
         self._state = self.policy.check_state(saved.state, self.setup.problem)
         self._queue[:] = fitting_array(saved.arrays, "queue", self._queue)
         self._uploads[:] = fitting_array(saved.arrays, "uploads", self._uploads)
+        self._totals = self._totals.restored(saved.arrays, self.round)
         check_agreement(self.trace, self._queue, self._uploads, self.setup.problem, self.setup.mechanism)
         if self.ledger is not None:
             for t, assigned in enumerate(self.trace.assigned_rounds()):

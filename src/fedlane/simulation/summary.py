@@ -7,7 +7,8 @@ import numpy as np
 
 from fedlane.intervals import interval, measure_bounds
 from fedlane.records import FloatArray
-from fedlane.simulation.tables import World
+from fedlane.simulation.attendance import ClientTotals
+from fedlane.simulation.tables import World, shortfalls
 from fedlane.simulation.trace import Trace
 from fedlane.targets import target_measure, time_to_accuracy
 
@@ -20,6 +21,7 @@ def summarise(
     quota: FloatArray,
     feasible_scale: FloatArray | None,
     elapsed_s: float,
+    totals: ClientTotals | None = None,
 ) -> dict[str, Any]:
     """Summarise the rounds played so far.
 
@@ -31,6 +33,7 @@ def summarise(
         quota: (R, U): quotas as the policy serves them, slack included.
         feasible_scale: (R,): the largest multiple of ``quota`` that any policy can serve; None if unknown.
         elapsed_s: Wall-clock time of the run in seconds.
+        totals: Presence and energy of every client; None in a real federation.
     """
     from fedlane import __version__
 
@@ -44,6 +47,7 @@ def summarise(
         "rounds": trace.rounds,
         **({"client_rounds_every": trace.every} if trace.every > 1 else {}),
         **{name: interval(values, measure_bounds(name)) for name, values in measures.items()},
+        **_attendance(trace, quota, totals),
         "quota": {"smallest": float(quota.min()), "largest": float(quota.max())},
         "infeasible_seeds": _infeasible(world.seeds, feasible_scale),
         **_time_to_target(trace, world.scenario.learning.target_accuracy),
@@ -77,6 +81,18 @@ def measures_by_seed(trace: Trace, quota: FloatArray) -> dict[str, FloatArray | 
         "max_participation": participation.max(axis=1),
         "quota_shortfall": np.maximum(quota - participation, 0.0).max(axis=1),
     }
+
+
+def _attendance(trace: Trace, quota: FloatArray, totals: ClientTotals | None) -> dict[str, Any]:
+    """The energy of all clients together, their mean presence and their mean shortfall; nothing if unknown."""
+    if totals is None:
+        return {}
+    measures = {
+        "energy_j": totals.energy_j.sum(axis=1),
+        "present_share": totals.present_rounds.mean(axis=1) / max(trace.rounds, 1),
+        "shortfall": shortfalls(quota, trace.counts()[1], totals).mean(axis=1),
+    }
+    return {name: interval(values, measure_bounds(name)) for name, values in measures.items()}
 
 
 def _time_to_target(trace: Trace, target: float | None) -> dict[str, Any]:

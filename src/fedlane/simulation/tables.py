@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 from fedlane.network import Topology
 from fedlane.records import FloatArray, IntArray, Problem
 from fedlane.scenario import Scenario
-from fedlane.simulation.segments import CHANNEL_ARRAYS, assignment_rows
+from fedlane.simulation.attendance import ClientTotals
+from fedlane.simulation.segments import assignment_rows
 from fedlane.simulation.spending import PrivacySpending
 from fedlane.simulation.table_parts import TableParts
 from fedlane.simulation.trace import Trace
@@ -42,7 +43,11 @@ class World(Protocol):
 
 
 def run_tables(
-    trace: Trace, world: World, quota: FloatArray, spending: PrivacySpending | None
+    trace: Trace,
+    world: World,
+    quota: FloatArray,
+    spending: PrivacySpending | None,
+    totals: ClientTotals | None = None,
 ) -> Mapping[str, pa.Table]:
     """Make the run folder's tables, by name, from the rounds played so far.
 
@@ -53,10 +58,11 @@ def run_tables(
         world: Scenario, seeds, positions and problem of the run.
         quota: (R, U): quotas as the policy serves them, slack included.
         spending: Accounting of the uploads; None without a mechanism.
+        totals: Presence and energy of every client; None in a real federation.
     """
     trace = trace.played()
     rounds = pa.table(_rounds(trace, world.seeds))
-    clients = pa.table(_clients(trace, world.topology, quota, spending))
+    clients = pa.table(_clients(trace, world.topology, quota, spending, totals))
     channels = pa.table(_channels(world.topology))
     if trace.segments is not None:
         return TableParts(
@@ -70,7 +76,7 @@ def run_tables(
         )
     return {
         "rounds": rounds,
-        "assignments": assignment_rows({name: getattr(trace, name) for name in CHANNEL_ARRAYS}),
+        "assignments": assignment_rows(trace.window()),
         "clients": clients,
         "channels": channels,
         "client_rounds": _client_rounds(trace, spending, slice(None), slice(None)),
@@ -104,11 +110,17 @@ def _assignment_parts(trace: Trace) -> Iterator[pa.Table]:
     for replica in range(len(trace.client)):
         for first in range(0, trace.first, trace.segments.rounds):
             yield trace.segments.read(first, replica)
-        arrays = {name: getattr(trace, name)[replica : replica + 1] for name in CHANNEL_ARRAYS}
+        arrays = {name: array[replica : replica + 1] for name, array in trace.window().items()}
         yield assignment_rows(arrays, replica, trace.first)
 
 
-def _clients(trace: Trace, topology: Topology, quota: FloatArray, spending: PrivacySpending | None) -> Columns:
+def _clients(
+    trace: Trace,
+    topology: Topology,
+    quota: FloatArray,
+    spending: PrivacySpending | None,
+    totals: ClientTotals | None,
+) -> Columns:
     assigned, in_time = trace.counts()
     rounds = max(trace.rounds, 1)
     replica, client = _grid(*assigned.shape)
@@ -123,7 +135,31 @@ def _clients(trace: Trace, topology: Topology, quota: FloatArray, spending: Priv
         "uploads": assigned.ravel(),
         "queue": trace.last_queue().ravel().astype(np.float64),
         **_epsilons(spending, assigned),
+        **_attendance(totals, in_time, quota, rounds),
     }
+
+
+def _attendance(totals: ClientTotals | None, in_time: IntArray, quota: FloatArray, rounds: int) -> Columns:
+    """The columns of presence and energy; null where they are not known. ``in_time`` (R, U) counts punctual rounds."""
+    if totals is None:
+        return {name: pa.nulls(in_time.size, pa.float64()) for name in ("present_share", "shortfall", "energy_j")}
+    return {
+        "present_share": totals.present_rounds.ravel() / rounds,
+        "shortfall": shortfalls(quota, in_time, totals).ravel(),
+        "energy_j": totals.energy_j.ravel(),
+    }
+
+
+def shortfalls(quota: FloatArray, in_time: IntArray, totals: ClientTotals) -> FloatArray:
+    """(R, U): [quota - punctual rounds / present rounds]^+; 0 for a client that never was there.
+
+    Args:
+        quota: (R, U): share of its present rounds in which each client must be punctual.
+        in_time: (R, U): number of rounds in which it was.
+        totals: Number of rounds in which it was present.
+    """
+    share = in_time / np.maximum(totals.present_rounds, 1)
+    return np.where(totals.present_rounds > 0, np.maximum(quota - share, 0.0), 0.0)
 
 
 def _channels(topology: Topology) -> Columns:

@@ -34,7 +34,8 @@ class Trace:
         client: (R, S, N): the client on each channel, -1 for none.
         download_s: (R, S, N): download time in seconds; NaN on an unused channel.
         compute_s: (R, S, N): computation time in seconds; NaN on an unused channel.
-        upload_s: (R, S, N): upload time in seconds; NaN on an unused channel.
+        upload_s: (R, S, N): upload time in seconds; NaN on an unused channel. All three parts are NaN for a client that
+            left during the round, and a part is NaN for a transfer that never ended.
         punctual: (R, S, N): whether the client on the channel met the deadline.
         delay_s: (R, T): delay of the round in seconds, capped at the deadline.
         queue: (R, K, U): queues after the round.
@@ -49,6 +50,8 @@ class Trace:
         uploads: (R, K, U): each client's uploads up to and including the round; None in a whole trace.
         totals: Sums over all rounds; None in a whole trace.
         segments: The rounds before ``first``; None in a whole trace.
+        energy_j: (R, S, N): energy that the client on the channel spent, in joules; NaN on an unused channel. None in a
+            real federation.
     """
 
     client: IntArray
@@ -69,6 +72,7 @@ class Trace:
     uploads: IntArray | None = None
     totals: Totals | None = None
     segments: Segments | None = None
+    energy_j: FloatArray | None = None
 
     @classmethod
     def empty(cls, replicas: int, rounds: int, clients: int, channels: int, every: int = 1) -> "Trace":
@@ -99,6 +103,11 @@ class Trace:
         trace.segments = Segments(SegmentShape(shape.window, replicas, clients, channels))
         return trace
 
+    def with_energy(self) -> "Trace":
+        """Return this trace, still without rounds, with room for energies."""
+        self.energy_j = np.full(self.client.shape, np.nan)
+        return self
+
     def _new_window(self, arrays: Mapping[str, NDArray[Any]]) -> None:
         for name, array in arrays.items():
             setattr(self, name, array)
@@ -109,13 +118,25 @@ class Trace:
         The arrays are replaced rather than cleared, because a result may still refer to them.
         """
         if self.segments is not None and self.rounds - self.first == self.client.shape[1]:
-            window = {name: getattr(self, name) for name in CHANNEL_ARRAYS}
-            self.segments.write(self.first, window)
+            self.segments.write(self.first, self.window())
             self._new_window(channel_arrays(*self.client.shape))
+            if self.energy_j is not None:
+                self.with_energy()
             self.first = self.rounds
         return self.rounds - self.first
 
-    def append(self, feedback: Feedback, queue: FloatArray, available: BoolArray, deadline_s: float) -> None:
+    def window(self) -> dict[str, NDArray[Any]]:
+        """The arrays that have a channel axis, by name."""
+        return {name: array for name in CHANNEL_ARRAYS if (array := getattr(self, name)) is not None}
+
+    def append(
+        self,
+        feedback: Feedback,
+        queue: FloatArray,
+        available: BoolArray,
+        deadline_s: float,
+        energy_j: FloatArray | None = None,
+    ) -> None:
         """Add one round."""
         t, row = self.rounds, self._next_row()
         replica, client = np.nonzero(feedback.assignment >= 0)
@@ -125,6 +146,8 @@ class Trace:
         self.compute_s[at] = feedback.delays.compute_s[replica, client]
         self.upload_s[at] = feedback.delays.upload_s[replica, client]
         self.punctual[at] = feedback.punctual[replica, client]
+        if self.energy_j is not None and energy_j is not None:
+            self.energy_j[at] = energy_j[replica, client]
         self.delay_s[:, t] = round_delay_s(feedback, deadline_s)
         self._add_clients(row, queue, available)
         self.rounds = t + 1
@@ -186,7 +209,7 @@ class Trace:
         if self.totals is not None:
             self._restore_totals(saved)
         for name, array in self.played().arrays().items():
-            if name != "punctual" or "trace.punctual" in saved:
+            if name not in ("punctual", "energy_j") or f"trace.{name}" in saved:
                 array[:] = fitting_array(saved, f"trace.{name}", array)
         check_trace(self.played())
         if "trace.punctual" not in saved:
@@ -205,12 +228,12 @@ class Trace:
     def _restore_whole(self, saved: Mapping[str, NDArray[Any]], rounds: int, deadline_s: float) -> None:
         """Restore a checkpoint of a whole trace in this bounded one, round by round."""
         replicas, _, clients = self.queue.shape
-        whole = Trace.empty(replicas, rounds, clients, self.client.shape[2])
+        whole = Trace.empty(replicas, rounds, clients, self.client.shape[2]).with_energy()
         whole.restore(saved, deadline_s)
         for t in range(rounds):
             row = self._next_row()
-            for name in CHANNEL_ARRAYS:
-                getattr(self, name)[:, row] = getattr(whole, name)[:, t]
+            for name, array in whole.window().items():
+                getattr(self, name)[:, row] = array[:, t]
             for name in ("delay_s", "accuracy", "loss"):
                 getattr(self, name)[:, t] = getattr(whole, name)[:, t]
             self._add_clients(row, whole.queue[:, t], whole.available[:, t])

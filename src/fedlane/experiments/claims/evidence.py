@@ -242,10 +242,11 @@ def _estimate_error(networks: Networks, assignment: IntArray) -> FloatArray:
     """(S, 3): mean |sample mean - mu| after T/4, T/2 and T rounds of an assignment (S, T, U)."""
     count, total = np.zeros_like(networks.mu), np.zeros_like(networks.mu)
     rounds, errors = assignment.shape[1], []
+    clock_s = np.zeros(len(assignment))  # the paper's network does not depend on it
     for t in range(rounds):
         replica, client = np.nonzero(assignment[:, t] >= 0)
         pair = replica, client, assignment[replica, t, client]
-        delay_s = networks.network.delays(t, assignment[:, t]).total_s[replica, client]
+        delay_s = networks.network.delays(t, clock_s, assignment[:, t]).total_s[replica, client]
         count[pair] += 1
         total[pair] += np.maximum(1.0 - delay_s / networks.network.deadline_s, 0.0)
         if t + 1 in (rounds // 4, rounds // 2, rounds):

@@ -111,7 +111,7 @@ class Scheduler:
         delays = Delays(network / 2, compute, network / 2)
         punctual = answered & (delays.total_s <= deadline_s)
         feedback = Feedback(self.round, assignment, delays, punctual, self.problem)
-        self.state = dict(self.policy.update(self.state, feedback))
+        self.state = dict(self.policy.update(self.state, feedback.observed()))
         self.queue = updated_queues(self.queue, self.quota, punctual)
         self.trace.append(feedback, self.queue, available[None], deadline_s)
         return feedback

@@ -3,14 +3,14 @@
 Tables of rates are (K, U, N), in Mbit/s of payload: round t uses row t mod K.
 """
 
-import lzma
 import math
-import os
 from pathlib import Path
 
 import numpy as np
 
 from fedlane.network import RadioNetwork, rate_bps
+from fedlane.network.mahimahi import PACKET_BITS
+from fedlane.network.trace_files import find_trace, read_lines
 from fedlane.records import FloatArray
 from fedlane.rng import generator
 from fedlane.scenario import Scenario
@@ -20,7 +20,6 @@ MIN_MBPS, MAX_MBPS = 0.05, 1000.0
 """Range of the shaped rates. Silence in a trace becomes the minimum, at which every transfer misses its deadline."""
 TRACE_STEP_S = 10.0
 """Length of the piece of the trace that one row averages, about the length of a round."""
-_MAHIMAHI_BITS = 1500 * 8
 
 
 def parse_range(text: str) -> tuple[float, float]:
@@ -49,7 +48,11 @@ def scenario_rates(scenario: Scenario, seed: int) -> FloatArray:
         rates = np.array(network.rates_mbps, np.float64).reshape(-1, network.clients, network.channels)
     else:
         radio_network = prepare(scenario, [seed]).network
-        assert isinstance(radio_network, RadioNetwork)
+        if type(radio_network) is not RadioNetwork:
+            raise InputError(
+                f"the testbed's links do not change with time: {scenario.name} must have the paper's static network "
+                'or network.model = "fixed"'
+            )
         mean = math.sqrt(2.0 / math.pi)  # of |N(0, 1)|
         rates = np.minimum(
             rate_bps(network.bandwidth_up_hz, radio_network.snr_up, mean * radio_network.scale_up),
@@ -65,7 +68,7 @@ def scenario_rates(scenario: Scenario, seed: int) -> FloatArray:
 
 def replay_trace(path: str, clients: int, lanes: int, rounds: int, seed: int) -> FloatArray:
     """Replay a measured trace: each pair starts at a random position and advances ten seconds per round."""
-    series = read_trace(_find_trace(path))
+    series = read_trace(find_trace(path))
     steps = series[: len(series) // int(TRACE_STEP_S) * int(TRACE_STEP_S)].reshape(-1, int(TRACE_STEP_S)).mean(axis=1)
     if not len(steps):
         raise InputError(f"trace {path} is shorter than {TRACE_STEP_S:g} s")
@@ -82,14 +85,12 @@ def read_trace(path: Path) -> FloatArray:
     compressed (.xz).
     """
     try:
-        content = path.read_bytes()
-        text = (lzma.decompress(content) if path.suffix == ".xz" else content).decode("utf-8")
-        lines = [line for line in text.splitlines() if line and not line.startswith("#")]
-        if lines[0].strip().isdigit():  # Mahimahi: the millisecond of each packet
+        lines = read_lines(path)
+        if lines[0].isdigit():  # Mahimahi: the millisecond of each packet
             second = np.array([int(line) for line in lines], np.int64) // 1000
-            return np.asarray(np.bincount(second) * (_MAHIMAHI_BITS / 1e6))
+            return np.asarray(np.bincount(second) * (PACKET_BITS / 1e6))
         return _parse_csv([line.split(",") for line in lines], path)
-    except (OSError, lzma.LZMAError, UnicodeDecodeError, ValueError, IndexError) as error:
+    except (ValueError, IndexError) as error:
         if isinstance(error, InputError):
             raise
         raise InputError(f"cannot read the trace {path}: {error}") from error
@@ -114,14 +115,3 @@ def _parse_csv(rows: list[list[str]], path: Path) -> FloatArray:
     count = np.bincount(second)
     mean = np.bincount(second, value) / np.maximum(count, 1)
     return np.asarray(mean[count > 0])
-
-
-def _find_trace(path: str) -> Path:
-    """Look a file up as given, then in the folder FEDLANE_DATA, then in its subfolder traces."""
-    roots = [Path()]
-    if os.environ.get("FEDLANE_DATA"):
-        roots += [Path(os.environ["FEDLANE_DATA"]), Path(os.environ["FEDLANE_DATA"]) / "traces"]
-    for root in roots:
-        if (root / path).is_file():
-            return root / path
-    raise InputError(f"trace {path} does not exist, here or in the folder FEDLANE_DATA")

@@ -1,0 +1,142 @@
+"""From a scenario to its world: links, movement, computing times, presence and energy."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from fedlane.learning.architectures import multiply_adds
+from fedlane.learning.datasets import dataset_info
+from fedlane.network import (
+    CellNetwork,
+    CellSettings,
+    Compute,
+    ComputeTimes,
+    FixedLinks,
+    Network,
+    Radio,
+    RadioNetwork,
+    Topology,
+    TraceNetwork,
+    place,
+)
+from fedlane.network.availability import AlwaysPresent, Availability, MarkovAvailability
+from fedlane.network.devices import Phones, TrainingWork
+from fedlane.network.energy import EnergyModel
+from fedlane.network.link_rate import UPLOAD_FAILURE_PROBABILITY
+from fedlane.network.presence_traces import RecordedAvailability, load_presence
+from fedlane.network.trace_formats import load_traces
+from fedlane.records import FloatArray
+from fedlane.scenario import Scenario
+
+
+def changes_with_time(scenario: Scenario) -> bool:
+    """Whether the scenario's links are those of a `CellNetwork`: cells whose state follows the simulated time."""
+    network = scenario.network
+    slow = network.mobility != "static" or bool(network.shadowing_db) or network.drift_s > 0
+    return network.model == "3gpp" or (network.model == "paper" and slow)
+
+
+def make_places(scenario: Scenario, seeds: Sequence[int]) -> Topology:
+    """Return the positions of channels, and of clients at the beginning."""
+    network = scenario.network
+    topology = place(seeds, network.clients, network.channels, network.area_m)
+    mobility = _cell(scenario).mobility(seeds, topology.client_xy_m)
+    return Topology(mobility.position_m(np.zeros(len(seeds))), topology.channel_xy_m)
+
+
+def make_compute(scenario: Scenario, seeds: Sequence[int], sizes: FloatArray, weights: int) -> ComputeTimes:
+    """Return the computing times: on phones, as measured, or cycles divided by frequency.
+
+    Args:
+        scenario: The scenario.
+        seeds: R seeds, one per replica.
+        sizes: (R, U) training samples of each client.
+        weights: Number of the model's weights.
+    """
+    compute, learning = scenario.compute, scenario.learning
+    if compute.model == "devices":
+        data = dataset_info(scenario.data.dataset)
+        built_in = ":" not in learning.model  # a user's model is taken for one of dense layers
+        work = multiply_adds(learning.model, data.input_shape, data.classes) if built_in else weights
+        batch = float(np.max(learning.batch_size))
+        training = TrainingWork(weights, work, batch, learning.local_iterations)
+        return Phones(seeds, scenario.network.clients, training)
+    if compute.seconds is not None:
+        return Compute.fixed(np.broadcast_to(scenario.per_client(compute.seconds), sizes.shape).copy())
+    return Compute.of(
+        sizes,
+        scenario.per_client(compute.cycles_per_sample),
+        learning.local_iterations,
+        compute.frequency_low_hz,
+        compute.frequency_high_hz,
+    )
+
+
+def make_network(
+    scenario: Scenario, seeds: Sequence[int], topology: Topology, compute: ComputeTimes, payload_bits: float
+) -> Network:
+    """Return the links of the scenario's `network.model`."""
+    network = scenario.network
+    if network.rates_mbps is not None:
+        floor = network.floor_s
+        return FixedLinks(
+            seeds,
+            1e6 * np.array(network.rates_mbps, np.float64).reshape(-1, network.clients, network.channels),
+            payload_bits,
+            floor if isinstance(floor, tuple) else (floor, floor),
+            compute,
+            network.deadline_s,
+        )
+    if network.trace is not None:
+        sizes, traces = (network.clients, network.channels), load_traces(network.trace)
+        return TraceNetwork(seeds, sizes, traces, network.uplink_share, payload_bits, compute, network.deadline_s)
+    radio = Radio(
+        bandwidth_up_hz=network.bandwidth_up_hz,
+        bandwidth_down_hz=network.bandwidth_down_hz,
+        power_up_dbm=network.power_up_dbm,
+        power_down_dbm=network.power_down_dbm,
+        noise_dbm=network.noise_dbm,
+        path_loss_db=network.path_loss_db,
+        path_loss_slope_db=network.path_loss_slope_db,
+        min_distance_m=network.min_distance_m,
+        rayleigh=network.fading == "rayleigh" and not changes_with_time(scenario),
+        interference_db=network.interference_db,
+        payload_bits=payload_bits,
+    )
+    if changes_with_time(scenario):
+        return CellNetwork(seeds, topology, radio, compute, network.deadline_s, _cell(scenario))
+    return RadioNetwork(seeds, topology, radio, compute, network.deadline_s)
+
+
+def _cell(scenario: Scenario) -> CellSettings:
+    """Return what changes with time in the scenario's cell."""
+    network = scenario.network
+    urban = network.cell if network.model == "3gpp" else None
+    return CellSettings(
+        area_m=network.area_m,
+        horizon_s=scenario.rounds * network.deadline_s,
+        speed_m_s=network.speed_m_s if network.mobility == "waypoint" else None,
+        urban=urban,
+        carrier_hz=network.carrier_hz,
+        shadowing_db=network.shadowing_db,
+        shadowing_distance_m=network.shadowing_distance_m,
+        fading=network.fading == "rayleigh",
+        drift_s=network.drift_s,
+        upload_failure=UPLOAD_FAILURE_PROBABILITY if urban else 0.0,
+    )
+
+
+def make_availability(scenario: Scenario, seeds: Sequence[int]) -> Availability:
+    """Return who is there at any instant."""
+    settings, clients = scenario.availability, scenario.network.clients
+    if settings.model == "markov":
+        return MarkovAvailability(seeds, clients, settings.mean_on_s, settings.mean_off_s)
+    if settings.trace is not None:
+        return RecordedAvailability(seeds, clients, load_presence(settings.trace))
+    return AlwaysPresent(len(seeds), clients)
+
+
+def make_energy(scenario: Scenario) -> EnergyModel:
+    """Return the constants of a client's energy."""
+    energy = scenario.energy
+    return EnergyModel(energy.kappa, energy.efficiency, energy.idle_w, energy.battery_j, energy.device_w)
