@@ -31,7 +31,12 @@ POLICIES = ("lane", "mamab-om", "mamab-gmba", "random", "round-robin", "single-u
 """All policies of the time of writing; a later one needs digests of its own only when it is added here."""
 RENAMED = {"single-ucb": "ucb-index"}
 """Policies that have another name since the time of writing: old name -> new name."""
-LINES_SINCE = ('samples_per_client = "all"\n',)
+LINES_SINCE = (
+    'samples_per_client = "all"\n',
+    *("momentum = 0.0\n", "proximal = 0.0\n", 'learning_rate_schedule = "constant"\n', 'aggregation = "size"\n'),
+    *('server_optimizer = "sgd"\n', "server_momentum = 0.9\n", "server_decay = 0.99\n"),
+    "server_adaptivity = 0.001\n",
+)
 """Lines of a scenario file with the defaults of keys that were added since the time of writing."""
 SUMMED = ("assignments.delay_s", "rounds.delay_s", "client_rounds.queue", "client_rounds.epsilon", "clients.quota")
 PRESETS = (
