@@ -80,8 +80,10 @@ class RecordGradientSet:
             return array.masked_fill(dropped.view(-1, *(1,) * (array.ndim - 1)), 0)
 
         for name, part in self.parts.items():
-            outer = isinstance(part, OuterProduct)
-            self.parts[name] = OuterProduct(blank(part.rows), blank(part.inputs)) if outer else blank(part)
+            if isinstance(part, OuterProduct):
+                self.parts[name] = OuterProduct(blank(part.rows), blank(part.inputs))
+            else:
+                self.parts[name] = blank(part)
 
     def sums(self, factor: Tensor) -> Iterator[tuple[str, Tensor]]:
         """Yield the sum of the gradients times factor (B,), by name of the parameter."""
@@ -209,7 +211,7 @@ def _watched(module: nn.Module, calls: list[LayerCall], anchor: Tensor) -> Itera
                 raise ValueError(f"{layer_name(module, name)} is not called with one positional argument")
             calls.append(LayerCall(name, inputs[0].detach()))
             output = output if output.requires_grad else output + anchor
-            output.register_hook(calls[-1].keep)
+            output.register_hook(calls[-1].keep)  # type: ignore[no-untyped-call]
             return output
 
         handles.append(layer.register_forward_hook(hook))

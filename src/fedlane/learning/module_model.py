@@ -187,7 +187,9 @@ class ModuleModel(Model):
         named = self._named(flat.detach())
         step = torch.zeros_like(flat)
         steps = self._named(step)
-        for x, labels, amount in zip(*(part.split(self.chunk) for part in (inputs, targets, scale)), strict=True):
+        for x, labels, amount in zip(
+            *(torch.split(part, self.chunk) for part in (inputs, targets, scale)), strict=True
+        ):
             gradients = record_gradients(self.module, partial(self._called, dict(named), x), labels)
             square = gradients.squared_norms()
             finite = torch.isfinite(square)
