@@ -106,6 +106,19 @@ def check_clip_norm(field: str, value: float) -> None:
         raise InputError(f"{field} must be from {SMALLEST_CLIP_NORM:g} to {LARGEST_CLIP_NORM:g}, got {value:g}")
 
 
+def check_proximal(proximal: float, learning_rate: float) -> None:
+    """Refuse a proximal term that would move a step beyond the global model.
+
+    Raises:
+        InputError: The product of both is greater than 1.
+    """
+    if proximal * learning_rate > 1:
+        raise InputError(
+            f"learning.proximal times learning.learning_rate must be at most 1, got {proximal * learning_rate:g}: "
+            "the proximal term would overshoot the global model"
+        )
+
+
 def matrix(field: str, value: object, dimensions: int) -> FloatArray:
     """Return ``value`` as a contiguous float array; raise InputError if it has fewer axes or contains NaN."""
     array = np.ascontiguousarray(value, dtype=np.float64)

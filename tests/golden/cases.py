@@ -37,6 +37,9 @@ LINES_SINCE = (
     *('mobility = "static"\n', "speed_m_s = [0.5, 2.0]\n", "drift_s = 0.0\n", "uplink_share = 1.0\n"),
     '\n[availability]\nmodel = "always"\nmean_on_s = 600.0\nmean_off_s = 200.0\n',
     "\n[energy]\nkappa = 1e-28\ndevice_w = 3.0\nefficiency = 0.35\nidle_w = 0.0\n",
+    *("momentum = 0.0\n", "proximal = 0.0\n", 'learning_rate_schedule = "constant"\n', 'aggregation = "size"\n'),
+    *('server_optimizer = "sgd"\n', "server_momentum = 0.9\n", "server_decay = 0.99\n"),
+    "server_adaptivity = 0.001\n",
 )
 """Lines of a scenario file with the defaults of keys that were added since the time of writing."""
 COLUMNS_SINCE = {"assignments": {"energy_j"}, "clients": {"present_share", "shortfall", "energy_j"}}

@@ -1,4 +1,4 @@
-"""Aggregation, equation (1): the average of the punctual clients' models, weighted by data size.
+"""Aggregation, equation (1): the average of the punctual clients' models, weighted by data size or without bias.
 
 A round without punctual clients leaves the model unchanged.
 """
@@ -21,16 +21,19 @@ class Uploads:
     client: IntArray
     """(G,)"""
     share: FloatArray
-    """(G,): p_i = |D_i| / sum over the replica's punctual clients."""
+    """(G,): p_i = |D_i| / sum over the replica's punctual clients (or another weight instead of |D_i|)."""
     rank: IntArray
     """(G,): position among the uploads of the same replica."""
 
     @classmethod
-    def of(cls, client: IntArray, punctual: BoolArray, sizes: FloatArray) -> "Uploads":
-        """Return the uploads of the punctual clients; client and punctual are (R, N), and sizes |D_i| are (R, U)."""
+    def of(cls, client: IntArray, punctual: BoolArray, weights: FloatArray | IntArray) -> "Uploads":
+        """Return the uploads of the punctual clients; client and punctual are (R, N), weights (R, U).
+
+        The weights are |D_i|, or another positive number, see `ServerStep.upload_weights`.
+        """
         replica, channel = np.nonzero(punctual)
         clients = client[replica, channel].astype(np.int64)
-        size = sizes[replica, clients]
+        size = weights[replica, clients]
         total = np.bincount(replica, size, minlength=len(client))
         first = np.searchsorted(replica, replica)
         return cls(replica, clients, size / total[replica], np.arange(len(replica)) - first)

@@ -10,8 +10,9 @@ Derivation. Let u = 2^-24, gamma(n) = n u / (1 - n u), and let v be the norm of 
 1. *Measured norm.* A sum of n computed squares, in any order, is at least (1 - gamma(n)) times its value. A dense layer
    with n inputs and m outputs multiplies the squared norms of an input and an output gradient: n + m squares, two roots
    that are squared again, one product and one sum, in all gamma(n + m + 8). A convolution and a user's module square
-   and sum the gradient that is later added, of k numbers: gamma(k + 2). Adding L layers takes L operations. With K the
-   largest such count plus L, the measured norm is at least v sqrt(1 - gamma(K)) (1 - u).
+   and sum the gradient that is later added, of k numbers: gamma(k + 2); a module's dense layer with one vector per
+   record is one of the first kind. Adding L layers takes L operations. With K the largest such count plus L (for a
+   module of d weights at most d + 10), the measured norm is at least v sqrt(1 - gamma(K)) (1 - u).
 2. *Factor.* The quotient, the learning rate's factor and the product with the gradient: (1 + u)^3.
 3. *Product.* Both operands of the product that sums over samples are rounded to the product's format, by a relative w
    each: 0 for float32, 2^-11 for TF32, 2^-8 for bfloat16. Each product rounds by u. So the contribution that is added
@@ -63,7 +64,7 @@ def clipping_slack(model: Model, batch: int, precision: str = "float32") -> floa
     """
     if precision not in OPERAND:
         raise ValueError(f"precision must be one of {', '.join(OPERAND)}, got '{precision}'")
-    terms = model.size + 2
+    terms = model.size + 10
     if isinstance(model, LayeredModel):
         terms = max(map(_operations, model.layers)) + len(model.layers)
     norm_error, batch_error = _gamma(terms), _gamma(batch)

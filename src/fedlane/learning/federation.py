@@ -4,7 +4,7 @@ The inputs of a round are the client on each channel and whether it was punctual
 saved schedule. Only PyTorch and NumPy are needed.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,22 +15,29 @@ from torch import Tensor
 
 from fedlane.learning.aggregate import Uploads, aggregate_
 from fedlane.learning.counter_rng import CounterNoise, bits, keys, normals
-from fedlane.learning.datasets import Dataset, Samples
+from fedlane.learning.datasets import Dataset
+from fedlane.learning.devices import resident, squared_norms, torch_device
 from fedlane.learning.evaluate import evaluate
-from fedlane.learning.input_range import check_inputs
-from fedlane.learning.local import ClientData, TrainingBatch, as_inputs, train_locally
+from fedlane.learning.federation_checks import check_model, check_rates
+from fedlane.learning.local import ClientData, TrainingBatch, train_locally
 from fedlane.learning.model_interface import Model
+from fedlane.learning.optimization import Optimization
 from fedlane.learning.partition import assign_samples
 from fedlane.learning.round_graph import RoundGraph
 from fedlane.learning.sampling import draw_samples, sampling_of, with_more_places
+from fedlane.learning.server_step import ServerStep
 from fedlane.records import BoolArray, FloatArray, IntArray, MechanismSpec
-from fedlane.validate import InputError
+from fedlane.validate import InputError, check_proximal
+
+__all__ = ["Evaluation", "Federation", "FederationBatch", "torch_device"]
 
 CPU_MEMORY_BYTES = 2e9
 """Memory in bytes that one chunk of work may use on a CPU, which leaves room for other programs."""
 
 ROUNDS_BETWEEN_CHECKS = 64
 """Rounds that a GPU plays before it is asked whether all samples had enough places."""
+
+PLAIN = Optimization()
 
 
 @dataclass(frozen=True)
@@ -57,8 +64,11 @@ class FederationBatch:
         mechanism: Clipping, sampling and noise.
         learning_rate: Learning rate eta of local training.
         device: `cpu` or `cuda`.
+        optimization: Local and server optimisers, aggregation and learning-rate schedule; federated averaging by
+            default.
 
     Attributes:
+        server: The server's optimiser and its memory.
         weights: (R, d) global models.
         sizes: (R, U) training samples of each client.
 
@@ -91,29 +101,33 @@ class FederationBatch:
         mechanism: MechanismSpec,
         learning_rate: float,
         device: str = "cpu",
+        optimization: Optimization = PLAIN,
     ) -> None:
         self.device = torch_device(device)
         self.model, self.mechanism, self.learning_rate = model, mechanism, learning_rate
+        self.optimization = optimization
         self.sizes = label_counts.sum(axis=2)
-        _check_rates(mechanism, self.sizes)
-        if mechanism.clip_norm is None and (mechanism.step_noise.any() or mechanism.upload_noise.any()):
-            raise ValueError("noise needs a clip norm: without one it has no scale")
-        _check_model(model, mechanism)
+        check_rates(mechanism, self.sizes)
+        check_model(model, mechanism)
+        check_proximal(optimization.proximal, learning_rate)
         orders = [
             assign_samples(counts, dataset.train.labels, seed) for counts, seed in zip(label_counts, seeds, strict=True)
         ]
-        images, labels = _resident(dataset.train, self.device)
-        self.test_images, self.test_labels = _resident(dataset.test, self.device)
+        images, labels = resident(dataset.train, self.device)
+        self.test_images, self.test_labels = resident(dataset.test, self.device)
         self.data = ClientData(
             images=images,
             targets=torch.nn.functional.one_hot(labels, dataset.info.classes).to(torch.float32),
-            squares=_squares(images),
+            squares=squared_norms(images),
             order=torch.from_numpy(np.stack(orders).astype(np.int32)).to(self.device),
             start=torch.from_numpy(np.cumsum(self.sizes, axis=1) - self.sizes).to(self.device),
             size=torch.from_numpy(self.sizes).to(self.device),
         )
         self.sampling = sampling_of(mechanism, self.sizes, self.device)
         self._step_noise = torch.from_numpy(mechanism.step_noise.astype(np.float32)).to(self.device)
+        self._rate: Tensor | None = None
+        if optimization.learning_rate_schedule != "constant":  # a captured graph reads the round's rate from here
+            self._rate = torch.zeros((), device=self.device)
         self._upload_deviation = mechanism.upload_deviation(learning_rate)
         self.batch_key = keys(seeds, "batches", self.device)
         self.noise_key = keys(seeds, "upload-noise", self.device)
@@ -122,7 +136,9 @@ class FederationBatch:
         self._graph: RoundGraph | None = None
         self._at_once: int | None = None
         self._weights = torch.stack([model.initial(seed) for seed in seeds]).to(self.device)
+        self.server = ServerStep(optimization, self._weights, model.trained, self.sizes.shape[1])
         self._checked = self._weights  # the models before the rounds in `_unchecked`
+        self._checked_server = self.server.snapshot()
         self._unchecked: list[tuple[int, IntArray, BoolArray]] = []
 
     @property
@@ -143,13 +159,15 @@ class FederationBatch:
             client: (R, N) client on each channel, -1 where the channel is idle.
             punctual: (R, N) whether that client met the deadline.
         """
-        uploads = Uploads.of(client, punctual, self.sizes)
         replicas = self._replicas_at_once(client.shape[1])
-        if self.device.type == "cuda" and not self.model.whole_batch and replicas >= len(self._weights):
+        captured = self.device.type == "cuda" and not self.model.whole_batch and replicas >= len(self._weights)
+        if captured and not self._unchecked:
+            self._checked, self._checked_server = self._weights.clone(), self.server.snapshot()
+        uploads = Uploads.of(client, punctual, self.server.upload_weights(client, punctual, self.sizes))
+        self._set_rate(round)
+        if captured:
             if self._graph is None or self._graph.channels != client.shape[1]:
                 self._graph = RoundGraph(self, client.shape[1])
-            if not self._unchecked:
-                self._checked = self._weights.clone()
             self._unchecked.append((round, client, punctual))
             self._graph.play(round, client, punctual, uploads)
             if len(self._unchecked) >= ROUNDS_BETWEEN_CHECKS:
@@ -171,9 +189,24 @@ class FederationBatch:
         if bool(self.sampling.overflow):
             self._widen()
             self._weights.copy_(self._checked)
+            self.server.rewind(self._checked_server)
             for round, client, punctual in rounds:
                 self.play(round, client, punctual)
             self._check_rounds()
+
+    def _set_rate(self, round: int) -> None:
+        """Set the learning rate of a round, and the deviation of an upload's noise, which scales with it."""
+        rate = self.learning_rate * self.optimization.rate_factor(round)
+        if self._rate is not None:
+            self._rate.fill_(rate)
+        local, noisy = self.optimization.local, self.mechanism.upload_noise.any()
+        if noisy and (local is not None or self._rate is not None):
+            weight = 1.0 if local is None else local.first_step_weight(rate, self.mechanism.local_iterations)
+            if weight <= 0:
+                raise InputError(
+                    "learning.momentum and learning.proximal are too large together: steps would oscillate"
+                )
+            self._upload_deviation = self.mechanism.upload_deviation(rate) * weight
 
     def _widen(self) -> None:
         self.sampling, self._graph, self._at_once = with_more_places(self.sampling), None, None
@@ -185,11 +218,16 @@ class FederationBatch:
         while bool(self.sampling.overflow):  # a sample had more records than places
             self._widen()
             models = self.trained(round, index[0] + rows.start, index[1])
+        previous = None if self.optimization.averages else weights.clone()
         aggregate_(weights, models, uploads)
         deviation = self.noise_of_average(uploads, rows)
         if deviation.any():
             noise = normals(self.noise_key[rows], round, self.model.size)
             weights += noise.mul_(torch.from_numpy(deviation).to(self.device)[:, None])
+        if previous is not None:
+            updated = torch.zeros(len(weights), 1, dtype=torch.bool, device=self.device)
+            updated[index[0]] = True
+            self.server.apply_(weights, previous, updated, round, rows)
 
     def trained(self, round: Tensor, replica: Tensor, client: Tensor) -> Tensor:
         """Return the models (G, d) of clients (G,) of replicas (G,) after local training from their global models."""
@@ -207,7 +245,8 @@ class FederationBatch:
             CounterNoise(self.step_key[replica], counter) if self.mechanism.step_noise.any() else None,
             None if self.model.per_record else self._layer_seeds(replica, counter),
         )
-        train_locally(self.model, models, self.data, rows, self.learning_rate, self.mechanism.clip_norm)
+        rate = self.learning_rate if self._rate is None else self._rate
+        train_locally(self.model, models, self.data, rows, rate, self.mechanism.clip_norm, self.optimization.local)
         return models
 
     def _layer_seeds(self, replica: Tensor, counter: Tensor) -> Tensor:
@@ -243,12 +282,17 @@ class FederationBatch:
             named.update({prefix + name: tensor.numpy() for name, tensor in tensors.items()})
         return named
 
-    def restore(self, weights: NDArray[np.float32]) -> None:
-        """Continue from saved global models (R, d)."""
+    def to_arrays(self) -> dict[str, NDArray[Any]]:
+        """Return the global models and the server's memory by name, for a checkpoint."""
+        return {"weights": self.weights.cpu().numpy(), **self.server.to_arrays()}
+
+    def restore(self, weights: NDArray[np.float32], server: Mapping[str, NDArray[Any]] | None = None) -> None:
+        """Continue from saved global models (R, d) and the server's memory, which plain averaging has not."""
         if weights.shape != tuple(self.weights.shape):
             raise ValueError(f"weights must have shape {tuple(self.weights.shape)}, got {weights.shape}")
         self._unchecked = []
         self._weights.copy_(torch.from_numpy(weights))
+        self.server.restore(server or {})
 
     def _memory_bytes(self) -> float:
         if self.device.type == "cpu":
@@ -265,47 +309,3 @@ class FederationBatch:
 
 
 Federation = FederationBatch  # old name
-
-
-def _check_rates(mechanism: MechanismSpec, sizes: IntArray) -> None:
-    """Reject a mechanism for other data, because its privacy accounting would not describe this training."""
-    if mechanism.batch_size.shape != sizes.shape:
-        raise ValueError(f"the mechanism is for {mechanism.batch_size.shape} clients, the data for {sizes.shape}")
-    short = mechanism.sample_rate < mechanism.batch_size / sizes * (1 - 1e-9)
-    if np.any(short) or np.any(mechanism.batch_size > sizes):
-        raise ValueError("the mechanism was made for larger data sets: its sample rate is too small")
-
-
-def _check_model(model: Model, mechanism: MechanismSpec) -> None:
-    """Reject a model that the mechanism cannot train."""
-    if mechanism.clip_norm is not None and not model.per_record:
-        raise ValueError("clipping needs a model with gradients of single records (per_record=True)")
-    if int(mechanism.batch_size.min()) < model.smallest_batch:
-        replica, client = np.argwhere(mechanism.batch_size < model.smallest_batch)[0]
-        raise InputError(
-            f"this model needs at least {model.smallest_batch} records in a batch, but client {client} has a batch of "
-            f"{mechanism.batch_size[replica, client]}: raise learning.batch_size, or use GroupNorm"
-        )
-
-
-def torch_device(name: str) -> torch.device:
-    """Return the device by name; on a GPU, matrix products may use bfloat16 and TF32 (norms are summed in float32)."""
-    if name == "cuda":
-        if not torch.cuda.is_available():
-            raise InputError("device cuda is not available here: PyTorch finds no GPU")
-        torch.set_float32_matmul_precision("high")
-    elif name != "cpu":
-        raise InputError(f"device must be cpu or cuda, got '{name}'")
-    return torch.device(name)
-
-
-def _resident(samples: Samples, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Return images, bytes if the data set has bytes, and labels on the device."""
-    images = torch.from_numpy(np.array(samples.images)).to(device)
-    check_inputs(images)
-    return images, torch.from_numpy(samples.labels).to(device)
-
-
-def _squares(images: Tensor) -> Tensor:
-    """Return the squared norm of each image as a model input, a few thousand at a time."""
-    return torch.cat([as_inputs(piece).flatten(1).square().sum(1) for piece in torch.split(images, 4096)])

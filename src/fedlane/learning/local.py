@@ -12,6 +12,7 @@ from torch import Tensor
 
 from fedlane.learning.counter_rng import CounterNoise
 from fedlane.learning.model_interface import Batch, Model
+from fedlane.learning.optimization import LocalOptimizer
 
 try:
     from fedlane.learning import cpu_kernels
@@ -57,25 +58,80 @@ class TrainingBatch:
 
 
 def train_locally(
-    model: Model, weights: Tensor, data: ClientData, rows: TrainingBatch, learning_rate: float, clip_norm: float | None
+    model: Model,
+    weights: Tensor,
+    data: ClientData,
+    rows: TrainingBatch,
+    learning_rate: float | Tensor,
+    clip_norm: float | None,
+    optimizer: LocalOptimizer | None = None,
 ) -> None:
     """Make tau steps w -= (eta / b) (sum_s clip(g_s) + N(0, (z C)^2)), in place on weights (G, d).
 
     With noise, the sum and the noise are added before either reaches the weights. The server chooses the weights: if
     large weights rounded the sum first, a record could be visible beneath the noise.
+
+    With an optimizer, a step is v <- m v + (that step) - eta mu (w - w_global), w <- w + v. Only the noisy step depends
+    on the records; everything else is computed from earlier weights, so privacy is as without it.
+
+    Args:
+        model: The model.
+        weights: (G, d) global models, which become the trained ones.
+        data: The clients' records.
+        rows: Samples and noise of each row.
+        learning_rate: eta; a tensor () where it changes from round to round.
+        clip_norm: C, or None for no clipping.
+        optimizer: Momentum and proximal term; None for plain SGD.
     """
     if rows.add_noise is not None and clip_norm is None:
         raise ValueError("noise needs a clip norm: without one it has no scale")
-    move = torch.zeros_like(weights) if rows.add_noise is not None else weights
+    velocity = None if optimizer is None else _Velocity(optimizer, model, weights, learning_rate)
+    moved = weights if velocity is None or model.whole_batch else velocity.values
+    move = torch.zeros_like(weights) if rows.add_noise is not None else moved
     deviation = (learning_rate * (clip_norm or 0.0)) * rows.step_noise / rows.batch_size
     for step, (batch, scale) in enumerate(_batches(model, weights, data, rows, learning_rate / rows.batch_size)):
+        if velocity is not None:
+            velocity.start_step()
         model.descend(weights, batch, clip_norm, scale, move)
         if isinstance(rows.add_noise, CounterNoise):
-            rows.add_noise.finish_step_(weights, move, step, deviation)
+            rows.add_noise.finish_step_(moved, move, step, deviation)
         elif rows.add_noise is not None:
             rows.add_noise(move, step, deviation)
-            weights += move
+            moved += move
             move.zero_()
+        if velocity is not None:
+            velocity.finish_step()
+
+
+class _Velocity:
+    """The velocity v (G, d) of rows that train with momentum or a proximal term."""
+
+    def __init__(self, optimizer: LocalOptimizer, model: Model, weights: Tensor, learning_rate: float | Tensor) -> None:
+        self.optimizer, self.model, self.weights = optimizer, model, weights
+        self.values = torch.zeros_like(weights)
+        self._pull = learning_rate * optimizer.proximal
+        self._global = weights.clone() if optimizer.proximal else None
+        self._before = weights
+
+    def start_step(self) -> None:
+        """Set v to what does not depend on the records: m v, and the pull towards the global model."""
+        self.values.mul_(self.optimizer.momentum)
+        if self._global is not None:
+            self.values += (self._global - self.weights) * self._pull
+        if self.model.whole_batch:
+            self._before = self.weights.clone()
+
+    def finish_step(self) -> None:
+        """Move the weights by v, to which the step was added unless the model updates its weights in place.
+
+        Such a model also updates its running statistics, which have no velocity.
+        """
+        if not self.model.whole_batch:
+            self.weights += self.values
+            return
+        weights, before, values = (rows[:, : self.model.trained] for rows in (self.weights, self._before, self.values))
+        values += weights - before
+        weights.copy_(before + values)
 
 
 def _batches(

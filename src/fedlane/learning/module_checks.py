@@ -1,6 +1,9 @@
 """Trial of a user's module before it is trained: its inputs and scores, its gradients, and what it does to a batch."""
 
-from collections.abc import Callable, Sequence
+import functools
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor
@@ -8,7 +11,9 @@ from torch import Tensor
 from fedlane.learning.model_interface import Batch
 from fedlane.learning.module_layers import WITHOUT_PRIVACY
 from fedlane.learning.module_model import ModuleModel
-from fedlane.validate import InputError
+from fedlane.validate import LARGEST_CLIP_NORM, InputError
+
+log = logging.getLogger("fedlane.learning")
 
 TEST_BATCH = 500
 """Largest number of samples that are evaluated together where the scores depend on it."""
@@ -48,6 +53,7 @@ def checked_module(
     targets = torch.eye(classes)[[0, min(1, classes - 1)]]
     if per_record:
         _check_gradients(model, label, weights, x, targets)
+        _choose_gradients(model, label, weights, x, targets)
         if _depends_on_batch(model.training_scores, weights, x):
             raise InputError(
                 f"{label} mixes the records of a batch: a record's scores change with the others, which per-record "
@@ -87,7 +93,8 @@ def _check_scores(
 def _check_gradients(model: ModuleModel, label: str, weights: Tensor, x: Tensor, targets: Tensor) -> None:
     """Raise `InputError` unless the model has gradients of single records."""
     try:
-        model.descend(weights[None].clone(), Batch(x[None], targets[None]), 1.0, torch.ones(1, 2))
+        with _torch_func(model):
+            model.descend(weights[None].clone(), Batch(x[None], targets[None]), 1.0, torch.ones(1, 2))
     except InputError:
         raise
     except Exception as error:
@@ -95,6 +102,50 @@ def _check_gradients(model: ModuleModel, label: str, weights: Tensor, x: Tensor,
         if "random" in reason:  # of torch.func, whose advice does not help here
             reason = f"it draws random numbers in forward (dropout?); remove them, or use {WITHOUT_PRIVACY}"
         raise InputError(f"{label} has no per-sample gradients: {reason}") from error
+
+
+def _choose_gradients(model: ModuleModel, label: str, weights: Tensor, x: Tensor, targets: Tensor) -> None:
+    """Use the fast path if it agrees with torch.func on the trial; otherwise log the layer that prevents it."""
+    if model.slow_reason is None:
+        model.slow_reason = _disagreement(model, weights, x, targets)
+    if model.slow_reason is not None:
+        _log_once(f"{label}: torch.func computes per-sample gradients, which is slower: {model.slow_reason}")
+
+
+def _disagreement(model: ModuleModel, weights: Tensor, x: Tensor, targets: Tensor) -> str | None:
+    """Return why the fast path cannot be used, or None if its steps are those of torch.func, clipped or not."""
+
+    def moves() -> Tensor:
+        steps = torch.zeros(2, model.size)
+        for step, clip_norm in zip(steps, (1e-2, LARGEST_CLIP_NORM), strict=True):
+            model.descend(weights[None], Batch(x[None], targets[None]), clip_norm, torch.ones(1, 2), step[None])
+        return steps
+
+    try:
+        fast = moves()
+    except Exception as error:  # a user's code may use its layers in any way
+        return _first_line(error)
+    with _torch_func(model):
+        slow = moves()
+    if bool(((fast - slow).abs() <= TOLERANCE * slow.abs().amax(1, keepdim=True)).all()):
+        return None
+    return "a layer is not called as a whole, or its output is not used"
+
+
+@contextmanager
+def _torch_func(model: ModuleModel) -> Iterator[None]:
+    """Let torch.func compute the gradients of single records."""
+    reason, model.slow_reason = model.slow_reason, "torch.func is tried"
+    try:
+        yield
+    finally:
+        model.slow_reason = reason
+
+
+@functools.cache
+def _log_once(text: str) -> None:
+    """Log a warning the first time that it occurs in this process."""
+    log.warning(text)
 
 
 def _choose_steps(model: ModuleModel, label: str, weights: Tensor, x: Tensor, targets: Tensor) -> None:

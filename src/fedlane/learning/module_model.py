@@ -1,16 +1,19 @@
 """A user's `torch.nn.Module` as a model.
 
-Where every record needs a gradient of its own, torch.func computes it. Without that need, a module whose records are
+Where every record needs a gradient of its own, `fedlane.learning.module_gradients` computes it on a CPU if it knows all
+of the module's layers, and otherwise torch.func does, which is slower. Without that need, a module whose records are
 not independent (batch normalisation, dropout) is trained as in any PyTorch loop: a batch passes through it as a whole.
 """
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 
 import torch
 from torch import Tensor
 
 from fedlane.learning.model_interface import Batch, Model
+from fedlane.learning.module_gradients import record_gradients, slow_layer
 from fedlane.learning.module_layers import (
     check_layers,
     constant_buffers,
@@ -34,6 +37,9 @@ class ModuleModel(Model):
         chunk: Number of records whose gradients torch.func computes at a time.
         per_record: Whether every record needs a gradient of its own, as clipping does.
 
+    Attributes:
+        slow_reason: Why torch.func computes the gradients of single records, naming the layer; None if it does not.
+
     Raises:
         InputError: The module has no parameters, or a layer that cannot be trained in this way.
     """
@@ -53,6 +59,7 @@ class ModuleModel(Model):
         self._pristine = {name: buffer.detach().clone() for name, buffer, _ in constant_buffers(module)}
         self._saved = {name for name, _, saved in constant_buffers(module) if saved}
         self._on_device: dict[torch.device, dict[str, Tensor]] = {}
+        self.slow_reason = slow_layer(module) if per_record else None
 
     def initial(self, seed: int) -> Tensor:
         """Return the weights of the module's own initialisation, seeded by the replica."""
@@ -146,6 +153,11 @@ class ModuleModel(Model):
             self._descend_together(weights, batch, scale, into)
             return
 
+        if self.fast(weights) and clip_norm is not None:
+            for row, target in enumerate(weights if into is None else into):
+                self._descend_fast(weights[row], target, batch.x[row], batch.targets[row], clip_norm, scale[row])
+            return
+
         def loss(flat: Tensor, sample: Tensor, target: Tensor) -> Tensor:
             return torch.nn.functional.cross_entropy(self._scores(flat, sample[None]), target[None])
 
@@ -163,6 +175,30 @@ class ModuleModel(Model):
                     factor = torch.where(torch.isfinite(norm), factor * (clip_norm / norm.clamp(min=clip_norm)), 0.0)
                 step += factor @ gradients
             target -= step
+
+    def fast(self, weights: Tensor) -> bool:
+        """Return whether gradients of single records need no torch.func, on the device of these weights."""
+        return self.slow_reason is None and self.per_record and weights.device.type == "cpu"
+
+    def _descend_fast(
+        self, flat: Tensor, target: Tensor, inputs: Tensor, targets: Tensor, clip_norm: float, scale: Tensor
+    ) -> None:
+        """Make the step of one row, weights (d,), with the rules of `fedlane.learning.module_gradients`."""
+        named = self._named(flat.detach())
+        step = torch.zeros_like(flat)
+        steps = self._named(step)
+        for x, labels, amount in zip(
+            *(torch.split(part, self.chunk) for part in (inputs, targets, scale)), strict=True
+        ):
+            gradients = record_gradients(self.module, partial(self._called, dict(named), x), labels)
+            square = gradients.squared_norms()
+            finite = torch.isfinite(square)
+            if not bool(finite.all()):
+                gradients.drop(~finite)
+            factor = torch.where(finite, amount * (clip_norm / square.sqrt().clamp(min=clip_norm)), 0.0)
+            for name, total in gradients.sums(factor):
+                steps[name] += total
+        target -= step
 
     def _descend_together(self, weights: Tensor, batch: Batch, scale: Tensor, into: Tensor | None) -> None:
         """Make one step of every row with its whole batch; places without a record do not enter the module."""

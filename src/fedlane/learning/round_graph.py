@@ -27,7 +27,7 @@ class RoundGraph:
         self._deviation = torch.zeros(replicas, 1, device=device)
         self._replica = torch.arange(replicas, device=device).repeat_interleave(channels)
         self._noisy = bool(federation.mechanism.upload_noise.any())
-        initial = federation._weights.clone()
+        initial, memory = federation._weights.clone(), federation.server.snapshot()
         side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(side):  # an uncaptured first pass lets libraries initialise
@@ -37,10 +37,19 @@ class RoundGraph:
         with torch.cuda.graph(self._graph):
             self._play_captured()
         federation._weights.copy_(initial)
+        federation.server.rewind(memory)
         federation.sampling.overflow.zero_()
 
     def _play_captured(self) -> None:
         """Play the round described by the input tensors; the graph captures this function."""
+        federation = self.federation
+        previous = None if federation.optimization.averages else federation._weights.clone()
+        self._average_captured()
+        if previous is not None:
+            federation.server.apply_(federation._weights, previous, self._any_punctual, self._round, slice(None))
+
+    def _average_captured(self) -> None:
+        """Train the clients and replace the global models by the averages."""
         federation = self.federation
         weights = federation._weights
         models = federation.trained(self._round, self._replica, self._client)

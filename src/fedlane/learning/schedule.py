@@ -14,11 +14,12 @@ from numpy.typing import NDArray
 
 from fedlane.files import READ_ERRORS, load_arrays
 from fedlane.learning.datasets import dataset_info, load_dataset
-from fedlane.learning.federation import FederationBatch
+from fedlane.learning.federation import PLAIN, FederationBatch
 from fedlane.learning.models import make_model
-from fedlane.learning.schedule_checks import checked_rounds, checked_task
+from fedlane.learning.optimization import Optimization
+from fedlane.learning.schedule_checks import checked_optimization, checked_rounds, checked_task
 from fedlane.records import BoolArray, FloatArray, IntArray, MechanismSpec
-from fedlane.validate import InputError
+from fedlane.validate import InputError, check_proximal
 
 
 @dataclass(frozen=True)
@@ -34,6 +35,8 @@ class LearningTask:
     """(R, U, M): training samples of each class at each client."""
     seeds: IntArray
     """(R,)"""
+    optimization: Optimization = PLAIN
+    """Optimisers, aggregation and learning-rate schedule; files of 0.1.0 have none of it."""
 
     def federation(self, device: str) -> FederationBatch:
         """Return the federations in their state before the first round.
@@ -46,7 +49,9 @@ class LearningTask:
         seeds = [int(seed) for seed in self.seeds]
         data = load_dataset(self.dataset)
         try:
-            return FederationBatch(model, data, self.label_counts, seeds, self.mechanism, self.learning_rate, device)
+            return FederationBatch(
+                model, data, self.label_counts, seeds, self.mechanism, self.learning_rate, device, self.optimization
+            )
         except InputError:
             raise
         except ValueError as error:  # values of a file that do not fit together
@@ -54,7 +59,11 @@ class LearningTask:
 
     def to_arrays(self) -> dict[str, NDArray[Any]]:
         """Return every value as a named array; an infinite clip norm means no clipping."""
-        arrays = {f.name: np.asarray(getattr(self, f.name)) for f in fields(self) if f.name != "mechanism"}
+        records = ("mechanism", "optimization")
+        arrays = {f.name: np.asarray(getattr(self, f.name)) for f in fields(self) if f.name not in records}
+        arrays |= {
+            f"optimization.{f.name}": np.asarray(getattr(self.optimization, f.name)) for f in fields(Optimization)
+        }
         spec = {f"mechanism.{f.name}": getattr(self.mechanism, f.name) for f in fields(MechanismSpec)}
         spec["mechanism.clip_norm"] = np.inf if self.mechanism.clip_norm is None else self.mechanism.clip_norm
         return {**arrays, **{name: np.asarray(value) for name, value in spec.items()}}
@@ -71,7 +80,9 @@ class LearningTask:
         spec = {f.name: values.pop(f"mechanism.{f.name}") for f in fields(MechanismSpec)}
         if np.isinf(spec["clip_norm"]):
             spec["clip_norm"] = None
-        return cls(mechanism=MechanismSpec(**spec), **values)
+        optimization = checked_optimization(arrays)
+        check_proximal(optimization.proximal, values["learning_rate"])
+        return cls(mechanism=MechanismSpec(**spec), optimization=optimization, **values)
 
 
 @dataclass(frozen=True)

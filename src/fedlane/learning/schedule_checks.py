@@ -1,6 +1,7 @@
 """Checks of a saved schedule before it is used: compiled code and PyTorch index arrays with what it holds."""
 
 from collections.abc import Mapping
+from dataclasses import fields
 from typing import Any
 
 import numpy as np
@@ -8,6 +9,7 @@ from numpy.typing import NDArray
 
 from fedlane.files import fitting_array
 from fedlane.learning.datasets import dataset_info
+from fedlane.learning.optimization import Optimization
 from fedlane.validate import SMALLEST_CLIP_NORM, InputError
 
 Arrays = Mapping[str, NDArray[Any]]
@@ -53,6 +55,22 @@ def checked_task(arrays: Arrays) -> dict[str, Any]:
     values |= {name: _array(arrays, name, kind, shape) for name, (kind, shape) in shapes.items()}
     _check_ranges(values)
     return values
+
+
+def checked_optimization(arrays: Arrays) -> Optimization:
+    """Return the optimisers of a learning task; a file of 0.1.0 has none of these values, and averages by size.
+
+    Raises:
+        KeyError: Some of the values are missing.
+        InputError: A value has the wrong type or shape, or is out of bounds.
+    """
+    prefix = "optimization."
+    if not any(name.startswith(prefix) for name in arrays):
+        return Optimization()
+    kinds = {str: "text", int: np.int64, float: np.float64}
+    return Optimization(
+        **{f.name: _scalar(arrays, prefix + f.name, kinds[type(f.default)]) for f in fields(Optimization)}
+    )
 
 
 def checked_rounds(arrays: Arrays, replicas: int, clients: int) -> dict[str, NDArray[Any]]:

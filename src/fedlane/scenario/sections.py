@@ -11,7 +11,7 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from fedlane.scenario.link_checks import check_links
-from fedlane.validate import check_clip_norm
+from fedlane.validate import check_clip_norm, check_proximal
 
 Finite = Annotated[float, Field(allow_inf_nan=False)]
 Decibel = Annotated[float, Field(ge=-1000, le=1000, allow_inf_nan=False)]
@@ -158,7 +158,7 @@ class DataSettings(Section):
 
 
 class LearningSettings(Section):
-    """Local training (reading 16)."""
+    """Local training (reading 16), and the server's step."""
 
     model: str = "mlp"
     """A built-in model ("mlp", "cnn", "softmax"), or module:name of a PyTorch module's class or function."""
@@ -170,6 +170,25 @@ class LearningSettings(Section):
     """Records in a step's sample, b; one value, or one per client."""
     local_iterations: Count = 5
     """Training steps per upload, tau."""
+    momentum: Annotated[float, Field(ge=0, lt=1, allow_inf_nan=False)] = 0.0
+    """Momentum of the local steps; every upload starts without velocity."""
+    proximal: NotNegative = 0.0
+    """Strength mu of FedProx's term, which pulls local steps towards the global model; at most 1 / learning_rate."""
+    learning_rate_schedule: Literal["constant", "inverse_sqrt", "cosine"] = "constant"
+    """Local learning rate in round t (from 0) of T: eta, eta / sqrt(1 + t), or eta (1 + cos(pi t / T)) / 2."""
+    aggregation: Literal["size", "unbiased"] = "size"
+    """Weights of a round's uploads: the clients' data sizes, or these divided by the clients' share of punctual rounds
+    so far, so that clients with fast links do not pull the model towards their data."""
+    server_optimizer: Literal["sgd", "momentum", "adam", "yogi"] = "sgd"
+    """Optimiser of the server, whose gradient is the model minus the average of the uploads (Reddi et al., 2021)."""
+    server_learning_rate: Annotated[float, Field(gt=0, le=1e12, allow_inf_nan=False)] | None = None
+    """Learning rate of the server; by default 1 for "sgd" and "momentum", and 0.01 for "adam" and "yogi"."""
+    server_momentum: Annotated[float, Field(ge=0, lt=1, allow_inf_nan=False)] = 0.9
+    """Momentum of the server's optimiser, beta_1; "sgd" has none."""
+    server_decay: Annotated[float, Field(ge=0, lt=1, allow_inf_nan=False)] = 0.99
+    """Decay of the mean squared update of "adam" and "yogi", beta_2."""
+    server_adaptivity: Annotated[float, Field(gt=0, le=1e12, allow_inf_nan=False)] = 1e-3
+    """Constant in the denominator of "adam" and "yogi", tau: a smaller one adapts more to each weight."""
     evaluate_every: Count = 10
     """Rounds between two evaluations of the model."""
     target_accuracy: Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)] | None = None
@@ -178,6 +197,11 @@ class LearningSettings(Section):
     @model_validator(mode="after")
     def _clip_norm_in_range(self) -> "LearningSettings":
         check_clip_norm("clip_norm", self.clip_norm)
+        return self
+
+    @model_validator(mode="after")
+    def _proximal_in_range(self) -> "LearningSettings":
+        check_proximal(self.proximal, self.learning_rate)
         return self
 
 

@@ -16,6 +16,7 @@ from fedlane.learning.counter_rng import CounterNoise, add_normals_, keys
 from fedlane.learning.datasets import load_dataset
 from fedlane.learning.local import ClientData, TrainingBatch, as_inputs, train_locally
 from fedlane.learning.models import Model, make_model
+from fedlane.learning.optimization import LocalOptimizer
 from fedlane.learning.sampling import draw_samples, sampling_of
 from fedlane.privacy import make_mechanism, mechanism_of
 from fedlane.privacy.audit_statistics import MIN_TRIALS, AuditResult, SamplingResult, audit_sampling, audit_scores
@@ -47,6 +48,7 @@ class AuditPlan:
         batch_size: Records per step; if equal to ``records``, the sample rate is 1 and the attack is strongest.
         local_iterations: Steps per upload, tau.
         learning_rate: Learning rate, eta.
+        local: Momentum and proximal term of the local steps; None for plain SGD.
         clip_norm: Clipping norm, C.
         pixels: Side of the images, which are shrunk from 28 pixels for the `mlp` that is trained.
         trials: Number of uploads, half of them with the canary.
@@ -63,6 +65,7 @@ class AuditPlan:
     batch_size: int = 16
     local_iterations: int = 5
     learning_rate: float = 0.05
+    local: LocalOptimizer | None = None
     clip_norm: float = 1.0
     pixels: int = 4
     trials: int = 20_000
@@ -230,8 +233,9 @@ def _uploads(
         CounterNoise(noise_key, counter) if spec.step_noise.any() else None,
     )
     weights = first.repeat(count, 1)
-    train_locally(model, weights, data, rows, plan.learning_rate, spec.clip_norm)
-    deviation = torch.from_numpy(spec.upload_deviation(plan.learning_rate))[replica, client].float()
+    train_locally(model, weights, data, rows, plan.learning_rate, spec.clip_norm, plan.local)
+    weight = 1.0 if plan.local is None else plan.local.first_step_weight(plan.learning_rate, spec.local_iterations)
+    deviation = torch.from_numpy(weight * spec.upload_deviation(plan.learning_rate))[replica, client].float()
     return add_normals_(weights, upload_key, counter, deviation) if spec.upload_noise.any() else weights
 
 
@@ -252,7 +256,7 @@ def _canary_move(plan: AuditPlan, silent: MechanismSpec, model: Model, data: Cli
         mask[1, 0, 0] = False
     rows = TrainingBatch(samples, mask, torch.tensor([b, b]), torch.zeros(2))
     weights = first.repeat(2, 1)
-    train_locally(model, weights, data, rows, plan.learning_rate, silent.clip_norm)
+    train_locally(model, weights, data, rows, plan.learning_rate, silent.clip_norm, plan.local)
     return weights[1] - weights[0]
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
+from fedlane.learning.optimization import Optimization
 from fedlane.privacy import Terms, mechanism_of, spent
 from fedlane.privacy.accountant import exceeds_budget
 from fedlane.privacy.audit_statistics import AuditResult, SamplingResult, audit_sampling, largest_bound
@@ -171,6 +172,7 @@ def _target(
         batch_size=batch,
         local_iterations=terms.local_iterations,
         learning_rate=scenario.learning.learning_rate,
+        local=Optimization(momentum=scenario.learning.momentum, proximal=scenario.learning.proximal).local,
         clip_norm=min(scenario.learning.clip_norm, MAX_CLIP_NORM),
         blank_records=poisson and not certain,
     )

@@ -4,13 +4,14 @@ Partition -> mechanism -> label-histogram release -> theta -> quotas -> problem,
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from fedlane.learning.architectures import parameter_count
 from fedlane.learning.datasets import DatasetInfo, dataset_info
+from fedlane.learning.optimization import ADAPTIVE_RATE, Optimization
 from fedlane.learning.partition import Partition, check_learnable, label_counts
 from fedlane.network import Network, Topology
 from fedlane.network.availability import AlwaysPresent, Availability
@@ -20,6 +21,7 @@ from fedlane.privacy.mechanism import draft_mechanism
 from fedlane.records import FloatArray, IntArray, MechanismSpec, Problem
 from fedlane.rng import generator
 from fedlane.scenario import Scenario
+from fedlane.scenario.sections import LearningSettings
 from fedlane.simulation.worlds import make_availability, make_compute, make_energy, make_network, make_places
 from fedlane.theory import feasible_scale, quotas, theta
 
@@ -229,4 +231,14 @@ def learning_task(setup: Setup) -> "LearningTask":
         mechanism=setup.mechanism,
         label_counts=setup.label_counts,
         seeds=np.array(setup.seeds),
+        optimization=_optimization(learning, setup.problem.rounds),
     )
+
+
+def _optimization(learning: LearningSettings, rounds: int) -> Optimization:
+    """Return the optimisers, aggregation and learning-rate schedule of a run, with the server's default rate."""
+    rate = learning.server_learning_rate
+    if rate is None:
+        rate = ADAPTIVE_RATE if learning.server_optimizer in ("adam", "yogi") else 1.0
+    names = {field.name for field in fields(Optimization)} - {"rounds", "server_learning_rate"}
+    return Optimization(rounds=rounds, server_learning_rate=rate, **{name: getattr(learning, name) for name in names})

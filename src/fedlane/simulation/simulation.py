@@ -287,7 +287,7 @@ class Simulation:
             **self._totals.arrays(),
         }
         if self.federation is not None:
-            arrays["weights"] = self.federation.weights.cpu().numpy()
+            arrays |= self.federation.to_arrays()
         return Checkpoint(self.label, self.setup.seeds, self.federation is not None, arrays, self.policy.version)
 
     @classmethod
@@ -341,7 +341,8 @@ class Simulation:
             for t, assigned in enumerate(self.trace.assigned_rounds()):
                 self.ledger.charge(t, assigned)
         if self.federation is not None:
-            self.federation.restore(fitting_array(saved.arrays, "weights", self.federation.weights.cpu().numpy()))
+            weights = fitting_array(saved.arrays, "weights", self.federation.weights.cpu().numpy())
+            self.federation.restore(weights, saved.arrays)
 
 
 def _made(policy: str | Policy | SinglePolicy, scenario: Scenario) -> Policy:
