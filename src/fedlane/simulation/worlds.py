@@ -20,9 +20,9 @@ from fedlane.network import (
     place,
 )
 from fedlane.network.availability import AlwaysPresent, Availability, MarkovAvailability
-from fedlane.network.devices import Phones, TrainingWork
 from fedlane.network.energy import EnergyModel
 from fedlane.network.link_rate import UPLOAD_FAILURE_PROBABILITY
+from fedlane.network.phones import Phones, TrainingWork
 from fedlane.network.presence_traces import RecordedAvailability, load_presence
 from fedlane.network.trace_formats import load_traces
 from fedlane.records import FloatArray

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedlane.network.devices import Phones, TrainingWork, phone_names, phone_scores, step_s
+from fedlane.network.phones import Phones, TrainingWork, phone_names, phone_scores, step_s
 from fedlane.validate import InputError
 from support.flash_table import MEASURED, dense_layer, derived_table
 from support.parts import SHARED_DATA, missing
