@@ -13,6 +13,7 @@ from fedlane.scheduling.baselines import Random, RoundRobin
 from fedlane.scheduling.client_ucb import CsUcbQ, UcbIndex
 from fedlane.scheduling.genie import Genie
 from fedlane.scheduling.lane import Lane
+from fedlane.scheduling.lane_2026 import Lane2026
 from fedlane.scheduling.mamab import MamabGmba, MamabOm
 from fedlane.scheduling.policy import Policy, SinglePolicy, lift
 from fedlane.validate import InputError, nearest, unknown
@@ -20,7 +21,7 @@ from fedlane.validate import InputError, nearest, unknown
 PolicyClass = type[Policy] | type[SinglePolicy]
 
 _policies: dict[str, PolicyClass] = {
-    policy.name: policy for policy in (Lane, MamabOm, MamabGmba, Random, RoundRobin, CsUcbQ, UcbIndex, Genie)
+    policy.name: policy for policy in (Lane, Lane2026, MamabOm, MamabGmba, Random, RoundRobin, CsUcbQ, UcbIndex, Genie)
 }
 ALIASES = {"single-ucb": CsUcbQ.name}
 """Second names of policies."""

@@ -14,7 +14,7 @@ from fedlane.records import DelayDistributions, FloatArray, IntArray, RoundDetai
 from fedlane.rng import RoundStreams
 from fedlane.scenario import Scenario
 from fedlane.scenario.run_settings import RunSettings
-from fedlane.scheduling.lane import CELLS
+from fedlane.scheduling.lane_2026 import CELLS
 from fedlane.scheduling.policy import Policy, SinglePolicy, check_requirements, lift
 from fedlane.scheduling.queues import updated_queues
 from fedlane.scheduling.registry import make_policy, resolved_parameters

@@ -1,0 +1,221 @@
+"""`lane`: queues against the expected delay of the slowest client, with a prediction for every pair.
+
+In each round it selects the matching that maximises
+
+    sum_i (Q_i p_ij + B_ij)  -  V N E[max of the assigned delays] / d_max,
+
+the drift-plus-penalty rule with the paper's queues weighted by the probability p_ij that the assignment serves them
+(reading 12 in docs/reading-the-paper.md), plus the value B_ij of looking at a pair.
+"""
+
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import numpy as np
+
+from fedlane.records import Context, Feedback, FloatArray, IntArray, Problem, State
+from fedlane.rng import RoundRng
+from fedlane.scheduling.lane import drift, location, looking, observations, rows, search, spread
+from fedlane.scheduling.policy import Policy, check_trade_off, problem_of
+from fedlane.scheduling.queues import updated_queues
+from fedlane.scheduling.restoring import check_queue_and_previous, check_within, fitting_state
+from fedlane.scheduling.slots import check_slots, with_slots
+from fedlane.validate import InputError, at_least
+
+_SHORTLIST = 4
+"""Clients per channel that the search considers ..."""
+_ALWAYS_CONSIDERED = 200
+"""... if there are more clients than this."""
+
+
+@dataclass(frozen=True)
+class Beliefs:
+    """What `lane` believes about every pair; every array is (R, U, N).
+
+    Attributes:
+        mean: Mean of the pair's location: its mean log network time.
+        variance: Variance of the location.
+        spread: Variance of the log network time from round to round.
+    """
+
+    mean: FloatArray
+    variance: FloatArray
+    spread: FloatArray
+
+
+@dataclass(frozen=True)
+class Lane(Policy):
+    """Drift plus penalty on the expected delay of the slowest client, with predictions for every pair."""
+
+    name: ClassVar[str] = "lane"
+    summary: ClassVar[str] = "FedLane's policy: queues against the expected delay of the slowest client (default)"
+    version: ClassVar[int] = 2
+    per_client: ClassVar[frozenset[str]] = frozenset(
+        {"queue", "previous", "count", "mean", "variance", "compute", "computed", "slot", "factor", "factor_cov"}
+        | {"client_surprise"}
+    )
+
+    V: float = 5.0
+    exploration: float = 1.0
+    quota_slack: float = 0.125
+    forgetting: float = 0.0
+    alarm: float = 8.0
+    idle_channels: bool = False
+
+    def __post_init__(self) -> None:
+        check_trade_off(self.V, self.exploration, self.quota_slack)
+        if not 0 <= self.forgetting < 1:
+            raise InputError(f"forgetting must be at least 0 and less than 1, got {self.forgetting}")
+        at_least("alarm", self.alarm, 0)
+
+    def init(self, problem: Problem) -> State:
+        """Return empty observations and queues, and the model before the first round."""
+        replicas, clients = problem.quotas.shape
+        return {
+            "queue": np.zeros((replicas, clients)),
+            "previous": np.full((replicas, clients), -1, np.int64),
+            **observations.empty_observations(problem),
+            # Only pairs that were tried have a history: slot maps the pair to its row of cells.
+            "slot": np.full((replicas, clients, problem.channels), -1, np.int32),
+            "slots": np.zeros(replicas, np.int64),
+            "history": np.zeros((replicas, min(64, clients * problem.channels), rows.CELLS + 1), np.float32),
+            **location.empty_location(problem),
+            **drift.no_surprise(problem),
+        }
+
+    def select(self, state: State, context: Context, rng: RoundRng) -> IntArray:
+        """Predict the delays of all pairs and search for the matching with the largest objective."""
+        problem = problem_of(context)
+        belief = beliefs(state)
+        uploads = self.quotas(problem) * looking.horizon(context.round, problem.rounds)
+        value = looking.looking(
+            (belief.mean, belief.variance),
+            belief.spread,
+            state["count"] > 0,
+            observations.compute_moments(state)[0],
+            uploads,
+            problem.deadline_s,
+        )
+        value *= self.exploration * self.V
+        chosen = _shortlist(state, value, context.available, problem)
+        if chosen is None:
+            return _matching(self, state, belief, value, context.available, problem.deadline_s)
+        assignment = np.full(context.available.shape, -1, np.int64)
+        for r, clients in enumerate(chosen):  # a matching of the clients on the list, one replica at a time
+            part = {key: state[key][r : r + 1] for key in ("slots", "history")}
+            part |= {key: state[key][r : r + 1, clients] for key in ("queue", "previous", "count", "slot")}
+            part |= {key: state[key][r : r + 1, clients] for key in ("compute", "computed")}
+            some = Beliefs(*(array[r : r + 1, clients] for array in (belief.mean, belief.variance, belief.spread)))
+            available = context.available[r : r + 1, clients]
+            found = _matching(self, part, some, value[r : r + 1, clients], available, problem.deadline_s)
+            assignment[r, clients] = found[0]
+        return assignment
+
+    def update(self, state: State, feedback: Feedback) -> State:
+        """Add the measured delays to the observations, fit the model again, and update the queues."""
+        problem = problem_of(feedback)
+        deadline_s = problem.deadline_s
+        replica, client = np.nonzero(feedback.assignment >= 0)
+        pair = replica, client, feedback.assignment[replica, client]
+        expected = predicted(state, pair, deadline_s)
+        before = state["count"][pair]
+        weight = observations.observe(state, feedback, pair, expected, deadline_s)
+        state = with_slots(state, pair)
+        row = replica, state["slot"][pair]
+        share = weight / (before + weight)
+        delay = np.where(feedback.punctual[replica, client], feedback.delays.total_s[replica, client], np.inf)
+        own = rows.own_distribution(delay / deadline_s)
+        state["history"][row] += share[:, None] * (own - state["history"][row])
+        known = feedback.punctual[replica, client] & (before >= 1.0)
+        again = replica[known], client[known], pair[2][known]
+        network = feedback.delays.download_s[again[:2]] + feedback.delays.upload_s[again[:2]]
+        prior = observations.Prediction(
+            *(a[known] for a in (expected.mean, expected.location_variance, expected.spread, expected.punctual))
+        )
+        ratio = drift.surprise(np.log(np.maximum(network, observations.SMALLEST_S)), prior)
+        state = drift.forget_changed(state, again, ratio, self.alarm or np.inf)
+        state = {**state, "count": drift.discounted(state["count"], self.forgetting)}
+        model = {name: state[name] for name in location.NAMES}
+        line = spread.fit_line(state)
+        variance = spread.shrunk(line.variance(state["mean"]), state["count"], state["variance"])
+        return {
+            **state,
+            **location.fitted(model, state["count"], state["mean"], variance, deadline_s),
+            "queue": updated_queues(state["queue"], self.quotas(problem), feedback.punctual, feedback.present),
+            "previous": feedback.assignment,
+        }
+
+    def check_state(self, state: State, problem: Problem) -> State:
+        """Check the queues, the previous matching, the histories, and that all numbers are finite and in range."""
+        first = dict(self.init(problem))
+        if "history" in state and state["history"].ndim == 3:  # the number of rows grows while rounds are played
+            first["history"] = np.zeros((problem.replicas, state["history"].shape[1], rows.CELLS + 1), np.float32)
+        state = fitting_state(first, state)
+        check_queue_and_previous(state, problem)
+        check_within("count", state["count"], 0, problem.rounds * 1.01)
+        check_slots(state)
+        check_within("history", state["history"], -1e-3, 1.001)
+        check_within("computed", state["computed"], 0, problem.rounds)
+        check_within("compute", state["compute"], -1, 1e9)
+        for name in ("variance", "residual", "surprise", "client_surprise"):
+            check_within(name, state[name], 0, 1e9)
+        for name in ("mean", "factor", "factor_cov", "loading", "loading_cov", "centre"):
+            check_within(name, state[name], -1e9, 1e9)
+        return state
+
+
+def beliefs(state: State) -> Beliefs:
+    """Return what is believed about every pair."""
+    model = location.model_moments(state)
+    count, mean = state["count"], state["mean"]
+    line = spread.fit_line(state)
+    variance = spread.shrunk(line.variance(np.where(count > 0, mean, model[0])), count, state["variance"])
+    residual = state["residual"][:, None, None]
+    return Beliefs(*location.compromise(model, residual, count, mean, variance), variance)
+
+
+def predicted(state: State, pair: observations.Pair, deadline_s: float) -> observations.Prediction:
+    """Return what is expected of the next uploads of some pairs."""
+    replica, client, _ = pair
+    model = location.moments_at(state, pair)
+    count, mean = state["count"][pair], state["mean"][pair]
+    line = spread.fit_line(state).variance(np.where(count > 0, mean, model[0]), replica)
+    variance = spread.shrunk(line, count, state["variance"][pair])
+    where, doubt = location.compromise(model, state["residual"][replica], count, mean, variance)
+    compute_mean, compute_variance = (moment[replica, client] for moment in observations.compute_moments(state))
+    shift, log_mean, deviation = rows.sum_moments(where, doubt + variance, compute_mean, compute_variance)
+    cells = (np.ascontiguousarray(array).reshape(-1, 1, 1) for array in (log_mean, deviation))
+    slot = state["slot"][pair]
+    history = state["history"][replica, np.maximum(slot, 0)][:, None]
+    own = np.where(slot < 0, -1, 0).astype(np.int32).reshape(-1, 1, 1)
+    row = rows.predictive_rows(*cells, shift[:, None], count.reshape(-1, 1, 1), own, history, deadline_s)
+    return observations.Prediction(where, doubt, variance, row[:, 0, 0, rows.CELLS].astype(np.float64))
+
+
+def _matching(
+    policy: Lane, state: State, belief: Beliefs, value: FloatArray, available: np.ndarray, deadline_s: float
+) -> IntArray:
+    """Return the matching of the search, given the beliefs and the value of looking."""
+    mean, variance = observations.compute_moments(state)
+    total = belief.variance + belief.spread
+    shift, log_mean, deviation = rows.sum_moments(belief.mean, total, mean[..., None], variance[..., None])
+    predictions = rows.predictive_rows(
+        log_mean, deviation, shift[..., 0], state["count"], state["slot"], state["history"], deadline_s
+    )
+    weight = state["queue"][..., None] * predictions[..., rows.CELLS]
+    weight += value
+    return search.search_batch(weight, predictions, available, state["previous"], float(policy.V), policy.idle_channels)
+
+
+def _shortlist(state: State, value: FloatArray, available: np.ndarray, problem: Problem) -> IntArray | None:
+    """Return the clients that the search considers, (R, M) in ascending order; None for all of them."""
+    number = max(_SHORTLIST * problem.channels, _ALWAYS_CONSIDERED)
+    if number >= problem.clients:
+        return None
+    tried = state["count"] > 0
+    best = np.where(tried, state["mean"], np.inf).min(axis=2)
+    speed = 1.0 - np.minimum(np.exp(best) / problem.deadline_s, 1.0)
+    score = state["queue"] + value.max(axis=2) + 5.0 * speed
+    score[~available] = -np.inf
+    order = np.argsort(-score, axis=1, kind="stable")[:, :number]
+    return np.sort(order, axis=1)
