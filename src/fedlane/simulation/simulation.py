@@ -17,7 +17,7 @@ from fedlane.scenario.run_settings import RunSettings
 from fedlane.scheduling.lane_2026 import CELLS
 from fedlane.scheduling.policy import Policy, SinglePolicy, check_requirements, lift
 from fedlane.scheduling.queues import updated_queues
-from fedlane.scheduling.registry import make_policy, resolved_parameters
+from fedlane.scheduling.registry import label_as_played, make_policy, resolved_parameters
 from fedlane.simulation.attendance import Attendance, ClientTotals
 from fedlane.simulation.checkpoint import Checkpoint, check_agreement
 from fedlane.simulation.footprint import check_memory
@@ -305,7 +305,7 @@ class Simulation:
         scenario, settings = Scenario.load(path), RunSettings.load(path) or RunSettings()
         simulation = cls(
             scenario,
-            saved.label,
+            label_as_played(saved.label, scenario.policies),
             saved.seeds,
             learning=saved.learning,
             device=device or settings.device,

@@ -17,6 +17,7 @@ from fedlane.rng import RoundStreams
 from fedlane.scheduling.checks import check_assignment
 from fedlane.scheduling.policy import Policy
 from fedlane.scheduling.queues import updated_queues
+from fedlane.scheduling.registry import former_policy
 from fedlane.scheduling.resizing import with_clients
 from fedlane.simulation.trace import Trace
 from fedlane.validate import InputError
@@ -155,6 +156,9 @@ class Scheduler:
         self.set_quotas(quotas, None if sizes is None else sizes[:, : quotas.shape[1]])
         played = np.shape(arrays["epsilon"])[:1]
         saved = {key.removeprefix("state."): array for key, array in arrays.items() if key.startswith("state.")}
+        former = former_policy(self.policy, saved)
+        if former is not None:  # the state of a server that ran an earlier version: the federation keeps its rule
+            self.policy, self.state = former, dict(former.init(self.problem))
         if not set(self.state) <= set(saved) <= set(self.state) | RETIRED_STATE:
             raise InputError(f"the saved state does not belong to policy {self.policy.name}")
         if played and played[0] > self.problem.rounds:

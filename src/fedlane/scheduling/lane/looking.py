@@ -2,7 +2,9 @@
 
 Y = exp(location + spread / 2) is the mean network time of the pair, which is log-normal while the location is
 uncertain. A client that has a fast channel needs a second one for the rounds in which the first is taken, so Y competes
-with K, the client's second-best known network time. The expected improvement is the price of a put option:
+with K, the client's second-best known network time. A channel must be used in every round, whatever the clients have
+elsewhere, so Y also competes with the channel's second-best known time. The expected improvement is the price of a put
+option:
 
     E[(K - Y)^+] = K Phi(d) - F Phi(d - s),   d = (ln(K / F) + s^2 / 2) / s,   F = E[Y],  s^2 = variance of ln Y.
 
@@ -13,7 +15,8 @@ at an untried pair earns, in the unit of the objective,
     B_ij = exploration (V / d_max) (quota_i H) min(N / c_i, N) gain,     H = min(200 + t, T - t),
 
 where quota_i H is the number of uploads in which it can pay, and c_i is the number of clients about as slow: only
-they can share a slow round. Another look at a tried pair earns `REPEATED` times the value of its information: with s^2
+they can share a slow round. The channel's side has the number of channels about as slow in its place, and the larger of
+the two counts. Another look at a tried pair earns `REPEATED` times the value of its information: with s^2
 the variance by which one more upload would move the estimate, and without the gain that is expected anyway.
 """
 
@@ -45,14 +48,11 @@ def horizon(round: int, rounds: int) -> float:
     return float(max(min(PATIENCE + round, rounds - round), 0))
 
 
-def references(network: FloatArray, tried: BoolArray, limit: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """Return each client's best and second-best known network time, (R, U) each, at most ``limit`` (R, U)."""
-    known = np.where(tried, network, np.inf)
-    if known.shape[2] == 1:
-        first = second = known[..., 0]
-    else:
-        first, second = np.moveaxis(np.partition(known, 1, axis=2)[..., :2], 2, 0)
-    return np.minimum(first, limit), np.minimum(second, limit)
+def smallest_two(times: FloatArray, axis: int) -> tuple[FloatArray, FloatArray]:
+    """Return the smallest and the second-smallest entry along an axis; twice the same if there is only one."""
+    second = min(1, times.shape[axis] - 1)
+    ordered = np.partition(times, second, axis=axis)
+    return ordered.take(0, axis), ordered.take(second, axis)
 
 
 def about_as_slow(delay: FloatArray) -> FloatArray:
@@ -93,18 +93,38 @@ def looking(
     """
     mean, variance = location
     network = np.exp(mean + (variance + spread) / 2)
-    limit = np.maximum(deadline_s - compute_s, _SMALLEST * deadline_s)
-    first, second = references(network, tried, limit)
+    limit = np.maximum(deadline_s - compute_s, _SMALLEST * deadline_s)[..., None]
+    known = np.where(tried, np.minimum(network, limit), np.inf)
+    first, second = (np.minimum(times, limit[..., 0]) for times in smallest_two(known, axis=2))
     best = first + compute_s
-    scale = uploads / deadline_s * np.minimum(tried.shape[2] / about_as_slow(best), tried.shape[2])
-    enough = np.clip(good_enough(best, tried.any(axis=2))[:, None] - compute_s, _SMALLEST * deadline_s, second)
+    enough = good_enough(best, tried.any(axis=2))[:, None] - compute_s
+    enough = np.maximum(enough, _SMALLEST * deadline_s)[..., None]
     # One more upload moves the estimate of a tried pair by this variance; an untried pair may turn out to be anything.
     moved = np.where(tried, variance**2 / (variance + spread), variance)
-    gain = put(second[..., None], network, moved)
-    gain -= put(enough[..., None], network, moved)
-    expected = np.clip(second[..., None] - np.maximum(network, enough[..., None]), 0.0, None)
+    floor = put(enough, network, moved)
+    channels = tried.shape[2]
+    gain = _gain(second[..., None], enough, floor, network, moved, tried)
+    gain *= np.minimum(channels / about_as_slow(best), channels)[..., None]
+    on_first, on_second = (np.minimum(times[:, None], limit) for times in smallest_two(known, axis=1))
+    of_channel = _gain(on_second, enough, floor, network, moved, tried)
+    of_channel *= np.minimum(channels / about_as_slow(on_first.min(axis=1)), channels)[:, None]
+    np.maximum(gain, of_channel, out=gain)
+    gain *= (uploads / deadline_s)[..., None]
+    return gain
+
+
+def _gain(
+    strike: FloatArray,
+    enough: FloatArray,
+    floor: FloatArray,
+    network: FloatArray,
+    moved: FloatArray,
+    tried: BoolArray,
+) -> FloatArray:
+    """Return the expected improvement over ``strike`` down to the level ``enough``, (R, U, N)."""
+    gain = put(strike, network, moved)
+    gain -= np.where(enough < strike, floor, gain)
+    expected = np.clip(strike - np.maximum(network, enough), 0.0, None)
     np.subtract(gain, expected, out=gain, where=tried)
     np.multiply(gain, REPEATED, out=gain, where=tried)
-    np.maximum(gain, 0.0, out=gain)
-    gain *= scale[..., None]
-    return gain
+    return np.maximum(gain, 0.0, out=gain)

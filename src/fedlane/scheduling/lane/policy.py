@@ -8,7 +8,7 @@ the drift-plus-penalty rule with the paper's queues weighted by the probability 
 (reading 12 in docs/reading-the-paper.md), plus the value B_ij of looking at a pair.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np

@@ -1,8 +1,8 @@
 """The matching with the largest objective, by local search in compiled code.
 
 The objective of a matching is the sum of its pairs' weights (queue times probability of being punctual, plus the value
-of looking) minus the price times E[max of the delays] / d_max. The CDF of a maximum of independent delays is the product
-of their CDFs, so that
+of looking) minus the price times E[max of the delays] / d_max. The CDF of a maximum of independent delays is the
+product of their CDFs, so that
 
     E[max] / d_max = sum_g width_g (1 - prod F(g)).
 
@@ -167,7 +167,7 @@ def _without(r, i, j, rows, product, zeros, others):  # type: ignore[no-untyped-
 
 @part(error_model="numpy")
 def _best_client(r, current, j, idle, weight, rows, price, may_idle, others, total, tolerance):  # type: ignore[no-untyped-def]
-    """Return the client that is worth most on channel j given the others: the current one, an idle one, or none (-1)."""
+    """Return the client that is worth most on channel j given the others: the current one, an idle one or none."""
     best, best_value = current, price * total + tolerance
     if current >= 0:
         best_value = weight[r, current, j] + price * _overlap(r, current, j, rows, others) + tolerance
