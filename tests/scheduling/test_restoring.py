@@ -51,7 +51,7 @@ def test_numbers_that_no_run_can_reach_are_refused(name, record_property):
 
 
 def test_entries_that_are_one_too_large_or_used_twice_are_refused():
-    policy, state = make_policy("lane"), played(make_policy("lane"), rounds=11)
+    policy, state = make_policy("lane-2026"), played(make_policy("lane-2026"), rounds=11)
     assert state["history"].shape[1] > 64  # it has grown, and is accepted
     policy.check_state(state, PROBLEM)
     tried = np.argwhere(state["count"] > 0)
@@ -83,7 +83,7 @@ def test_entries_that_are_one_too_large_or_used_twice_are_refused():
 
 
 def test_types_that_wrap_around_are_refused_and_others_are_converted():
-    policy, state = make_policy("lane"), played(make_policy("lane"))
+    policy, state = make_policy("lane-2026"), played(make_policy("lane-2026"))
     with pytest.raises(InputError, match="a number that does not fit"):
         policy.check_state({**state, "count": state["count"] + np.int64(2**32)}, PROBLEM)
     foreign = {key: np.asfortranarray(array).astype(array.dtype.newbyteorder(">")) for key, array in state.items()}

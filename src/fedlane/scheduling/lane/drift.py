@@ -19,6 +19,8 @@ from fedlane.scheduling.lane.observations import Pair, Prediction
 
 STEP = 0.5
 ROUND_UPLOADS = 4
+WELL_KNOWN = 4.0
+"""Uploads that a pair must have had to be watched: an early prediction may be wrong without any change."""
 KEPT_COUNT = 1.0
 SMALLEST_COUNT = 0.05
 """Steady forgetting stops here: a pair that was tried never becomes untried."""
@@ -42,7 +44,7 @@ def forget_changed(state: State, pair: Pair, ratio: FloatArray, threshold: float
 
     Args:
         state: The state after the round's observations.
-        pair: The punctual uploads on pairs that had been tried before.
+        pair: The punctual uploads on well-known pairs.
         ratio: Their surprises.
         threshold: The threshold; infinite for no detection.
     """

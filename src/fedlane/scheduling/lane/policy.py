@@ -126,7 +126,7 @@ class Lane(Policy):
         delay = np.where(feedback.punctual[replica, client], feedback.delays.total_s[replica, client], np.inf)
         own = rows.own_distribution(delay / deadline_s)
         state["history"][row] += share[:, None] * (own - state["history"][row])
-        known = feedback.punctual[replica, client] & (before >= 1.0)
+        known = feedback.punctual[replica, client] & (before >= drift.WELL_KNOWN)
         again = replica[known], client[known], pair[2][known]
         network = feedback.delays.download_s[again[:2]] + feedback.delays.upload_s[again[:2]]
         prior = observations.Prediction(
@@ -176,20 +176,34 @@ def beliefs(state: State) -> Beliefs:
 
 def predicted(state: State, pair: observations.Pair, deadline_s: float) -> observations.Prediction:
     """Return what is expected of the next uploads of some pairs."""
+    where, doubt, variance = _beliefs_at(state, pair)
+    row = predictive_cdf(state, pair, deadline_s)
+    return observations.Prediction(where, doubt, variance, row[:, rows.CELLS])
+
+
+def predictive_cdf(state: State, pair: observations.Pair, deadline_s: float) -> FloatArray:
+    """Return the predictive distributions of some pairs at `rows.POINTS`, (P, CELLS + 1)."""
+    where, doubt, variance = _beliefs_at(state, pair)
     replica, client, _ = pair
+    mean, spread_s2 = (moment[replica, client] for moment in observations.compute_moments(state))
+    shift, log_mean, deviation = rows.sum_moments(where, doubt + variance, mean, spread_s2)
+    cells = (np.ascontiguousarray(array).reshape(-1, 1, 1) for array in (log_mean, deviation))
+    slot, count = state["slot"][pair], state["count"][pair].reshape(-1, 1, 1)
+    history = state["history"][replica, np.maximum(slot, 0)][:, None]
+    own = np.where(slot < 0, -1, 0).astype(np.int32).reshape(-1, 1, 1)
+    row = rows.predictive_rows(*cells, shift[:, None], count, own, history, deadline_s)
+    return row[:, 0, 0].astype(np.float64)
+
+
+def _beliefs_at(state: State, pair: observations.Pair) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """Return location, its variance and the spread of some pairs, (P,) each, as `beliefs` does of all."""
+    replica = pair[0]
     model = location.moments_at(state, pair)
     count, mean = state["count"][pair], state["mean"][pair]
     line = spread.fit_line(state).variance(np.where(count > 0, mean, model[0]), replica)
     variance = spread.shrunk(line, count, state["variance"][pair])
     where, doubt = location.compromise(model, state["residual"][replica], count, mean, variance)
-    compute_mean, compute_variance = (moment[replica, client] for moment in observations.compute_moments(state))
-    shift, log_mean, deviation = rows.sum_moments(where, doubt + variance, compute_mean, compute_variance)
-    cells = (np.ascontiguousarray(array).reshape(-1, 1, 1) for array in (log_mean, deviation))
-    slot = state["slot"][pair]
-    history = state["history"][replica, np.maximum(slot, 0)][:, None]
-    own = np.where(slot < 0, -1, 0).astype(np.int32).reshape(-1, 1, 1)
-    row = rows.predictive_rows(*cells, shift[:, None], count.reshape(-1, 1, 1), own, history, deadline_s)
-    return observations.Prediction(where, doubt, variance, row[:, 0, 0, rows.CELLS].astype(np.float64))
+    return where, doubt, variance
 
 
 def _matching(

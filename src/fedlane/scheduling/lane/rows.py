@@ -19,7 +19,7 @@ EDGES = (np.arange(CELLS + 1) / CELLS) ** 2
 """Edges of the cells in units of the deadline."""
 WIDTHS = np.diff(EDGES)
 PRIOR_COUNT = 6.0
-_POINTS = np.append((EDGES[1:] + EDGES[:-1]) / 2, 1.0)
+POINTS = np.append((EDGES[1:] + EDGES[:-1]) / 2, 1.0)
 """Where the CDF is evaluated: the middle of each cell, and the deadline."""
 _REACH, _STEPS = 5.0, 2000
 _NORMAL = ndtr(np.linspace(-_REACH, _REACH, _STEPS + 1))
@@ -66,7 +66,7 @@ def predictive_rows(
         history: Empirical distributions (R, S, CELLS + 1).
         deadline_s: The deadline in seconds.
     """
-    logs = np.log(np.maximum(_POINTS * deadline_s - shift[..., None], 1e-9 * deadline_s))
+    logs = np.log(np.maximum(POINTS * deadline_s - shift[..., None], 1e-9 * deadline_s))
     rows = np.empty((*mean.shape, CELLS + 1), np.float32)
     fill_rows(mean, deviation, logs, count, slot, history, _NORMAL, rows)
     return rows
