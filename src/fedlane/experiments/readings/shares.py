@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from fedlane.experiments.claims import Verdict
+from fedlane.experiments.claims import CLAIMS, Verdict
 from fedlane.experiments.claims.verdicts import DEPENDS, HOLDS, NOT_COMPUTED, NOT_DECIDED, REFUTED, VERDICTS
 from fedlane.experiments.readings.axes import AXES, PaperReading
 
@@ -124,3 +124,15 @@ def map_table(verdicts: Map) -> pa.Table:
     for name in ("number", "verdict", "effect", "low", "high", "detail"):
         columns[name] = [getattr(verdict, name) for _, verdict in cells]
     return pa.table(columns)
+
+
+def map_of(table: pa.Table) -> Map:
+    """Return the map that `map_table` stored."""
+    verdicts: dict[PaperReading, list[Verdict]] = {}
+    for row in table.to_pylist():
+        reading = PaperReading(row["reading"], tuple(row[axis.name] for axis in AXES))
+        claim = CLAIMS[row["number"] - 1]
+        head = row["number"], claim.figure, claim.text, claim.measure
+        effect = row["effect"], row["low"], row["high"]
+        verdicts.setdefault(reading, []).append(Verdict(*head, *effect, row["verdict"], 0, row["detail"]))
+    return verdicts
