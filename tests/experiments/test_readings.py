@@ -19,7 +19,7 @@ from fedlane.experiments.readings.favourable import (
 )
 from fedlane.experiments.readings.map_page import map_page
 from fedlane.experiments.readings.mapping import MapPlan, judge_readings
-from fedlane.experiments.readings.shares import map_of, map_table, sentences, shares
+from fedlane.experiments.readings.shares import map_of, map_table, sentences, shares, shown_verdict
 from fedlane.experiments.reproduce import compute_schedules
 from fedlane.experiments.store import Experiment, under
 from fedlane.report.verdict_map import draw_verdict_map
@@ -83,7 +83,7 @@ class TestReading:
 
 def verdicts(*of_claims: str) -> list[Verdict]:
     return [
-        Verdict(number, "Fig. 2", f"claim {number}", "measure", 0.1, 0.0, 0.2, verdict, 3, "")
+        Verdict(number, "Fig. 2", f"claim {number}", "measure", 0.1, 0.0, 0.2, verdict, 3, "", verdict)
         for number, verdict in enumerate(of_claims, start=1)
     ]
 
@@ -111,16 +111,23 @@ class TestSummary:
 
     def test_the_sentences_name_the_claims_at_both_ends_and_the_shares_between(self):
         text = sentences(shares(tiny_map()))
-        assert text == (
-            "Over 4 readings of what the paper leaves out, claim 1 holds under at least 90% of the readings, and claim "
-            "3 holds under none. The verdict on the other 1 depends on the reading; the share of readings under which "
-            "each holds is: 2 (50%)."
+        ends = (
+            "claim 1 holds under at least 90% of the readings, and claim 3 holds under none; the share of readings "
+            "under which each of the others holds is: 2 (50%)."
         )
+        assert text.startswith("Over 4 readings of what the paper leaves out, " + ends)
+        assert text.endswith("without a correction for the number of cases and claims, " + ends)
 
     def test_the_table_has_a_row_for_every_cell(self):
         table = map_table(tiny_map())
         assert table.num_rows == 16
         assert table.column("payload").to_pylist()[:4] == ["1 kbit"] * 4
+
+    def test_a_cell_that_the_correction_leaves_open_shows_its_own_intervals(self):
+        decided, open_, shown = verdicts(HOLDS, NOT_DECIDED, NOT_DECIDED)
+        assert shown_verdict(decided) == HOLDS
+        assert shown_verdict(open_) == NOT_DECIDED
+        assert shown_verdict(replace(shown, uncorrected=REFUTED)) == "refuted, uncorrected"
 
     def test_the_stored_table_gives_the_same_map(self):
         stored = map_of(map_table(tiny_map()))
@@ -132,7 +139,7 @@ class TestSummary:
         page = map_page(tiny_map(), "figures/fig-readings.png", 3, 2)
         assert "delays over 3 paired seeds, accuracy over\n2, on Fashion-MNIST" in page
         assert "![verdicts by claim and reading](figures/fig-readings.png)" in page
-        assert "| 2 | Fig. 2: claim 2 | 50% | 0% | 0% | 50% | 4 | payload (1 kbit: 100%, 10 kbit: 0%) |" in page
+        assert "| 50% | 0% | 0% | 50% | 4 | 50% | 0% | payload (1 kbit: 100%, 10 kbit: 0%) |" in page
         assert "4 of 16 cells are not computed" in page
 
 
@@ -210,7 +217,7 @@ class TestMapping:
 
 
 def test_the_picture_is_drawn(tmp_path):
-    cells = [[HOLDS, REFUTED], [NOT_DECIDED, NOT_COMPUTED]]
-    written = draw_verdict_map(["1. first", "2. second"], ["map-00", "map-01"], cells, tmp_path / "map")
+    cells = [[HOLDS, REFUTED], [NOT_DECIDED, NOT_COMPUTED], ["holds, uncorrected", "refuted, uncorrected"]]
+    written = draw_verdict_map(["1. first", "2. second", "3. third"], ["map-00", "map-01"], cells, tmp_path / "map")
     assert [path.name for path in written] == ["map.png", "map.pdf"]
     assert written[0].read_bytes()[:4] == b"\x89PNG"

@@ -51,13 +51,13 @@ def write_map(plan: "MapPlan", verdicts: "Map", fresh: "Map | None", folder: Pat
 
     from fedlane.experiments.readings.favourable import FAVOURABLE, favourable_table
     from fedlane.experiments.readings.map_page import map_page
-    from fedlane.experiments.readings.shares import map_table, shares
+    from fedlane.experiments.readings.shares import map_table, shares, shown_verdict
     from fedlane.experiments.reproduce import MAP
     from fedlane.report.verdict_map import draw_verdict_map
 
     figures = folder / "figures"
     rows = shares(verdicts)
-    cells = [[of_reading[row.number - 1].verdict for of_reading in verdicts.values()] for row in rows]
+    cells = [[shown_verdict(of_reading[row.number - 1]) for of_reading in verdicts.values()] for row in rows]
     try:
         figures.mkdir(parents=True, exist_ok=True)
         pq.write_table(map_table(verdicts), figures / f"{MAP}.parquet", compression="zstd")

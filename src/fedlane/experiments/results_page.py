@@ -89,11 +89,11 @@ def claims_section(verdicts: Sequence[Verdict], readings: Sequence[ClaimShares])
     if readings:
         lines += [
             "Our presets are one way to fill in what the paper leaves out. *Holds under* counts the readings of the "
-            "[map of readings](readings.md) under which a claim holds, of those under which it was judged, on "
-            "Fashion-MNIST with fewer seeds. " + sentences(readings),
+            "[map of readings](readings.md) under which a claim holds by its own intervals, of those under which "
+            "it was judged, on Fashion-MNIST with fewer seeds. " + sentences(readings),
             "",
         ]
-    held = {row.number: f"{row.counts[HOLDS]} of {row.judged}" for row in readings}
+    held = {row.number: f"{row.uncorrected[HOLDS]} of {row.judged}" for row in readings}
     return "\n".join([*lines, table(verdicts, held)])
 
 

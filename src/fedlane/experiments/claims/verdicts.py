@@ -47,6 +47,8 @@ class Verdict:
     cases: int
     """Number of cases under the reading of the presets."""
     detail: str
+    uncorrected: str = NOT_COMPUTED
+    """Holds, refuted or not decided by each case's own 95% interval, without a correction for their number."""
 
 
 @dataclass(frozen=True)
@@ -74,6 +76,15 @@ class Reading:
         """The case to show: the one with the least margin, or the clearest if one is enough."""
         choose = max if self.any_of else min
         return choose(self.cases, key=lambda case: case.margin)
+
+    @property
+    def uncorrected(self) -> str:
+        """The verdict by each case's own 95% interval, without a correction for the number of cases."""
+        holding = [case.holds for case in self.cases]
+        refuted = [case.refuted for case in self.cases]
+        if any(holding) if self.any_of else all(holding):
+            return HOLDS
+        return REFUTED if (all(refuted) if self.any_of else any(refuted)) else NOT_DECIDED
 
     @property
     def count(self) -> str:
@@ -150,7 +161,8 @@ def _verdict(number: int, claim: Claim, item: Judged, decisions: dict[int, str])
     if finding.literal is not None and readings[-1].name != "the literal bonus (reading 11)":
         details.append("literal bonus: not computed")
     details += [finding.note] if finding.note else []
-    return Verdict(*head, *shown.interval, verdict, len(readings[0].cases), "; ".join(details))
+    plain = readings[0].uncorrected
+    return Verdict(*head, *shown.interval, verdict, len(readings[0].cases), "; ".join(details), plain)
 
 
 def table(verdicts: Sequence[Verdict], readings: Mapping[int, str] | None = None) -> str:
