@@ -116,6 +116,10 @@ class CellNetwork(RadioNetwork):
         """Whether the delays of every round have the same distribution: nobody moves and nothing drifts."""
         return self.cell.speed_m_s is None and not self.cell.drift_s
 
+    def positions_m(self, clock_s: FloatArray) -> FloatArray | None:
+        """Return the positions (R, U, 2) in metres at clocks (R,); None if the clients stand."""
+        return None if isinstance(self.mobility, StaticPlaces) else self.mobility.position_m(clock_s)
+
     def delays(self, round: int, clock_s: FloatArray, assignment: IntArray) -> Delays:
         """Return the delays of a round, see `Network.delays`; an upload that fails lasts for ever."""
         channel = np.maximum(assignment, 0)

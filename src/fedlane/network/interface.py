@@ -50,6 +50,17 @@ class Network(ABC):
         """Whether the delays of every round have the same distribution; if not, `distributions` are time averages."""
         return True
 
+    def positions_m(self, clock_s: FloatArray) -> FloatArray | None:
+        """Return where clients that move are; None if they never move, or have no positions.
+
+        Args:
+            clock_s: (R,) simulated time in seconds.
+
+        Returns:
+            (R, U, 2) positions in metres.
+        """
+        return None
+
     @abstractmethod
     def delays(self, round: int, clock_s: FloatArray, assignment: IntArray) -> Delays:
         """Return the delays of a round.

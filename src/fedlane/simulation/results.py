@@ -25,7 +25,7 @@ from fedlane.simulation.checkpoint import Checkpoint
 from fedlane.simulation.folder_files import COLUMNS as COLUMNS
 from fedlane.simulation.folder_files import EXTRA as EXTRA
 from fedlane.simulation.folder_files import MEASURES as MEASURES
-from fedlane.simulation.folder_files import MODEL, check_files, read_ledger, read_model, read_summary
+from fedlane.simulation.folder_files import MODEL, check_files, read_ledger, read_model, read_summary, table_columns
 from fedlane.simulation.provenance import NAME as PROVENANCE
 from fedlane.simulation.provenance import read_provenance
 from fedlane.simulation.run_display import data_frame, run_html, run_text
@@ -149,7 +149,7 @@ class Run:
         """
         path = Path(folder)
         check_files(path)
-        loaded = stored_tables(path, COLUMNS)
+        loaded = stored_tables(path, table_columns(path))
         return cls(
             scenario=Scenario.load(path / "scenario.toml"),
             tables=loaded,

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,12 +22,14 @@ from fedlane.scheduling.registry import make_policy, resolved_parameters
 from fedlane.simulation.attendance import Attendance, ClientTotals
 from fedlane.simulation.checkpoint import Checkpoint, check_agreement
 from fedlane.simulation.footprint import check_memory
+from fedlane.simulation.movement import has_movement, position_parts
 from fedlane.simulation.provenance import RunOrigin
 from fedlane.simulation.results import Run
 from fedlane.simulation.round import RoundClients, play_round
 from fedlane.simulation.setup import learning_task, prepare
 from fedlane.simulation.spending import PrivacySpending
 from fedlane.simulation.summary import summarise
+from fedlane.simulation.table_parts import Parts
 from fedlane.simulation.tables import run_tables
 from fedlane.simulation.trace import Trace
 from fedlane.simulation.trace_checks import check_segments
@@ -111,11 +114,11 @@ class Simulation:
             self.distributions = self.setup.network.distributions(CELLS)
         self.caution = None if self.distributions is None else policy.caution(self.distributions)
         new_trace = Trace.fitting if bounded else Trace.empty
-        self.trace = new_trace(problem.replicas, problem.rounds, problem.clients, problem.channels).with_energy()
+        trace = new_trace(problem.replicas, problem.rounds, problem.clients, problem.channels).with_energy()
+        self.trace = trace if self.setup.always_present else trace.with_presence()
         self._state = policy.init(problem)
         self._streams = RoundStreams(seeds, "policy")
-        self._queue = np.zeros(problem.quotas.shape)
-        self._uploads = np.zeros(problem.quotas.shape, np.int64)
+        self._queue, self._uploads = np.zeros(problem.quotas.shape), np.zeros(problem.quotas.shape, np.int64)
         self._clock_s = np.zeros(problem.replicas)
         self._attendance, self._totals = Attendance(self.setup), ClientTotals.zero(problem.replicas, problem.clients)
         mechanism = self.setup.mechanism
@@ -197,7 +200,7 @@ class Simulation:
         self._uploads += assigned
         self._totals = self._totals.add(present, energy_j)
         self._queue = updated_queues(self._queue, self.quota, feedback.punctual, present)
-        self.trace.append(feedback, self._queue, available, self.setup.problem.deadline_s, energy_j)
+        self.trace.append(feedback, self._queue, available, self.setup.problem.deadline_s, energy_j, present)
         self._clock_s = self._clock_s + self.trace.delay_s[:, self.round - 1]
         if self.federation is not None:
             self._learn(self.federation, self.round - 1)
@@ -255,13 +258,19 @@ class Simulation:
         summary["privacy"] = None if self.spending is None else self.spending.summary(self._uploads)
         return Run(
             scenario=self.scenario,
-            tables=run_tables(self.trace, self.setup, self.quota, self.spending, self._totals),
+            tables=run_tables(self.trace, self.setup, self.quota, self.spending, self._totals, self._moved()),
             summary=summary,
             ledger="" if self.ledger is None else self.ledger.text(),
             model={} if self.federation is None else self.federation.tensors(),
             settings=self.settings,
             provenance=self.origin.provenance("simulation"),
         )
+
+    def _moved(self) -> Parts | None:
+        """The positions of clients that move, made when they are needed; None if they do not move."""
+        network, delay_s = self.setup.network, self.trace.played().delay_s
+        planned = self.setup.problem.rounds
+        return partial(position_parts, network, delay_s, planned) if has_movement(network) else None
 
     def schedule(self) -> "Schedule":
         """The rounds played so far as a schedule, from which a model can be trained on another machine."""
