@@ -11,6 +11,7 @@ from fedlane.intervals import interval, measure_bounds
 from fedlane.records import FloatArray
 from fedlane.report.comparison_files import NAME as COMPARISON
 from fedlane.report.packing import embedded, packed_bits, packed_doubles, packed_floats, packed_indices, packed_levels
+from fedlane.report.page_city import cities
 from fedlane.report.page_curves import client_columns, delay_parts, run_curves
 from fedlane.report.page_fit import BUDGET_BYTES, PAGE_BYTES, Detail, Thinning, fitting, shortened, thinning
 from fedlane.report.page_movement import movement
@@ -56,13 +57,18 @@ def page_data(folders: Sequence[Path]) -> dict[str, Any]:
     compared = any((folder.parent / COMPARISON).is_file() for folder in folders)
     if list(folders) == sorted(folders) and not compared:
         runs.sort(key=lambda run: natural_key(run[0]))
-    budget = BUDGET_BYTES // len(files)
+    listed, numbers = cities(run for _, run in runs)
+    budget = (BUDGET_BYTES - len(embedded({"cities": listed}))) // len(files)
     clients = max(index_size(run.tables["clients"], "client") for run in files)
     channels = max(index_size(run.tables["channels"], "channel") for run in files)
     thin = thinning(clients, channels, budget)
     targets = sorted({target for run in files if (target := _target(run)) is not None}, reverse=True)
     data = {
-        "runs": [run_data(run, name, budget, thin, targets[:MAX_TARGETS]) for name, run in runs],
+        "runs": [
+            {**run_data(run, name, budget, thin, targets[:MAX_TARGETS]), "city": number}
+            for (name, run), number in zip(runs, numbers, strict=True)
+        ],
+        "cities": listed,
         "policy": shared_policy(files),
         "differences": differences(files),
         "scenario_differences": scenario_differences(files),
@@ -135,8 +141,15 @@ def run_data(
             "channel": delay_parts(arrays, arrays.slot_channel, channels, thin.channel_every),
         },
         "detail": _detail(arrays, detail, positions=_has_positions(files)),
-        "movement": movement(arrays, detail, _number(_section(files, "network").get("area_m"), None)),
+        "movement": movement(arrays, detail, _area_m(files)),
     }
+
+
+def _area_m(files: RunFiles) -> float | None:
+    """The side of the square in which clients move; None if it is unknown, or they move in a city."""
+    network = _section(files, "network")
+    area_m: float | None = _number(network.get("area_m"), None)
+    return None if network.get("model") == "city" else area_m
 
 
 def _section(files: RunFiles, name: str) -> dict[str, Any]:

@@ -22,7 +22,10 @@ TABLES = {
     "client_rounds": ("replica", "round", "client"),
 }
 """The tables of a run folder, and the columns that a report requires."""
-OPTIONAL_TABLES = {"positions": ("replica", "round", "client", "x_m", "y_m")}
+OPTIONAL_TABLES = {
+    "positions": ("replica", "round", "client", "x_m", "y_m"),
+    "coverage": ("x_m", "y_m", "building", "gain_db"),
+}
 """The tables that only some run folders have, and their columns."""
 TEXTS = ("scenario.toml", "summary.json", "status.json")
 FILES = (*TEXTS, *(f"{name}.parquet" for name in TABLES))

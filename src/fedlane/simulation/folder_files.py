@@ -30,7 +30,10 @@ COLUMNS = {
     "client_rounds": ("replica", "round", "client", "queue", "epsilon", "available"),
 }
 """Columns that every run folder's tables have, by table."""
-OPTIONAL = {"positions": ("replica", "round", "client", "x_m", "y_m")}
+OPTIONAL = {
+    "positions": ("replica", "round", "client", "x_m", "y_m"),
+    "coverage": ("x_m", "y_m", "building", "gain_db"),
+}
 """Columns of the tables that only some run folders have."""
 MODEL = "model.safetensors"
 MEASURES = ("cumulative_delay_s", "mean_round_s", "late_share", "min_participation", "max_queue", "final_accuracy")

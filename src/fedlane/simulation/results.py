@@ -100,7 +100,8 @@ class Run:
         """Return a table as a pandas DataFrame; every row has its ``seed``.
 
         Args:
-            table: ``rounds``, ``assignments``, ``clients``, ``channels`` or ``client_rounds``.
+            table: ``rounds``, ``assignments``, ``clients``, ``channels`` or ``client_rounds``; ``positions`` of clients
+                that move; ``coverage`` of a city, which is the same for all seeds.
 
         Raises:
             InputError: There is no such table, or pandas is not installed.

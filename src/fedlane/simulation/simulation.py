@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Callable, Sequence
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,17 +21,16 @@ from fedlane.scheduling.registry import make_policy, resolved_parameters
 from fedlane.simulation.attendance import Attendance, ClientTotals
 from fedlane.simulation.checkpoint import Checkpoint, check_agreement
 from fedlane.simulation.footprint import check_memory
-from fedlane.simulation.movement import has_movement, position_parts
 from fedlane.simulation.provenance import RunOrigin
 from fedlane.simulation.results import Run
 from fedlane.simulation.round import RoundClients, play_round
 from fedlane.simulation.setup import learning_task, prepare
 from fedlane.simulation.spending import PrivacySpending
 from fedlane.simulation.summary import summarise
-from fedlane.simulation.table_parts import Parts
 from fedlane.simulation.tables import run_tables
 from fedlane.simulation.trace import Trace
 from fedlane.simulation.trace_checks import check_segments
+from fedlane.simulation.world_tables import world_tables
 from fedlane.trackers import Tracking
 from fedlane.validate import InputError, at_least
 
@@ -255,22 +253,17 @@ class Simulation:
         )
         if self.caution is not None:
             summary["caution"] = self.caution
+        in_world = world_tables(self.setup.network, self.trace.played().delay_s, self.setup.problem.rounds)
         summary["privacy"] = None if self.spending is None else self.spending.summary(self._uploads)
         return Run(
             scenario=self.scenario,
-            tables=run_tables(self.trace, self.setup, self.quota, self.spending, self._totals, self._moved()),
+            tables=run_tables(self.trace, self.setup, self.quota, self.spending, self._totals, in_world),
             summary=summary,
             ledger="" if self.ledger is None else self.ledger.text(),
             model={} if self.federation is None else self.federation.tensors(),
             settings=self.settings,
             provenance=self.origin.provenance("simulation"),
         )
-
-    def _moved(self) -> Parts | None:
-        """The positions of clients that move, made when they are needed; None if they do not move."""
-        network, delay_s = self.setup.network, self.trace.played().delay_s
-        planned = self.setup.problem.rounds
-        return partial(position_parts, network, delay_s, planned) if has_movement(network) else None
 
     def schedule(self) -> "Schedule":
         """The rounds played so far as a schedule, from which a model can be trained on another machine."""

@@ -49,12 +49,11 @@ def run_tables(
     quota: FloatArray,
     spending: PrivacySpending | None,
     totals: ClientTotals | None = None,
-    positions: Parts | None = None,
+    world_tables: Mapping[str, Parts] | None = None,
 ) -> Mapping[str, pa.Table]:
     """Make the run folder's tables, by name, from the rounds played so far.
 
-    The two tables that grow with the rounds are made in parts, when they are needed, if the trace is bounded, and so is
-    the table of positions.
+    The two tables that grow with the rounds are made in parts, when they are needed, if the trace is bounded.
 
     Args:
         trace: The trace of the run.
@@ -62,7 +61,7 @@ def run_tables(
         quota: (R, U): quotas as the policy serves them, slack included.
         spending: Accounting of the uploads; None without a mechanism.
         totals: Presence and energy of every client; None in a real federation.
-        positions: Makes the table of positions; None if the clients do not move.
+        world_tables: Makes the tables of worlds with movement or a map, by name.
     """
     trace = trace.played()
     known = totals is not None
@@ -79,7 +78,7 @@ def run_tables(
         if bounded
         else _client_rounds(trace, spending, slice(None), slice(None), known=known),
     }
-    return TableParts(tables if positions is None else {**tables, "positions": positions})
+    return TableParts({**tables, **(world_tables or {})})
 
 
 def _rounds(trace: Trace, seeds: tuple[int, ...]) -> Columns:

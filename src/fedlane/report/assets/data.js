@@ -1,6 +1,6 @@
 /* The embedded data, unpacked once, and access to it. */
 
-const model = { sweep: null, runs: [], differences: [], scenarioDifferences: [], targets: [], live: false, version: "", problem: "" };
+const model = { sweep: null, runs: [], cities: [], differences: [], scenarioDifferences: [], targets: [], live: false, version: "", problem: "" };
 
 /* The selected run, seed and round. */
 const view = { run: 0, seed: 0, at: 0, playing: false, follow: false };
@@ -51,6 +51,7 @@ function loadData(data) {
   model.targetsOmitted = data.targets_omitted ?? 0;
   model.clientEvery = data.client_every ?? 1;
   model.channelEvery = data.channel_every ?? 1;
+  model.cities = (data.cities ?? []).map(unpackAll);
   model.sweep = data.sweep ? loadSweep(data.sweep) : null;
   model.runs = data.runs.map((run) => ({
     ...run,

@@ -3,7 +3,7 @@
 const MAX_NODES = 1500; // of a larger fleet, some of the clients that are not assigned are left out
 
 /* What the reader has chosen to see. */
-const layers = { whole: false };
+const layers = { whole: false, coverage: true };
 
 /*
  * Pixel positions: {clients: [[x, y]], channels: [[x, y]], known, metres: pixels per metre, place: from metres to
@@ -14,16 +14,32 @@ function mapPlaces(run, seed, width, height) {
   const clients = clientPlaces(run, seed, view.at);
   const channels = pairs(run.detail.channel_xy_m, seed);
   const [left, low, right, high] = mapExtent(run, [...clients, ...channels]);
-  const pad = 26;
+  const pad = cityOf(run) ? 8 : 26;
   const metres = Math.min((width - 2 * pad) / (right - left || 1), (height - 2 * pad) / (high - low || 1));
   const x0 = (width - (right - left) * metres) / 2;
   const y0 = (height - (high - low) * metres) / 2;
   const place = ([x, y]) => [x0 + (x - left) * metres, height - y0 - (y - low) * metres];
-  return { clients: clients.map(place), channels: channels.map(place), known: true, metres, place };
+  return { clients: clients.map(place), channels: sideBySide(channels.map(place)), known: true, metres, place };
+}
+
+/* Pixel positions of channels: those of one station are next to each other instead of on top of each other. */
+function sideBySide(places) {
+  const stations = new Map();
+  places.forEach(([x, y], k) => {
+    const key = `${x.toFixed(1)} ${y.toFixed(1)}`;
+    stations.set(key, [...(stations.get(key) ?? []), k]);
+  });
+  const shifted = [...places];
+  for (const group of stations.values())
+    group.forEach((k, number) => {
+      shifted[k] = [places[k][0] + 22 * (number - (group.length - 1) / 2), places[k][1]];
+    });
+  return shifted;
 }
 
 /* The left, lower, right and upper edge of the map in metres: where clients may walk, or around all that is shown. */
 function mapExtent(run, places) {
+  if (cityOf(run)) return cityExtent(cityOf(run));
   if (run.movement) return run.movement.extent_m;
   const edge = (pick, axis) => places.reduce((value, place) => pick(value, place[axis]), places[0][axis]);
   return [edge(Math.min, 0), edge(Math.min, 1), edge(Math.max, 0), edge(Math.max, 1)];
@@ -60,7 +76,8 @@ function roundMap() {
       { name: "on time", colour: "var(--ok)" },
       { name: "late", colour: "var(--late)", dash: "6 5" },
       ...(shownRun().detail.present ? [{ name: "absent", colour: "var(--mid)", shape: "dot", hollow: true }] : []),
-      ...(hasMovement(shownRun(), view.seed) ? [{ name: "where a client was", colour: "var(--c0)" }] : []),
+      ...(hasMovement(shownRun(), view.seed) ? [{ name: "where a client was", colour: "var(--c3)" }] : []),
+      ...(cityOf(shownRun()) ? [{ name: "building", colour: "var(--building)", shape: "square" }] : []),
     ],
     draw,
     csv: () => mapCsv(shownRun()),
@@ -86,7 +103,7 @@ function roundMap() {
     width = now;
     redraw();
   });
-  on("data view round", redraw);
+  on("data view round theme", redraw);
   return card;
 }
 
@@ -117,12 +134,13 @@ function mapNote(run) {
     : "";
   const step = nodeStep(run);
   const omitted = step > 1 ? ` Of the clients that are not assigned, one in every ${step} is drawn.` : "";
-  return `Positions of the clients (circles) and of the access points, one per channel (squares).${when}${omitted}`;
+  const what = "Positions of the clients (circles) and of the access points, one per channel (squares).";
+  return `${what}${when}${cityText(run)}${omitted}`;
 }
 
 /* The legend, with a button for the trails; a button that has the focus keeps it, because it is not made again. */
 function fillLegend(legend, run, redraw) {
-  const kept = [Boolean(run.detail.present), isSpentShown(run), hasMovement(run, view.seed)].join();
+  const kept = [Boolean(run.detail.present), isSpentShown(run), hasMovement(run, view.seed), run.city].join();
   if (legend.dataset.kept === kept) return;
   legend.dataset.kept = kept;
   const mark = (name, shape, width = 24) =>
@@ -141,6 +159,8 @@ function fillLegend(legend, run, redraw) {
           layerButton("whole", "whole paths", redraw),
         ]
       : []),
+    ...cityEntries(run),
+    ...(cityOf(run) ? [layerButton("coverage", "coverage", redraw)] : []),
   );
 }
 
@@ -175,6 +195,7 @@ function drawMap(run, places, width, height) {
     "aria-label": mapText(run, slots),
   });
   if (places.known) {
+    picture.append(...[cityLayer(run, places.place, layers.coverage)].filter(Boolean));
     picture.append(trailLayer(run, view.seed, view.at, places.place, { whole: layers.whole, busy }));
     picture.append(scaleBar(places.metres, height));
   }
