@@ -21,8 +21,8 @@ from fedlane.files import READ_ERRORS, load_arrays, write_atomically
 from fedlane.records import BoolArray, FloatArray, IntArray
 from fedlane.validate import InputError, printable, unknown
 
-MAX_ENTRIES = 2**25
-"""Largest number of gains in a map: 32 stations over a square kilometre at 1 m."""
+MAX_ENTRIES, MAX_CELLS = 2**25, 2**20
+"""Largest number of gains and of cells in a map: 32 stations over a square kilometre at 1 m."""
 _SHIPPED = importlib.resources.files("fedlane").joinpath("data", "maps")
 
 
@@ -210,6 +210,8 @@ def _faults(city: CityMap) -> list[str]:
             f"gain_db must be stations x rows x columns, with building's rows and columns, got {gain.shape} "
             f"and {city.building.shape}"
         ]
+    if city.building.size > MAX_CELLS:
+        return [f"it has {city.building.size:,} cells, at most {MAX_CELLS:,} are read"]
     if stations.shape != (len(gain), 3):
         return [f"station_xyz_m must be ({len(gain)}, 3), one row per station, got {stations.shape}"]
     if city.origin_m.shape != (2,):
