@@ -126,6 +126,11 @@ class CellNetwork(RadioNetwork):
         """Whether the delays of every round have the same distribution: nobody moves and nothing drifts."""
         return self.cell.speed_m_s is None and not self.cell.drift_s
 
+    @property
+    def city(self) -> CityMap | None:
+        """The map of the city that the cell is in; None if it is in none."""
+        return self.cell.city
+
     def positions_m(self, clock_s: FloatArray) -> FloatArray | None:
         """Return the positions (R, U, 2) in metres at clocks (R,); None if the clients stand."""
         return None if isinstance(self.mobility, StaticPlaces) else self.mobility.position_m(clock_s)

@@ -14,10 +14,10 @@ function mapPlaces(run, seed, width, height) {
   const clients = clientPlaces(run, seed, view.at);
   const channels = pairs(run.detail.channel_xy_m, seed);
   const [left, low, right, high] = mapExtent(run, [...clients, ...channels]);
-  const pad = cityOf(run) ? 8 : 26;
-  const metres = Math.min((width - 2 * pad) / (right - left || 1), (height - 2 * pad) / (high - low || 1));
+  const [pad, bar] = cityOf(run) ? [2, 22] : [26, 0]; // in a city the scale bar is below the map
+  const metres = Math.min((width - 2 * pad) / (right - left || 1), (height - bar - 2 * pad) / (high - low || 1));
   const x0 = (width - (right - left) * metres) / 2;
-  const y0 = (height - (high - low) * metres) / 2;
+  const y0 = bar + (height - bar - (high - low) * metres) / 2;
   const place = ([x, y]) => [x0 + (x - left) * metres, height - y0 - (y - low) * metres];
   return { clients: clients.map(place), channels: sideBySide(channels.map(place)), known: true, metres, place };
 }
@@ -154,12 +154,10 @@ function fillLegend(legend, run, redraw) {
     ...(run.detail.present ? [node("absent", "absent")] : []),
     ...(isSpentShown(run) ? [node("not available", "spent")] : []),
     ...(hasMovement(run, view.seed)
-      ? [
-          mark("where a client was", svg("path", { d: "M1 7H23", class: "trail" })),
-          layerButton("whole", "whole paths", redraw),
-        ]
+      ? [mark("where a client was", svg("path", { d: "M1 7H23", class: "trail" }))]
       : []),
     ...cityEntries(run),
+    ...(hasMovement(run, view.seed) ? [layerButton("whole", "whole paths", redraw)] : []),
     ...(cityOf(run) ? [layerButton("coverage", "coverage", redraw)] : []),
   );
 }

@@ -48,9 +48,9 @@ function clientPlaces(run, seed, at) {
   return Array.from({ length: run.clients }, (_, client) => placeAt(run.movement, seed, clock, client));
 }
 
-/* The number of rounds that a trail goes back: an eighth of the run, or the whole run so far. */
+/* The number of rounds that a trail goes back: a quarter of the run, or the whole run so far. */
 function trailRounds(run, whole) {
-  return whole ? Infinity : Math.max(20, run.planned / 8);
+  return whole ? Infinity : Math.max(20, run.planned / 4);
 }
 
 /* Where a client was before the round began, in metres, ending with its place; the oldest place comes first. */
