@@ -22,11 +22,23 @@ from fedlane.simulation.setup import prepare
 from fedlane.validate import InputError
 
 DOCS = Path(__file__).parent.parent / "docs"
-WORLDS = ("cell-3gpp", "campus-5g", "commute-lte", "phones", "drifting", "churn", "cell-1000")
+WORLDS = ("cell-3gpp", "city-munich", "campus-5g", "commute-lte", "phones", "drifting", "churn", "cell-1000")
 PARTS = ("download_s", "compute_s", "upload_s")
 SHOWN = {
     "network": (
-        *("model", "cell", "trace", "uplink_share", "clients", "channels", "area_m", "mobility", "speed_m_s", "fading"),
+        *(
+            "model",
+            "cell",
+            "map",
+            "trace",
+            "uplink_share",
+            "clients",
+            "channels",
+            "area_m",
+            "mobility",
+            "speed_m_s",
+            "fading",
+        ),
         *("carrier_hz", "bandwidth_up_hz", "bandwidth_down_hz", "power_up_dbm", "power_down_dbm", "noise_dbm"),
         *("interference_db", "drift_s", "payload_bits", "bits_per_weight", "deadline_s"),
     ),
@@ -68,7 +80,9 @@ def parameters(scenario: Scenario) -> str:
     if scenario.network.model != "trace":
         expected |= {"mobility", "fading", "power_up_dbm", "interference_db"}
     if scenario.network.model == "3gpp":
-        expected |= {"cell", "carrier_hz"}
+        expected.add("cell")
+    if scenario.network.model in ("3gpp", "city"):
+        expected.add("carrier_hz")
     for section, keys in SHOWN.items():
         for key in keys:
             value, default = (getattr(getattr(s, section), key) for s in (scenario, plain))
@@ -143,7 +157,15 @@ def draw_world(axes: Axes, scenario: Scenario) -> None:
 
 
 def draw_places(axes: Axes, network: CellNetwork, clock_s: FloatArray) -> None:
-    """Draw stations, clients, and where they walk."""
+    """Draw stations, clients, and where they walk; in a city also the buildings, and the best gain of every cell."""
+    city = network.cell.city
+    if city is not None:
+        (x0_m, y0_m), (width_m, height_m) = city.origin_m, city.size_m
+        extent = (x0_m, x0_m + width_m, y0_m, y0_m + height_m)
+        best_db = np.where(city.building, np.nan, city.gain_db.max(axis=0))
+        image = axes.imshow(best_db, origin="lower", extent=extent, cmap="YlGn", vmin=-130, vmax=-70)
+        axes.imshow(np.where(city.building, 0.55, np.nan), origin="lower", extent=extent, cmap="gray", vmin=0, vmax=1)
+        axes.figure.colorbar(image, ax=axes, label="gain of the best station (dB)")
     paths_m = np.stack([network.mobility.position_m(np.array([clock]))[0] for clock in clock_s])
     if network.cell.speed_m_s is not None:
         axes.plot(paths_m[..., 0], paths_m[..., 1], color="tab:blue", linewidth=0.8, alpha=0.6)
