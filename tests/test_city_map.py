@@ -97,7 +97,7 @@ def test_wrong_arrays_are_one_line(changes, message, tmp_path):
 
 
 def test_files_that_are_not_maps_are_one_line(tmp_path):
-    with pytest.raises(InputError, match="unknown city map 'munch' .did you mean 'munich'"):
+    with pytest.raises(InputError, match=r"unknown city map 'munch' \(did you mean 'munich'\?\)"):
         CityMap.load("munch")
     with pytest.raises(InputError, match=r"city map absent\.npz does not exist, here or in the folder FEDLANE_DATA"):
         CityMap.load("absent.npz")

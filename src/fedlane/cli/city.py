@@ -32,15 +32,17 @@ def city(
     ] = 50.0,
     size_m: Annotated[
         float, typer.Option("--size", metavar="M", help="Side of the map around the scene's centre, in metres.")
-    ] = 700.0,
+    ] = 600.0,
     cell_m: Annotated[float, typer.Option("--cell", metavar="M", help="Side of a cell in metres.")] = 5.0,
     carrier_hz: Annotated[float, typer.Option("--carrier", metavar="HZ", help="Carrier frequency in Hz.")] = 3.5e9,
     samples: Annotated[
-        int, typer.Option("--samples", min=1000, max=10**9, metavar="N", help="Rays per station; more of them lower the error.")
+        int,
+        typer.Option("--samples", min=1000, max=10**9, metavar="N", help="Rays per station; more lower the error."),
     ] = 4_000_000,
-    depth: Annotated[int, typer.Option("--depth", min=0, max=50, metavar="N", help="Largest number of bounces of a ray.")] = 5,
+    depth: Annotated[int, typer.Option("--depth", min=0, max=50, metavar="N", help="Most bounces of a ray.")] = 5,
     seed: Annotated[
-        int, typer.Option("--seed", min=0, max=4_000_000, metavar="N", help="Seed of the rays and the stations' places.")
+        int,
+        typer.Option("--seed", min=0, max=4_000_000, metavar="N", help="Seed of rays and stations."),
     ] = 0,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an existing file.")] = False,
     as_json: JsonOption = False,

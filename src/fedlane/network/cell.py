@@ -167,7 +167,8 @@ class CellNetwork(RadioNetwork):
     ) -> tuple[FloatArray, FloatArray, FloatArray]:
         """Return download, compute and upload times (R, U) of rounds that begin at clocks (R,).
 
-        Clients whose ``channel`` is -1 get numbers without meaning. ``power`` (2, R, U) is the fading of down- and uplink; None to compute it.
+        Clients whose ``channel`` is -1 get numbers without meaning. ``power`` (2, R, U) is the fading of down- and
+        uplink; None to compute it.
         """
         radio = self.radio
         snr = self._snr_at(clock_s, channel, None if power is None else power[0]) * self._down_over_up

@@ -1,9 +1,9 @@
 """City maps from ray tracing with Sionna RT (the extra ``city``): buildings, stations, and path gains.
 
 The gains are averages over cells at the height of a phone, of the powers of all paths: line of sight, reflection,
-scattering, diffraction at edges and transmission through walls. Antennas have no gain. Rays start in random directions, so
-a gain has a Monte Carlo error, which falls with the square root of the number of samples. Rays are traced in passes with
-seeds of their own, so that memory stays bounded.
+scattering, diffraction at edges and transmission through walls. Antennas have no gain. Rays start in random directions,
+so a gain has a Monte Carlo error, which falls with the square root of the number of samples. Rays are traced in passes
+with seeds of their own, so that memory stays bounded.
 """
 
 from collections.abc import Callable
@@ -54,7 +54,7 @@ class TracingSettings:
     stations: int = 4
     station_xyz_m: tuple[tuple[float, float, float], ...] | None = None
     height_m: float = 50.0
-    size_m: float = 700.0
+    size_m: float = 600.0
     cell_m: float = 5.0
     carrier_hz: float = 3.5e9
     samples: int = 4_000_000
@@ -101,7 +101,7 @@ def trace_city(
         reason = "hardly anything lies at the level of its lowest point, and only flat ground is mapped"
         raise InputError(f"cannot map the scene {printable(scene_name)}: {reason}")
     places_m = _stations(ground, settings)
-    _equip(tracer, scene, places_m + [0.0, 0.0, lowest_m], settings)
+    _equip(tracer, scene, places_m + np.array([0.0, 0.0, lowest_m]), settings)
     power = np.zeros((len(places_m), *building.shape))
     for k in range(settings.passes):
         power += _traced(tracer, scene, ground.origin_m, lowest_m, building.shape, settings, k)
@@ -198,7 +198,7 @@ def _stations(ground: _Ground, settings: TracingSettings) -> FloatArray:
         places_m[:, 2] = np.maximum(places_m[:, 2], np.where(roof_m > BUILDING_M, roof_m + ABOVE_ROOF_M, 0.0))
     elif (places_m[:, 2] <= roof_m).any():
         k = int(np.argmax(places_m[:, 2] <= roof_m))
-        raise InputError(f"station {k} must be higher than {roof_m[k]:.1f} m, what stands there, got {places_m[k, 2]:g}")
+        raise InputError(f"station {k} must be higher than {roof_m[k]:.1f} m, the roof there, got {places_m[k, 2]:g}")
     return np.round(places_m, 1)
 
 
@@ -224,9 +224,7 @@ def _equip(tracer: Any, scene: Any, places_m: FloatArray, settings: TracingSetti
         scene.frequency = settings.carrier_hz
         for material in scene.radio_materials.values():
             material.scattering_coefficient = SCATTERING
-        scene.tx_array = scene.rx_array = tracer.PlanarArray(
-            num_rows=1, num_cols=1, pattern="iso", polarization="V"
-        )
+        scene.tx_array = scene.rx_array = tracer.PlanarArray(num_rows=1, num_cols=1, pattern="iso", polarization="V")
         for k, place_m in enumerate(places_m):
             scene.add(tracer.Transmitter(f"station-{k}", position=[float(value) for value in place_m]))
     except (ValueError, RuntimeError) as error:  # a carrier at which a material is not defined

@@ -1,8 +1,9 @@
 """People in the streets of a city map: they walk from place to place on the shortest ways around the buildings.
 
-The map has `PLACES` places, drawn once from its walkable cells; they are the same for every seed. A person's tour visits
-some of them in random order and then begins again, each leg at a speed of its own. A way leads through the centres of
-cells, to the four neighbours or diagonally where both cells at the corner are free, so nobody crosses a building.
+The map has `PLACES` places, drawn once from its walkable cells; they are the same for every seed. A person's tour
+visits some of them in random order and then begins again, each leg at a speed of its own. A way leads through the
+centres of cells, to the four neighbours or diagonally where both cells at the corner are free, so nobody crosses a
+building.
 
 Every tour starts at a uniform phase of its duration. A shift in time maps a uniform phase to a uniform phase, so where
 people are and how fast they walk has the same distribution at every instant.
