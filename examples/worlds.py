@@ -166,7 +166,10 @@ def draw_places(axes: Axes, network: CellNetwork, clock_s: FloatArray) -> None:
     axes.scatter(x_m, y_m, s=2 * size + 10, marker="s", color="black", label="stations", zorder=3)
     axes.set(xlabel="x (m)", ylabel="y (m)", aspect="equal")
     axes.set_title("Clients and stations", loc="left", fontsize=10)
-    axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), fontsize=8)
+    if network.city is None:
+        axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), fontsize=8)
+    else:  # beside the map is the scale of the gains
+        axes.legend(loc="lower left", frameon=True, framealpha=0.9, fontsize=8)
 
 
 def draw_city(axes: Axes, city: CityMap) -> None:

@@ -1,16 +1,20 @@
 """The city of a run: the table that a run folder keeps, and the map that a page draws from it."""
 
+from dataclasses import replace
+
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from fedlane import Run, simulate
 from fedlane.city_map import CityMap
 from fedlane.report.page import build_page
 from fedlane.report.page_city import PAGE_CELLS
 from fedlane.report.page_data import page_data
 from fedlane.simulation import coverage
 from fedlane.simulation.coverage import coverage_table
+from fedlane.simulation.merging import merge_runs
 from fedlane.validate import InputError
 from support.browsing import Tab, save_run
 from support.packed import unpacked
@@ -20,7 +24,7 @@ pytestmark = pytest.mark.xdist_group("browser")
 MOVING = ["network.mobility='waypoint'", "network.area_m=100.0"]
 
 
-def small_city(rows=10, columns=12):
+def gradient_city(rows=10, columns=12):
     """Two stations; the column with index 3 is a building, and nothing arrives in the cell (0, 0)."""
     x, y = np.meshgrid(np.arange(columns), np.arange(rows))
     gain_db = np.stack([-60.0 - x, -90.0 + 2.0 * y])
@@ -36,12 +40,12 @@ def in_city(tmp_path_factory):
     """A run whose folder has the table of a city."""
     folder = tmp_path_factory.mktemp("city") / "run"
     save_run(folder, rounds=5, learning=False, settings=MOVING)
-    pq.write_table(coverage_table(small_city()), folder / "coverage.parquet")
+    pq.write_table(coverage_table(gradient_city()), folder / "coverage.parquet")
     return folder
 
 
 def test_the_table_has_the_best_gain_of_every_cell():
-    city, table = small_city(), coverage_table(small_city())
+    city, table = gradient_city(), coverage_table(gradient_city())
     rows = {(row["x_m"], row["y_m"]): row for row in table.to_pylist()}
     assert len(rows) == table.num_rows == 120
     assert rows[-5.0, 10.0] == {"x_m": -5.0, "y_m": 10.0, "building": False, "gain_db": None}
@@ -52,11 +56,41 @@ def test_the_table_has_the_best_gain_of_every_cell():
 
 def test_neighbouring_cells_of_a_large_map_are_joined(monkeypatch):
     monkeypatch.setattr(coverage, "COVERAGE_CELLS", 20)
-    table = coverage_table(small_city())
+    table = coverage_table(gradient_city())
     assert table.num_rows == 12  # blocks of 3 x 3 cells; the tenth row is left out
     assert sorted(set(table["x_m"].to_pylist())) == [5.0, 35.0, 65.0, 95.0]
     assert table["gain_db"].to_pylist()[0] == -60.0
     assert not any(table["building"].to_pylist())  # one of three columns
+
+
+def test_a_run_in_munich_keeps_its_city_and_merges_with_other_seeds(tmp_path):
+    runs = {str(seed): simulate("city-munich", "random", rounds=3, seeds=[seed], learning=False) for seed in (1, 0)}
+    munich, table = CityMap.load("munich"), runs["0"].tables["coverage"]
+    assert table.num_rows == munich.building.size
+    np.testing.assert_array_equal(np.asarray(table["building"]), munich.building.ravel())
+    runs["0"].save(tmp_path / "run")
+    loaded = Run.load(tmp_path / "run")
+    assert loaded.tables["coverage"].equals(table)
+    assert list(loaded.to_pandas("coverage").columns) == table.column_names
+    merged = merge_runs(runs)
+    assert merged.tables["coverage"].equals(table)
+    assert set(merged.tables["positions"]["replica"].to_pylist()) == {0, 1}
+    x_m, y_m = (table[name].to_numpy() for name in ("x_m", "y_m"))
+    streets = {(x, y) for x, y, built in zip(x_m, y_m, table["building"].to_pylist(), strict=True) if not built}
+    moved = merged.tables["positions"]
+    row, column = munich.cell(np.stack([moved["x_m"].to_numpy(), moved["y_m"].to_numpy()], axis=-1).astype(float))
+    assert {tuple(place) for place in munich.centre_m(row, column).tolist()} <= streets  # nobody walks in a house
+    (city,) = page_data([tmp_path / "run"])["cities"]
+    assert city["origin_m"] == pytest.approx(munich.origin_m.tolist())
+    assert city["cell_m"] == munich.cell_m
+
+
+def test_runs_on_different_maps_are_not_merged():
+    runs = {str(seed): simulate("city-munich", "random", rounds=2, seeds=[seed], learning=False) for seed in (0, 1)}
+    other = coverage_table(gradient_city())
+    runs["1"] = replace(runs["1"], tables={**runs["1"].tables, "coverage": other})
+    with pytest.raises(InputError, match="did not take place on the same city map"):
+        merge_runs(runs)
 
 
 def test_a_page_embeds_each_city_once(in_city):
@@ -65,8 +99,8 @@ def test_a_page_embeds_each_city_once(in_city):
     (city,) = data["cities"]
     assert city["origin_m"] == [-10.0, 5.0]
     assert city["cell_m"] == 10.0
-    np.testing.assert_array_equal(unpacked(city["building"]), small_city().building)
-    shade, best_db = unpacked(city["shade"]), small_city().gain_db.max(axis=0)
+    np.testing.assert_array_equal(unpacked(city["building"]), gradient_city().building)
+    shade, best_db = unpacked(city["shade"]), gradient_city().gain_db.max(axis=0)
     assert shade[0, 0] == 255
     low_db, high_db = city["gain_db"]
     np.testing.assert_allclose(low_db + (high_db - low_db) * shade[0, 1:] / 254, best_db[0, 1:], atol=0.1)
