@@ -26,21 +26,9 @@ WORLDS = ("cell-3gpp", "city-munich", "campus-5g", "commute-lte", "phones", "dri
 PARTS = ("download_s", "compute_s", "upload_s")
 SHOWN = {
     "network": (
-        *(
-            "model",
-            "cell",
-            "map",
-            "trace",
-            "uplink_share",
-            "clients",
-            "channels",
-            "area_m",
-            "mobility",
-            "speed_m_s",
-            "fading",
-        ),
-        *("carrier_hz", "bandwidth_up_hz", "bandwidth_down_hz", "power_up_dbm", "power_down_dbm", "noise_dbm"),
-        *("interference_db", "drift_s", "payload_bits", "bits_per_weight", "deadline_s"),
+        *("model", "cell", "map", "trace", "uplink_share", "clients", "channels", "area_m", "mobility", "speed_m_s"),
+        *("fading", "carrier_hz", "bandwidth_up_hz", "bandwidth_down_hz", "power_up_dbm", "power_down_dbm"),
+        *("noise_dbm", "interference_db", "drift_s", "payload_bits", "bits_per_weight", "deadline_s"),
     ),
     "compute": ("model", "frequency_low_hz", "frequency_high_hz", "cycles_per_sample"),
     "availability": ("model", "mean_on_s", "mean_off_s"),
