@@ -15,6 +15,7 @@ It holds exactly for any M; M only decides after how long the walk repeats.
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +24,8 @@ from fedlane.records import FloatArray, IntArray
 from fedlane.rng import hashed_uniform, keys
 from fedlane.validate import InputError, positive
 
+Entry = TypeVar("Entry", bound=np.generic)
+"""Type of a table's entries."""
 LEGS = 64
 """Legs of a tour: at walking pace in a square of 2 km it repeats after about 13 hours."""
 _ATTEMPTS = 128
@@ -105,7 +108,7 @@ class ClosedTours(Mobility):
         return leg, phase_s - self._of(self._begin_s, leg), tours
 
     @staticmethod
-    def _of(table: FloatArray, leg: IntArray) -> FloatArray:
+    def _of(table: NDArray[Entry], leg: IntArray) -> NDArray[Entry]:
         """Return the entries of a table (R, U, M, ...) that belong to legs (R, U)."""
         return table[np.arange(leg.shape[0])[:, None], np.arange(leg.shape[1]), leg]
 
