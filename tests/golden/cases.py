@@ -42,7 +42,11 @@ LINES_SINCE = (
     "server_adaptivity = 0.001\n",
 )
 """Lines of a scenario file with the defaults of keys that were added since the time of writing."""
-COLUMNS_SINCE = {"assignments": {"energy_j"}, "clients": {"present_share", "shortfall", "energy_j"}}
+COLUMNS_SINCE = {
+    "assignments": {"energy_j"},
+    "clients": {"present_share", "shortfall", "energy_j"},
+    "client_rounds": {"present"},
+}
 """Columns that tables have since then."""
 MEASURES_SINCE = {"energy_j", "present_share", "shortfall"}
 """Keys that summaries have since then."""

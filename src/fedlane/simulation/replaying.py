@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from fedlane.records import FloatArray
 from fedlane.scenario.run_settings import RunSettings
+from fedlane.simulation.folder_files import OPTIONAL
 from fedlane.simulation.provenance import arithmetic
 from fedlane.simulation.results import EXTRA, MEASURES, Run
 from fedlane.simulation.simulation import Simulation
@@ -160,7 +161,17 @@ def compare_runs(stored: Run, again: Run, limits: Tolerances) -> list[ReplayChec
         _tables("assignments and delays", ("assignments",), stored, again, limits.numbers, bits),
         _tables("round times", ("rounds",), stored, again, limits.numbers, bits),
         _tables(
-            "queues, quotas, positions", ("clients", "client_rounds", "channels"), stored, again, limits.numbers, bits
+            "queues, quotas, positions",
+            (
+                "clients",
+                "client_rounds",
+                "channels",
+                *(name for name in OPTIONAL if name in stored.tables and name in again.tables),
+            ),
+            stored,
+            again,
+            limits.numbers,
+            bits,
         ),
     ]
     if stored.ledger or again.ledger:

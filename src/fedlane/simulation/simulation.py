@@ -30,6 +30,7 @@ from fedlane.simulation.summary import summarise
 from fedlane.simulation.tables import run_tables
 from fedlane.simulation.trace import Trace
 from fedlane.simulation.trace_checks import check_segments
+from fedlane.simulation.world_tables import world_tables
 from fedlane.trackers import Tracking
 from fedlane.validate import InputError, at_least
 
@@ -111,11 +112,11 @@ class Simulation:
             self.distributions = self.setup.network.distributions(CELLS)
         self.caution = None if self.distributions is None else policy.caution(self.distributions)
         new_trace = Trace.fitting if bounded else Trace.empty
-        self.trace = new_trace(problem.replicas, problem.rounds, problem.clients, problem.channels).with_energy()
+        trace = new_trace(problem.replicas, problem.rounds, problem.clients, problem.channels).with_energy()
+        self.trace = trace if self.setup.always_present else trace.with_presence()
         self._state = policy.init(problem)
         self._streams = RoundStreams(seeds, "policy")
-        self._queue = np.zeros(problem.quotas.shape)
-        self._uploads = np.zeros(problem.quotas.shape, np.int64)
+        self._queue, self._uploads = np.zeros(problem.quotas.shape), np.zeros(problem.quotas.shape, np.int64)
         self._clock_s = np.zeros(problem.replicas)
         self._attendance, self._totals = Attendance(self.setup), ClientTotals.zero(problem.replicas, problem.clients)
         mechanism = self.setup.mechanism
@@ -197,7 +198,7 @@ class Simulation:
         self._uploads += assigned
         self._totals = self._totals.add(present, energy_j)
         self._queue = updated_queues(self._queue, self.quota, feedback.punctual, present)
-        self.trace.append(feedback, self._queue, available, self.setup.problem.deadline_s, energy_j)
+        self.trace.append(feedback, self._queue, available, self.setup.problem.deadline_s, energy_j, present)
         self._clock_s = self._clock_s + self.trace.delay_s[:, self.round - 1]
         if self.federation is not None:
             self._learn(self.federation, self.round - 1)
@@ -252,10 +253,11 @@ class Simulation:
         )
         if self.caution is not None:
             summary["caution"] = self.caution
+        in_world = world_tables(self.setup.network, self.trace.played().delay_s, self.setup.problem.rounds)
         summary["privacy"] = None if self.spending is None else self.spending.summary(self._uploads)
         return Run(
             scenario=self.scenario,
-            tables=run_tables(self.trace, self.setup, self.quota, self.spending, self._totals),
+            tables=run_tables(self.trace, self.setup, self.quota, self.spending, self._totals, in_world),
             summary=summary,
             ledger="" if self.ledger is None else self.ledger.text(),
             model={} if self.federation is None else self.federation.tensors(),
