@@ -82,7 +82,7 @@ def run(
         plan = RunPlan(loaded, chosen_seeds(seed, seeds), not no_learning, device).with_stored(stored)
         plan = plan.with_target(target, set_)
         policy = policy or (stored.policy if stored else "lane")
-        plan.check_policies([policy])
+        plan.check_policies([policy], save_schedule=save_schedule is not None)
         plan.check_size([policy], quiet=session.quiet)
         if save_schedule is not None:
             check_writable(save_schedule)

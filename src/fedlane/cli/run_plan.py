@@ -23,12 +23,16 @@ class RunPlan:
     learning: bool
     device: str
 
-    def check_policies(self, policies: Sequence[str]) -> None:
-        """Raise `InputError` for a mistyped policy before anything is computed or written."""
+    def check_policies(self, policies: Sequence[str], *, save_schedule: bool = False) -> None:
+        """Raise `InputError` for a policy that cannot be run, or whose schedule cannot be saved."""
         from fedlane.scheduling import make_policy
+        from fedlane.scheduling.requirements import check_losses, check_schedule
 
-        for policy in policies:
-            make_policy(policy, self.scenario.policies)
+        for name in policies:
+            policy = make_policy(name, self.scenario.policies)
+            check_losses(policy, learning=self.learning)
+            if save_schedule:
+                check_schedule(policy)
 
     def check_size(self, policies: Sequence[str], *, quiet: bool) -> None:
         """Refuse runs that do not fit into memory, and say beforehand how long large runs take."""

@@ -132,7 +132,6 @@ def train_strictly(
         raise ValueError("strict training needs a model with gradients of single records (per_record=True)")
     gradients = RecordGradients(model, data)
     total = ClippedSum(model.size, clip_norm, len(data.targets))
-    deviation = rows.step_noise.double() * (clip_norm * NOISE_MARGIN)
     share = learning_rate / rows.batch_size.double()
     with one_thread(), deferred_signals() as deliver_signal:
         for step, (indices, mask) in enumerate(zip(rows.indices[0], rows.mask[0], strict=True)):
@@ -144,7 +143,8 @@ def train_strictly(
                     log.exception("record %d has no gradient and contributes nothing", record)
                 deliver_signal()
             move = total.take()[None]
-            rows.add_noise(move, step, deviation)
+            noise = rows.step_noise if step or rows.first_noise is None else rows.first_noise
+            rows.add_noise(move, step, noise.double() * (clip_norm * NOISE_MARGIN))
             weights.copy_(weights.double().add_(move * share[:, None]))
 
 
