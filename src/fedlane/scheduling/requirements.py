@@ -8,7 +8,9 @@ if TYPE_CHECKING:
     from fedlane.scheduling.policy import Policy
 
 REQUIREMENTS = frozenset({"channel_state", "distributions", "losses", "sizes"})
-"""Everything that a policy may declare in `requires`. A simulation supplies it; a federation has the sizes alone."""
+"""Everything that a policy may declare in `requires`; a simulation supplies it."""
+FEDERATED = frozenset({"sizes"})
+"""What a real federation supplies of it."""
 
 
 def check_requirements(policy: "Policy", *, learning: bool = True) -> None:
@@ -34,6 +36,18 @@ def check_losses(policy: "Policy", *, learning: bool) -> None:
             f"policy {policy.name} requires losses, which clients report when they train: run it with learning "
             "(without --no-learning, or with learning=True)"
         )
+
+
+def check_federated(policy: "Policy") -> None:
+    """Raise `InputError` if a policy requires something that a real federation does not have."""
+    if requires_losses(policy):
+        raise InputError(
+            f"policy {policy.name} requires losses, which real clients do not report: they are queries on private "
+            "records. Simulate it (fedlane run), or choose another policy"
+        )
+    lacking = sorted(policy.requires - FEDERATED)
+    if lacking:
+        raise InputError(f"policy {policy.name} requires {', '.join(lacking)}, which a federation does not have")
 
 
 def check_schedule(policy: "Policy") -> None:

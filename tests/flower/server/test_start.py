@@ -1,6 +1,7 @@
 """Whole federations in this process, on a grid whose nodes are functions: many cases without a network."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -120,6 +121,65 @@ def test_clients_join_and_leave(tmp_path, caplog):
     assert run.summary["flower"]["clients"] == ["a", "b", "new"]
     assert run.summary["flower"]["joined_round"][:2] == [0, 0]
     assert run.clients["uploads"].to_pylist()[0] == len(first.orders)
+
+
+def test_a_client_that_is_not_connected_is_owed_no_turn(tmp_path):
+    """Its queue stands still while it is away; the run folder counts its rounds, and knows no energy."""
+    grid = LocalGrid(Node("a"), Node("b"), Node("c"))
+    away = grid.nodes[102]
+
+    def before(round, chosen):
+        if round == 1:
+            del grid.nodes[102]
+        if round == 5:
+            grid.nodes[102] = away
+
+    strategy(tmp_path, lanes=1, policy="round-robin", quotas={"a": 0.3, "b": 0.3, "c": 0.3}, before_round=before,
+             min_clients=3).start(grid, ARRAYS, num_rounds=8)  # fmt: skip
+    run = Run.load(tmp_path)
+    queue = run.client_rounds["queue"].to_numpy().reshape(8, 3)[:, 2]
+    available = run.client_rounds["available"].to_numpy(zero_copy_only=False).reshape(8, 3)[:, 2]
+    assert available.tolist() == [True, True, False, False, False, False, True, True]
+    np.testing.assert_allclose(np.diff(queue)[1:5], 0.0)  # rounds 2 to 5, in which it was away
+    assert run.clients["present_share"].to_pylist() == [1.0, 1.0, 0.5]
+    served = run.clients["participation"].to_numpy()[2] * 8
+    assert run.clients["shortfall"].to_pylist()[2] == pytest.approx(max(0.3 - served / 4, 0.0))
+    assert run.clients["energy_j"].null_count == 3
+    assert run.assignments["energy_j"].null_count == len(run.assignments)
+    assert "energy_j" not in run.summary
+    assert run.summary["present_share"]["mean"] == pytest.approx(5 / 6)
+
+
+def test_a_late_client_has_no_delays_in_the_run_folder(tmp_path):
+    """The server cut its upload off, so nobody knows them; the round lasts until the deadline."""
+
+    class Silent(Node):
+        def __call__(self, message):
+            return None if message.metadata.message_type == MessageType.TRAIN else super().__call__(message)
+
+    grid = LocalGrid(Node("a"), Silent("b"))
+    strategy(tmp_path, lanes=2, min_clients=2, deadline_s=0.5).start(grid, ARRAYS, num_rounds=1)
+    run = Run.load(tmp_path)
+    by_client = {row["client"]: row for row in run.assignments.to_pylist()}
+    assert [by_client[1][name] for name in ("download_s", "compute_s", "upload_s", "delay_s")] == [None] * 4
+    assert (by_client[0]["punctual"], by_client[1]["punctual"]) == (True, False)
+    assert by_client[0]["delay_s"] < 0.5
+    assert run.rounds["delay_s"].to_pylist() == [0.5]
+
+
+def test_a_state_of_another_version_of_the_policy_is_refused(tmp_path):
+    """States of earlier versions of FedLane have no version of the policy: they are of version 1."""
+    grid = LocalGrid(Node("a"), Node("b"))
+    for policy, version in (("cs-ucb-q", 2), ("lane", 1)):
+        folder = tmp_path / policy
+        strategy(folder, policy=policy, min_clients=2).start(grid, ARRAYS, num_rounds=2)
+        store = StateStore(folder)
+        saved = store.load()
+        assert saved.values["policy_version"] == version
+        store.save(replace(saved, values={k: v for k, v in saved.values.items() if k != "policy_version"}))
+    strategy(tmp_path / "lane", policy="lane", min_clients=2).start(grid, ARRAYS, num_rounds=3)
+    with pytest.raises(InputError, match="has policy_version 1, not 2"):
+        strategy(tmp_path / "cs-ucb-q", policy="cs-ucb-q", min_clients=2).start(grid, ARRAYS, num_rounds=3)
 
 
 @pytest.mark.parametrize("trust_names", [True, False])

@@ -26,6 +26,8 @@ class RoundInFlight:
 
     available: BoolArray = field(default_factory=lambda: np.zeros(0, np.bool_))
     """(U,): the available clients."""
+    present: BoolArray = field(default_factory=lambda: np.zeros(0, np.bool_))
+    """(U,): the clients whose nodes were connected at the round's start."""
     orders: Mapping[int, Order] = field(default_factory=dict)
     """The orders that were sent, by node id."""
     failed: Mapping[int, int] = field(default_factory=dict)
@@ -51,7 +53,7 @@ class RoundInFlight:
             measured[member.index] = MeasuredDelay(order.lane, arrival.delay_s, report.compute_s + report.switch_s)
             accepted.append(arrival.reply)
             log_client(logging.INFO, order.round, member, order.lane, f"punctual after {arrival.delay_s:.2f} s")
-        scheduler.learn(measured, self.available)
+        scheduler.learn(measured, self.available, self.present)
         scheduler.record_epsilon([member.epsilon for member in state.roster.members])
         return accepted
 
