@@ -9,8 +9,8 @@ if TYPE_CHECKING:
 
 REQUIREMENTS = frozenset({"channel_state", "distributions", "losses", "sizes"})
 """Everything that a policy may declare in `requires`; a simulation supplies it."""
-FEDERATED = frozenset({"sizes"})
-"""What a real federation supplies of it."""
+FEDERATED = frozenset({"losses", "sizes"})
+"""What a real federation can supply of it."""
 
 
 def check_requirements(policy: "Policy", *, learning: bool = True) -> None:
@@ -38,12 +38,17 @@ def check_losses(policy: "Policy", *, learning: bool) -> None:
         )
 
 
-def check_federated(policy: "Policy") -> None:
-    """Raise `InputError` if a policy requires something that a real federation does not have."""
-    if requires_losses(policy):
+def check_federated(policy: "Policy", *, losses: bool = False) -> None:
+    """Raise `InputError` if a policy requires something that a real federation does not have.
+
+    Args:
+        policy: The policy.
+        losses: Whether the operator states that clients report their losses.
+    """
+    if requires_losses(policy) and not losses:
         raise InputError(
-            f"policy {policy.name} requires losses, which real clients do not report: they are queries on private "
-            "records. Simulate it (fedlane run), or choose another policy"
+            f"policy {policy.name} requires losses, which real clients do not report by default: set losses=True in "
+            "LaneStrategy and report_losses=True in every LaneClient"
         )
     lacking = sorted(policy.requires - FEDERATED)
     if lacking:

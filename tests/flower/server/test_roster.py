@@ -289,7 +289,7 @@ def test_an_old_state_counts_the_rounds_in_which_a_client_was_available():
 def test_a_policy_that_a_federation_cannot_supply_is_refused():
     with pytest.raises(InputError, match="genie requires distributions"):
         Scheduler(make_policy("genie"), lanes=1, deadline_s=1.0, rounds=1, seed=0)
-    with pytest.raises(InputError, match="policy largest-loss requires losses, which real clients do not report"):
+    with pytest.raises(InputError, match="largest-loss requires losses, which real clients do not report by default"):
         Scheduler(lift(LargestLoss()), lanes=1, deadline_s=1.0, rounds=1, seed=0)
     scheduler = played("lane", until=3)
     other = Scheduler(make_policy("random"), lanes=2, deadline_s=10.0, rounds=60, seed=3)

@@ -11,13 +11,14 @@ from typing import Any
 import numpy as np
 
 from fedlane.files import fitting_array
-from fedlane.flower.protocol import LARGEST
+from fedlane.flower.protocol import LARGEST, LossReport
+from fedlane.flower.server.reported_losses import ReportedLosses
 from fedlane.records import BoolArray, Context, Delays, Feedback, FloatArray, IntArray, Problem
 from fedlane.rng import RoundStreams
 from fedlane.scheduling.checks import check_assignment
 from fedlane.scheduling.policy import Policy
 from fedlane.scheduling.queues import updated_queues
-from fedlane.scheduling.requirements import check_federated
+from fedlane.scheduling.requirements import check_federated, requires_losses
 from fedlane.scheduling.resizing import with_clients
 from fedlane.simulation.trace import Trace
 from fedlane.validate import InputError
@@ -40,8 +41,11 @@ class MeasuredDelay:
 class Scheduler:
     """A policy, its state, and the trace of the rounds that it scheduled."""
 
-    def __init__(self, policy: Policy, *, lanes: int, deadline_s: float, rounds: int, seed: int) -> None:
-        check_federated(policy)
+    def __init__(
+        self, policy: Policy, *, lanes: int, deadline_s: float, rounds: int, seed: int, losses: bool = False
+    ) -> None:
+        """``losses`` states that clients report their losses, for a policy that requires them."""
+        check_federated(policy, losses=losses)
         self.policy = policy
         self.problem = Problem(0, lanes, rounds, deadline_s, np.zeros((1, 0)))
         self.state: dict[str, Any] = {}
@@ -51,6 +55,7 @@ class Scheduler:
         """(1, U): number of rounds at whose start each client was connected."""
         self.epsilon = np.zeros((rounds, 0))
         """(T, U): the epsilon that each client had spent after each round; NaN if unreported or without a mechanism."""
+        self.losses = ReportedLosses() if requires_losses(policy) else None
         self.seed, self._streams = seed, RoundStreams([seed], "policy")
 
     @property
@@ -82,10 +87,13 @@ class Scheduler:
         self.queue = with_clients(np.zeros((1, clients)), self.queue, axis=1)
         self.present_rounds = with_clients(np.zeros((1, clients), np.int64), self.present_rounds, axis=1)
         self.epsilon = with_clients(np.full((old.rounds, clients), np.nan), self.epsilon, axis=1)
+        if self.losses is not None:
+            self.losses.resize(clients)
 
     def select(self, available: BoolArray) -> IntArray:
         """Return each client's lane in the next round, (U,), -1 for none; ``available`` is (U,)."""
-        context = Context(round=self.round, available=available[None], problem=self.problem)
+        losses = None if self.losses is None else self.losses.latest()
+        context = Context(round=self.round, available=available[None], losses=losses, problem=self.problem)
         assignment = self.policy.select(self.state, context, self._streams.at(self.round))
         check_assignment(
             assignment, context.available, self.problem.channels, f"policy {self.policy.name}, round {self.round}"
@@ -131,6 +139,11 @@ class Scheduler:
         known = epsilon[: self.problem.clients]  # a client that joined during the round comes with the next
         self.epsilon[self.round - 1] = [np.nan if value is None else value for value in known]
 
+    def record_losses(self, reports: Mapping[int, LossReport]) -> None:
+        """Store the losses that came with accepted updates, by client, if the policy requires them."""
+        if self.losses is not None:
+            self.losses.record(reports)
+
     def record_metrics(self, round: int, metrics: Mapping[str, object]) -> None:
         """Store the accuracy and the loss after a round, if the metrics have them."""
         for name, values in (("accuracy", self.trace.accuracy), ("loss", self.trace.loss)):
@@ -146,6 +159,7 @@ class Scheduler:
             "queue": self.queue,
             "present_rounds": self.present_rounds,
             "epsilon": self.epsilon[: self.round],
+            **({} if self.losses is None else self.losses.arrays()),
         }
 
     def restore(self, arrays: Mapping[str, np.ndarray[Any, Any]], sizes: FloatArray | None = None) -> None:
@@ -176,6 +190,8 @@ class Scheduler:
         self.queue = _numbers(arrays, "queue", self.queue, largest=np.inf)
         self.trace.restore(arrays, self.problem.deadline_s)
         self.present_rounds = self._restored_presence(arrays)
+        if self.losses is not None:
+            self.losses.restore(arrays)
         epsilon = _numbers(arrays, "epsilon", self.epsilon[: self.round], largest=LARGEST, missing=True)
         self.epsilon[: self.round] = epsilon
 

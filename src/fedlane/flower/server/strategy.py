@@ -85,7 +85,7 @@ class LaneStrategy(Strategy):
             before_round: Called with the round and {client: lane} before anything is sent. The base station switches
                 its side of the lanes here.
             **settings: Any field of `ScheduleSettings` or `GuardSettings` by its name: `lanes`, `deadline_s`,
-                `policy`, `quotas`, `min_clients`, `local_iterations`, `evaluate_every`, `seed`; `capacity`,
+                `policy`, `quotas`, `min_clients`, `local_iterations`, `evaluate_every`, `seed`, `losses`; `capacity`,
                 `trust_names`, `max_update_norm`, `max_weight`.
 
         Raises:
@@ -253,7 +253,12 @@ class LaneStrategy(Strategy):
         at_least("num_rounds", num_rounds, 1)
         schedule = self.schedule
         scheduler = Scheduler(
-            self.policy, lanes=schedule.lanes, deadline_s=self.deadline_s, rounds=num_rounds, seed=schedule.seed
+            self.policy,
+            lanes=schedule.lanes,
+            deadline_s=self.deadline_s,
+            rounds=num_rounds,
+            seed=schedule.seed,
+            losses=schedule.losses,
         )
         if self.state.start(scheduler, initial_arrays):
             self.state.save()
