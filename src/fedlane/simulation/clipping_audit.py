@@ -11,7 +11,7 @@ from typing import Any
 from fedlane.learning.adversary import (
     ClippedSumOf,
     RecordLossesOf,
-    batched_sum,
+    batched_sum_on,
     hostile_records,
     largest_contribution,
     largest_loss,
@@ -19,6 +19,7 @@ from fedlane.learning.adversary import (
 )
 from fedlane.learning.clipping import clipping_slack
 from fedlane.learning.datasets import dataset_info
+from fedlane.learning.federation import torch_device
 from fedlane.learning.loss_reports import record_losses
 from fedlane.learning.models import make_model
 
@@ -66,7 +67,8 @@ def audit_clipping(
     *,
     seed: int = 0,
     strict: ClippedSumOf = strict_sum,
-    batched: ClippedSumOf = batched_sum,
+    batched: ClippedSumOf | None = None,
+    device: str = "cpu",
     losses: RecordLossesOf = record_losses,
 ) -> ClippingResult:
     """Search for weights under which clipping fails.
@@ -76,7 +78,8 @@ def audit_clipping(
         dataset: Name of the data set whose shapes the model has.
         seed: Seed of the search.
         strict: Sum of a real client.
-        batched: Sum of a simulated client.
+        batched: Sum of a simulated client; None for that of the device.
+        device: Device of the simulated client, `cpu` or `cuda`.
         losses: Clipped losses of records.
     """
     info = dataset_info(dataset)
@@ -84,6 +87,7 @@ def audit_clipping(
     model = make_model(model_name, info.input_shape, info.classes)
     x, targets = hostile_records((*sides, channels), info.classes, copies=1)
     climbs = 0 if model.size > LARGE_MODEL else CLIMBS
+    batched = batched or batched_sum_on(torch_device(device))
     real, simulated = (
         largest_contribution(path, model, x[-1:], targets[-1:], 1.0, climbs, seed) for path in (strict, batched)
     )
@@ -92,6 +96,6 @@ def audit_clipping(
         tried=real.tried + simulated.tried,
         real=real.ratio,
         simulated=simulated.ratio,
-        simulated_limit=1.0 + clipping_slack(model, 1),
+        simulated_limit=1.0 + clipping_slack(model, 1, "float32" if device == "cpu" else "tf32"),
         losses=largest_loss(losses, model, x, targets, 1.0, seed),
     )

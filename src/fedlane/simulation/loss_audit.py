@@ -20,7 +20,7 @@ def first_noise(spec: MechanismSpec, replica: Tensor, client: Tensor) -> Tensor 
     """Return the noise (G,) of the first step of clients (G,) of replicas (G,); None if no losses are released."""
     if spec.loss_query is None:
         return None
-    return torch.from_numpy(spec.loss_query.first_step_noise)[replica, client].float()
+    return torch.from_numpy(spec.loss_query.first_step_noise).to(replica.device)[replica, client].float()
 
 
 def released_sums(
@@ -35,9 +35,9 @@ def released_sums(
     """Return the sums (G, 2) that G uploads release with their losses; (G, 0) if they release none."""
     if spec.loss_query is None:
         return np.zeros((len(weights), 0))
-    key = keys([seed], "audit-losses", torch.device("cpu")).expand(len(weights))
+    key = keys([seed], "audit-losses", weights.device).expand(len(weights))
     sums = loss_sums(model, weights, data, rows, spec.loss_query)
-    return np.asarray(add_loss_noise_(sums, spec.loss_query, key, counter).numpy())
+    return np.asarray(add_loss_noise_(sums, spec.loss_query, key, counter).cpu().numpy())
 
 
 def loss_shift(spec: MechanismSpec, model: Model, data: ClientData, weights: Tensor) -> FloatArray:
