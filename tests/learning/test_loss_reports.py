@@ -25,7 +25,7 @@ def data():
     return load_dataset("fashion-mnist-mini")
 
 
-def federation(data, query=None, seeds=(3, 9), model="mlp", sampling="fixed", rate=0.1, batch=8, step_noise=0.0):
+def federation(data, query=None, seeds=(3, 9), model="mlp", sampling="fixed", rate=0.1, batch=8, step_noise=0.0, device="cpu"):
     """Federations of four clients of about 100 records that report losses."""
     partition = Partition("dominant", 0.8, 0.5, 100)
     counts = np.stack([label_counts(partition, data.info.class_totals, CLIENTS, seed) for seed in seeds])
@@ -35,7 +35,7 @@ def federation(data, query=None, seeds=(3, 9), model="mlp", sampling="fixed", ra
     )
     query = query or LossQuery(np.inf, 0.0, spec.step_noise)
     spec = replace(spec, loss_query=replace(query, first_step_noise=spec.step_noise + query.noise))
-    return FederationBatch(make_model(model, data.info.input_shape, 10), data, counts, seeds, spec, rate)
+    return FederationBatch(make_model(model, data.info.input_shape, 10), data, counts, seeds, spec, rate, device)
 
 
 def slow_losses(data, learner, replica, client):
@@ -171,6 +171,21 @@ def test_a_replica_reports_the_same_bits_alone_and_among_others(data, sampling, 
         results.append((learner.losses.latest.mean[at], learner.losses.latest.rms[at], learner.weights[at].numpy()))
     for among, alone in zip(*results, strict=True):
         np.testing.assert_array_equal(among, alone)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("sampling", ["fixed", "poisson"])
+@pytest.mark.parametrize("model", ["mlp", "cnn"])
+def test_a_gpu_reports_what_a_cpu_reports(data, model, sampling):
+    """Samples are the same on both; products of a GPU are rounded more. One replica, which would else be captured."""
+    reports = []
+    for device in ("cpu", "cuda"):
+        learner = federation(data, seeds=(3,), model=model, sampling=sampling, device=device)
+        learner.play(0, np.array([[2, 0, 1]]), np.array([[True, True, False]]))
+        reports.append(learner.losses.latest)
+    for name in ("mean", "rms"):
+        np.testing.assert_allclose(getattr(reports[1], name), getattr(reports[0], name), rtol=0.02)
+    assert np.isnan(reports[1].mean[0, [1, 3]]).all()
 
 
 def test_a_mechanism_without_a_guarantee_reports_exactly():

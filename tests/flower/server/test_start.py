@@ -135,8 +135,8 @@ def test_a_client_that_is_not_connected_is_owed_no_turn(tmp_path):
         if round == 5:
             grid.nodes[102] = away
 
-    strategy(tmp_path, lanes=1, policy="round-robin", quotas={"a": 0.3, "b": 0.3, "c": 0.3}, before_round=before,
-             min_clients=3).start(grid, ARRAYS, num_rounds=8)  # fmt: skip
+    settings = {"policy": "round-robin", "quotas": dict.fromkeys("abc", 0.3), "min_clients": 3, "lanes": 1}
+    strategy(tmp_path, **settings, before_round=before).start(grid, ARRAYS, num_rounds=8)
     run = Run.load(tmp_path)
     queue = run.client_rounds["queue"].to_numpy().reshape(8, 3)[:, 2]
     available = run.client_rounds["available"].to_numpy(zero_copy_only=False).reshape(8, 3)[:, 2]
