@@ -25,7 +25,9 @@ def data():
     return load_dataset("fashion-mnist-mini")
 
 
-def federation(data, query=None, seeds=(3, 9), model="mlp", sampling="fixed", rate=0.1, batch=8, step_noise=0.0, device="cpu"):
+def federation(
+    data, query=None, seeds=(3, 9), model="mlp", sampling="fixed", rate=0.1, batch=8, step_noise=0.0, device="cpu"
+):
     """Federations of four clients of about 100 records that report losses."""
     partition = Partition("dominant", 0.8, 0.5, 100)
     counts = np.stack([label_counts(partition, data.info.class_totals, CLIENTS, seed) for seed in seeds])
