@@ -1,5 +1,6 @@
 """The release of losses costs no more than is accounted for: its sensitivity, its noise, and dp-accounting's word."""
 
+import json
 from dataclasses import replace
 
 import dp_accounting
@@ -16,6 +17,7 @@ from fedlane.records import LossQuery, MechanismSpec
 from fedlane.simulation.audit import AuditPlan, audit
 from fedlane.simulation.clipping_audit import audit_clipping
 from fedlane.validate import InputError
+from support.terminal import fedlane
 
 DELTA = 1e-5
 
@@ -155,3 +157,17 @@ def test_the_search_for_hostile_weights_covers_losses():
 
     assert audit_clipping("softmax", losses=loose).flagged
     assert not audit_clipping("softmax").flagged
+
+
+def test_the_command_attacks_losses_and_refuses_what_cannot_be(tmp_path):
+    words = ("privacy", "audit", "--trials", "400", "--loss-noise")
+    report = json.loads(fedlane(*words, "4", "--json", cwd=tmp_path, code=0).stdout)
+    assert (report["loss_noise"], report["flagged"]) == (4.0, False)
+    assert report["clipping"]["losses"] == pytest.approx(1.0)
+    for options, message in (
+        (("0",), "--loss-noise must be greater than 0"),
+        (("1",), "privacy.loss_noise must be greater than the noise multiplier of a step, 2.4"),
+        (("4", str(tmp_path)), "a run cannot be combined with --loss-noise"),
+    ):
+        (line,) = fedlane(*words, *options, cwd=tmp_path, code=2).stderr.splitlines()
+        assert message in line
