@@ -132,7 +132,7 @@ def test_very_large_networks_are_not_checked_for_feasibility():
 
 class Wants(SinglePolicy):
     name = "wants"
-    requires = frozenset({"losses"})
+    requires = frozenset({"weather"})
 
     def init(self, problem):
         return {}
@@ -158,7 +158,7 @@ class Clairvoyant(SinglePolicy):
 
 def test_a_policy_that_needs_what_the_run_lacks_is_refused():
     with pytest.raises(
-        InputError, match="policy wants requires 'losses', which no run supplies: choose from channel_st"
+        InputError, match="policy wants requires 'weather', which no run supplies: choose from channel_st"
     ):
         Simulation(Scenario(), Wants(), [0])
 
