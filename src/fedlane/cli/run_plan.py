@@ -11,6 +11,7 @@ from fedlane.cli.session import messages, print_notes
 if TYPE_CHECKING:  # imported inside functions, to keep `fedlane --help` fast
     from fedlane.scenario import Scenario
     from fedlane.scenario.run_settings import RunSettings
+    from fedlane.scheduling.policy import Policy
     from fedlane.simulation.run import Simulation
 
 
@@ -23,12 +24,17 @@ class RunPlan:
     learning: bool
     device: str
 
-    def check_policies(self, policies: Sequence[str]) -> None:
-        """Raise `InputError` for a mistyped policy before anything is computed or written."""
+    def check_policies(self, policies: Sequence[str], *, save_schedule: bool = False) -> "list[Policy]":
+        """Return the policies; raise `InputError` for one that cannot be run, or whose schedule cannot be saved."""
         from fedlane.scheduling import make_policy
+        from fedlane.scheduling.requirements import check_losses, check_schedule
 
-        for policy in policies:
-            make_policy(policy, self.scenario.policies)
+        made = [make_policy(name, self.scenario.policies) for name in policies]
+        for policy in made:
+            check_losses(policy, learning=self.learning)
+            if save_schedule:
+                check_schedule(policy)
+        return made
 
     def check_size(self, policies: Sequence[str], *, quiet: bool) -> None:
         """Refuse runs that do not fit into memory, and say beforehand how long large runs take."""

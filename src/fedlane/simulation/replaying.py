@@ -17,6 +17,8 @@ from numpy.typing import NDArray
 from fedlane.records import FloatArray
 from fedlane.scenario.run_settings import RunSettings
 from fedlane.scheduling.registry import label_as_played
+from fedlane.scheduling.requirements import requires_losses
+from fedlane.simulation.folder_files import OPTIONAL
 from fedlane.simulation.provenance import arithmetic
 from fedlane.simulation.results import EXTRA, MEASURES, Run
 from fedlane.simulation.simulation import Simulation
@@ -124,7 +126,15 @@ def prepare_replay(run: Run, device: str) -> Simulation:
     shape = TraceShape.of(len(settings.seeds), run.scenario.rounds, network.clients, network.channels)
     bounded = shape.every == run.summary.get("client_rounds_every", 1)  # older folders have every round
     policy = label_as_played(settings.policy, run.scenario.policies)
-    return Simulation(run.scenario, policy, settings.seeds, learning=settings.learning, device=device, bounded=bounded)
+    simulation = Simulation(
+        run.scenario, policy, settings.seeds, learning=settings.learning, device=device, bounded=bounded
+    )
+    if requires_losses(simulation.policy) and device != settings.device:
+        raise InputError(
+            f"policy {simulation.policy.name} requires losses, which another class of device computes differently: "
+            f"replay it with --device {settings.device}"
+        )
+    return simulation
 
 
 def tolerances(run: Run, device: str) -> Tolerances:
@@ -160,7 +170,17 @@ def compare_runs(stored: Run, again: Run, limits: Tolerances) -> list[ReplayChec
         _tables("assignments and delays", ("assignments",), stored, again, limits.numbers, bits),
         _tables("round times", ("rounds",), stored, again, limits.numbers, bits),
         _tables(
-            "queues, quotas, positions", ("clients", "client_rounds", "channels"), stored, again, limits.numbers, bits
+            "queues, quotas, positions",
+            (
+                "clients",
+                "client_rounds",
+                "channels",
+                *(name for name in OPTIONAL if name in stored.tables and name in again.tables),
+            ),
+            stored,
+            again,
+            limits.numbers,
+            bits,
         ),
     ]
     if stored.ledger or again.ledger:

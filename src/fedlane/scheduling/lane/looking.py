@@ -15,8 +15,8 @@ at an untried pair earns, in the unit of the objective,
     B_ij = exploration (V / d_max) (quota_i H) min(N / c_i, N) gain,     H = min(200 + t, T - t),
 
 where quota_i H is the number of uploads in which it can pay, and c_i is the number of clients about as slow: only
-they can share a slow round. The channel's side has the number of channels about as slow in its place, and the larger of
-the two counts. Another look at a tried pair earns `REPEATED` times the value of its information: with s^2
+they can share a slow round. The channel's side has N / U times N / c_j, with the number c_j of channels about as slow,
+and the larger of the two counts. Another look at a tried pair earns `REPEATED` times the value of its information: with s^2
 the variance by which one more upload would move the estimate, and without the gain that is expected anyway.
 """
 
@@ -107,7 +107,8 @@ def looking(
     gain *= np.minimum(channels / about_as_slow(best), channels)[..., None]
     on_first, on_second = (np.minimum(times[:, None], limit) for times in smallest_two(known, axis=1))
     of_channel = _gain(on_second, enough, floor, network, moved, tried)
-    of_channel *= np.minimum(channels / about_as_slow(on_first.min(axis=1)), channels)[:, None]
+    share = channels / tried.shape[1]  # as on the client's side if all are about as slow
+    of_channel *= share * (channels / about_as_slow(on_first.min(axis=1)))[:, None]
     np.maximum(gain, of_channel, out=gain)
     gain *= (uploads / deadline_s)[..., None]
     return gain

@@ -228,8 +228,9 @@ def _shortlist(state: State, value: FloatArray, available: np.ndarray, problem: 
         return None
     tried = state["count"] > 0
     best = np.where(tried, state["mean"], np.inf).min(axis=2)
-    speed = 1.0 - np.minimum(np.exp(best) / problem.deadline_s, 1.0)
-    score = state["queue"] + value.max(axis=2) + 5.0 * speed
+    # A client that is about to fall behind comes before a fast one, and one that was never seen counts as fast.
+    speed = np.where(tried.any(axis=2), 1.0 - np.minimum(np.exp(best) / problem.deadline_s, 1.0), 1.0)
+    score = state["queue"] + value.max(axis=2) + speed
     score[~available] = -np.inf
     order = np.argsort(-score, axis=1, kind="stable")[:, :number]
     return np.sort(order, axis=1)
