@@ -16,8 +16,8 @@ at an untried pair earns, in the unit of the objective,
 
 where quota_i H is the number of uploads in which it can pay, and c_i is the number of clients about as slow: only
 they can share a slow round. The channel's side has N / U times N / c_j, with the number c_j of channels about as slow,
-and the larger of the two counts. Another look at a tried pair earns `REPEATED` times the value of its information: with s^2
-the variance by which one more upload would move the estimate, and without the gain that is expected anyway.
+and the larger of the two counts. Another look at a tried pair earns `REPEATED` times the value of its information: with
+s^2 the variance by which one more upload would move the estimate, and without the gain that is expected anyway.
 """
 
 import numpy as np
