@@ -15,9 +15,10 @@ at an untried pair earns, in the unit of the objective,
     B_ij = exploration (V / d_max) (quota_i H) min(N / c_i, N) gain,     H = min(200 + t, T - t),
 
 where quota_i H is the number of uploads in which it can pay, and c_i is the number of clients about as slow: only
-they can share a slow round. The channel's side has N / U times N / c_j, with the number c_j of channels about as slow,
-and the larger of the two counts. Another look at a tried pair earns `REPEATED` times the value of its information: with
-s^2 the variance by which one more upload would move the estimate, and without the gain that is expected anyway.
+they can share a slow round. The channel's side has min(1, `FEW_CLIENTS` N / U) N / c_j, with the number c_j of channels
+about as slow, and the larger of the two counts. Another look at a tried pair earns `REPEATED` times the value of its
+information: with s^2 the variance by which one more upload would move the estimate, and without the gain that is
+expected anyway.
 """
 
 import numpy as np
@@ -29,6 +30,8 @@ PATIENCE = 200
 ABOUT_AS_SLOW = 2.0
 """Ratio of two clients' best delays up to which they are about as slow."""
 GOOD_ENOUGH = 1.3
+FEW_CLIENTS = 2.5
+"""Clients per channel up to which the channel's side counts in full: with more, another client will do."""
 REPEATED = 0.03
 _SMALLEST = 1e-3
 """Smallest reference time in units of the deadline."""
@@ -107,7 +110,7 @@ def looking(
     gain *= np.minimum(channels / about_as_slow(best), channels)[..., None]
     on_first, on_second = (np.minimum(times[:, None], limit) for times in smallest_two(known, axis=1))
     of_channel = _gain(on_second, enough, floor, network, moved, tried)
-    share = channels / tried.shape[1]  # as on the client's side if all are about as slow
+    share = min(1.0, FEW_CLIENTS * channels / tried.shape[1])
     of_channel *= share * (channels / about_as_slow(on_first.min(axis=1)))[:, None]
     np.maximum(gain, of_channel, out=gain)
     gain *= (uploads / deadline_s)[..., None]
