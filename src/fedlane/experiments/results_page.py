@@ -15,7 +15,9 @@ from fedlane.experiments.readings.shares import ClaimShares, map_of, sentences, 
 from fedlane.experiments.reproduce import MAP, ReproductionPlan
 
 CAPTIONS = {
-    "fig-v": "Test accuracy and accumulated delay of OM and GMBA at V = 1, 10, 100, Random and `lane` (epsilon 25).",
+    "fig-v": "Test accuracy and accumulated delay of OM and GMBA at V = 1, 10, 100, Random and `lane` (epsilon 25). "
+    "OM has the paper's settings in all figures, and `lane` its own; the section *OM and lane on equal terms* "
+    "separates the rule from its settings.",
     "fig-private": "The same with epsilon 0.8 and b = 10. The last panels show the leakage by formula (6) (12.05 in "
     "the paper) and tight bounds.",
     "fig-rounds": "Aggregation rounds completed within a time budget.",
