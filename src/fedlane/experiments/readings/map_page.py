@@ -50,8 +50,8 @@ def map_page(
         "readings. Shares have no population behind them: the levels are our choice, and each counts the same. The "
         "last column names the axes whose levels differ by at least 25 percentage points in the share of readings "
         "under which the claim holds (uncorrected), with the best and the worst level, where the difference exceeds "
-        "chance (chi-squared test at 5%, corrected for all claims and axes). Some pairs of levels occur rarely, so an effect "
-        "may belong to another axis.",
+        "chance (chi-squared test at 5%, corrected for all claims and axes). Some pairs of levels occur rarely, so an "
+        "effect may belong to another axis.",
         "",
         shares_table(rows),
     ]
