@@ -2,11 +2,17 @@
 
 import platform
 from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
+
 from fedlane.experiments.claims import Verdict, table
-from fedlane.experiments.reproduce import ReproductionPlan
+from fedlane.experiments.claims.verdicts import HOLDS
+from fedlane.experiments.readings.shares import ClaimShares, map_of, sentences, shares
+from fedlane.experiments.reproduce import MAP, ReproductionPlan
 
 CAPTIONS = {
     "fig-v": "Test accuracy and accumulated delay of OM and GMBA at V = 1, 10, 100, Random and `lane` (epsilon 25).",
@@ -34,19 +40,67 @@ CAPTIONS = {
 }
 
 
-def page(
-    plan: ReproductionPlan,
-    drawn: Sequence[str],
-    verdicts: Sequence[Verdict],
-    theorems: str,
-    images: str,
-    note: str = "",
-    ablation: str = "",
-) -> str:
-    """Return the page as Markdown. ``images`` is the folder of the pictures, relative to the page."""
+@dataclass(frozen=True)
+class PageParts:
+    """What the results page shows beside figures and claims.
+
+    Attributes:
+        theorems: Table of the theorems; empty for none.
+        ablation: The comparison of OM and `lane` on equal terms; empty for none.
+        readings: The map of readings by claim; empty without a map.
+        note: On which machine and for how long the results were computed.
+    """
+
+    theorems: str = ""
+    ablation: str = ""
+    readings: Sequence[ClaimShares] = ()
+    note: str = ""
+
+
+def stored_map(figures: Path) -> list[ClaimShares]:
+    """Return what the map of readings in a folder of figures says about each claim; nothing without a map."""
+    file = figures / f"{MAP}.parquet"
+    return shares(map_of(pq.read_table(file))) if file.is_file() else []
+
+
+def verdict_table(verdicts: Sequence[Verdict]) -> pa.Table:
+    """Return all verdicts as a table, one row per claim."""
+    return pa.Table.from_pylist([asdict(verdict) for verdict in verdicts])
+
+
+def claims_section(verdicts: Sequence[Verdict], readings: Sequence[ClaimShares]) -> str:
+    """Return the section on the claims, as Markdown."""
     counts: dict[str, int] = {}
     for verdict in verdicts:
         counts[verdict.verdict] = counts.get(verdict.verdict, 0) + 1
+    lines = [
+        "## The claims",
+        "",
+        "Verdicts: " + ", ".join(f"{verdict} ({count})" for verdict, count in sorted(counts.items())) + ". "
+        "For a claim about several policies, values of V or tasks (F: Fashion-MNIST, C: CIFAR-10), the table shows the "
+        "case with the least margin. Comparisons are paired by seed. A case holds if its whole 95% interval lies on "
+        "the claimed side of its bound, and is refuted if it lies wholly on the other side. A claim holds if all its "
+        "cases hold, and is refuted if one of them is. An interval that covers the bound decides nothing. A claim "
+        "depends on the reading if it holds under one of the readings that the details name and is refuted under "
+        "another. Verdicts are "
+        "corrected for the number of cases, claims and readings by Holm's method; the intervals shown are not.",
+        "",
+    ]
+    if readings:
+        lines += [
+            "Our presets are one way to fill in what the paper leaves out. *Holds under* counts the readings of the "
+            "[map of readings](readings.md) under which a claim holds by its own intervals, of those under which "
+            "it was judged, on Fashion-MNIST with fewer seeds. " + sentences(readings),
+            "",
+        ]
+    held = {row.number: f"{row.uncorrected[HOLDS]} of {row.judged}" for row in readings}
+    return "\n".join([*lines, table(verdicts, held)])
+
+
+def page(
+    plan: ReproductionPlan, drawn: Sequence[str], verdicts: Sequence[Verdict], images: str, parts: PageParts
+) -> str:
+    """Return the page as Markdown. ``images`` is the folder of the pictures, relative to the page."""
     lines = [
         "# Results",
         "",
@@ -55,42 +109,25 @@ def page(
         "are 95% intervals of the mean over seeds. `fedlane reproduce` generates this page.",
         "",
         f"FedLane {version('fedlane')}, NumPy {version('numpy')}, PyTorch {version('torch')}, "
-        f"Python {platform.python_version()}. {note}".rstrip(),
+        f"Python {platform.python_version()}. {parts.note}".rstrip(),
         "",
     ]
     for name in drawn:
         lines += [f"## {name}", "", f"![{name}]({images}/{name}.png)", "", CAPTIONS[name], ""]
-    if ablation:
-        lines += ["## OM and lane on equal terms", "", ablation, ""]
-    if theorems:
+    if parts.ablation:
+        lines += ["## OM and lane on equal terms", "", parts.ablation, ""]
+    if parts.theorems:
         note = "Ranges are over seeds; brackets are 95% intervals of the mean."
-        lines += ["## The theorems", "", note, "", theorems, ""]
-    lines += [
-        "## The claims",
-        "",
-        "Verdicts: " + ", ".join(f"{verdict} ({count})" for verdict, count in sorted(counts.items())) + ". "
-        "For a claim about several policies, values of V or tasks (F: Fashion-MNIST, C: CIFAR-10), the table shows the "
-        "case with the least margin. Comparisons are paired by seed. A case holds if its whole 95% interval lies on "
-        "the claimed side of its bound, and is refuted if it lies wholly on the other side. A claim holds if all its "
-        "cases hold, and is refuted if one of them is. An interval that covers the bound decides nothing. A claim "
-        "depends on the reading if it holds under one reading of the paper and is refuted under another. Verdicts are "
-        "corrected for the number of cases, claims and readings by Holm's method; the intervals shown are not.",
-        "",
-        table(verdicts),
-    ]
-    return "\n".join(lines)
+        lines += ["## The theorems", "", note, "", parts.theorems, ""]
+    return "\n".join([*lines, claims_section(verdicts, parts.readings)])
 
 
 def write_page(
-    folder: Path,
-    plan: ReproductionPlan,
-    drawn: Sequence[str],
-    verdicts: Sequence[Verdict],
-    theorems: str,
-    note: str = "",
-    ablation: str = "",
+    folder: Path, plan: ReproductionPlan, drawn: Sequence[str], verdicts: Sequence[Verdict], parts: PageParts
 ) -> Path:
-    """Write results.md next to the folder of figures, and return its path."""
+    """Write results.md next to the folder of figures and the verdicts into that folder; return the page's path."""
     path = folder / "results.md"
-    path.write_text(page(plan, drawn, verdicts, theorems, "figures", note, ablation), encoding="utf-8")
+    path.write_text(page(plan, drawn, verdicts, "figures", parts), encoding="utf-8")
+    (folder / "figures").mkdir(exist_ok=True)
+    pq.write_table(verdict_table(verdicts), folder / "figures" / "claims.parquet")
     return path

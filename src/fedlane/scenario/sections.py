@@ -226,6 +226,10 @@ class PrivacySettings(Section):
     """Noise of the label-histogram release, in records (rigorous); 0 for none."""
     least_noise: Positive = 0.5
     """Smallest noise multiplier of a step that is accepted (rigorous)."""
+    loss_clip: Annotated[float, Field(gt=0, le=1e6, allow_inf_nan=False)] = 4.0
+    """Largest loss of a record in the losses that clients report to policies that require them (rigorous)."""
+    loss_noise: Annotated[float, Field(gt=0, le=1e6, allow_inf_nan=False)] = 4.0
+    """Noise multiplier of these losses, greater than that of a step; the first step is noisier in turn (rigorous)."""
 
     @model_validator(mode="after")
     def _delta_below_one(self) -> "PrivacySettings":

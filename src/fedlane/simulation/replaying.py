@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from fedlane.records import FloatArray
 from fedlane.scenario.run_settings import RunSettings
+from fedlane.scheduling.requirements import requires_losses
 from fedlane.simulation.folder_files import OPTIONAL
 from fedlane.simulation.provenance import arithmetic
 from fedlane.simulation.results import EXTRA, MEASURES, Run
@@ -123,9 +124,15 @@ def prepare_replay(run: Run, device: str) -> Simulation:
     network = run.scenario.network
     shape = TraceShape.of(len(settings.seeds), run.scenario.rounds, network.clients, network.channels)
     bounded = shape.every == run.summary.get("client_rounds_every", 1)  # older folders have every round
-    return Simulation(
+    simulation = Simulation(
         run.scenario, settings.policy, settings.seeds, learning=settings.learning, device=device, bounded=bounded
     )
+    if requires_losses(simulation.policy) and device != settings.device:
+        raise InputError(
+            f"policy {simulation.policy.name} requires losses, which another class of device computes differently: "
+            f"replay it with --device {settings.device}"
+        )
+    return simulation
 
 
 def tolerances(run: Run, device: str) -> Tolerances:

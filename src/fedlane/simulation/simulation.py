@@ -10,20 +10,22 @@ import numpy as np
 from fedlane.files import READ_ERRORS, fitting_array
 from fedlane.privacy import mechanism_of
 from fedlane.privacy.run_ledger import RunLedger
-from fedlane.records import DelayDistributions, FloatArray, IntArray, RoundDetail, RoundRecord, RunInfo
+from fedlane.records import ClientLosses, DelayDistributions, FloatArray, IntArray, RoundDetail, RoundRecord, RunInfo
 from fedlane.rng import RoundStreams
 from fedlane.scenario import Scenario
 from fedlane.scenario.run_settings import RunSettings
 from fedlane.scheduling.lane import CELLS
-from fedlane.scheduling.policy import Policy, SinglePolicy, check_requirements, lift
+from fedlane.scheduling.policy import Policy, SinglePolicy, lift
 from fedlane.scheduling.queues import updated_queues
 from fedlane.scheduling.registry import make_policy, resolved_parameters
+from fedlane.scheduling.requirements import check_requirements, check_schedule
 from fedlane.simulation.attendance import Attendance, ClientTotals
 from fedlane.simulation.checkpoint import Checkpoint, check_agreement
 from fedlane.simulation.footprint import check_memory
 from fedlane.simulation.provenance import RunOrigin
+from fedlane.simulation.required_losses import run_caution, with_required_losses
 from fedlane.simulation.results import Run
-from fedlane.simulation.round import RoundClients, play_round
+from fedlane.simulation.round import RoundClients, Supplies, play_round
 from fedlane.simulation.setup import learning_task, prepare
 from fedlane.simulation.spending import PrivacySpending
 from fedlane.simulation.summary import summarise
@@ -98,19 +100,19 @@ class Simulation:
         at_least("seed", min(seeds), 0)
         if max(seeds) >= 2**63:
             raise InputError(f"seed must be less than 2^63, got {max(seeds)}")
-        check_requirements(policy)
+        check_requirements(policy, learning=learning)
         self.policy = policy
         self.scenario = scenario.with_values(
             {f"policies.{policy.name}.{key}": value for key, value in resolved_parameters(policy).items()}
         )
-        self.setup = prepare(scenario, seeds)
+        self.setup = with_required_losses(policy, prepare(scenario, seeds))
         problem = self.setup.problem
         self.quota = policy.quotas(problem)
         self.feasible_scale = self.setup.feasible_scale(self.quota)
         self.distributions: DelayDistributions | None = None
         if "distributions" in policy.requires:
             self.distributions = self.setup.network.distributions(CELLS)
-        self.caution = None if self.distributions is None else policy.caution(self.distributions)
+        self.caution = run_caution(policy, self.distributions, self.setup.mechanism)
         new_trace = Trace.fitting if bounded else Trace.empty
         trace = new_trace(problem.replicas, problem.rounds, problem.clients, problem.channels).with_energy()
         self.trace = trace if self.setup.always_present else trace.with_presence()
@@ -189,7 +191,7 @@ class Simulation:
             self._clock_s,
             self._streams,
             RoundClients(present, available),
-            self.distributions,
+            Supplies(self.distributions, self._losses),
             self.setup.problem,
         )
         assigned = feedback.assignment >= 0
@@ -210,6 +212,12 @@ class Simulation:
         if self.finished or (t + 1) % self.scenario.learning.evaluate_every == 0:
             evaluation = federation.evaluate()
             self.trace.accuracy[:, t], self.trace.loss[:, t] = evaluation.accuracy, evaluation.loss
+
+    @property
+    def _losses(self) -> ClientLosses | None:
+        """The losses that clients have reported; None if the policy does not require them."""
+        reports = None if self.federation is None else self.federation.losses
+        return None if reports is None else reports.latest
 
     def last_round(self) -> RoundRecord:
         """Make the record of the round just played, for trackers and displays."""
@@ -266,7 +274,12 @@ class Simulation:
         )
 
     def schedule(self) -> "Schedule":
-        """The rounds played so far as a schedule, from which a model can be trained on another machine."""
+        """The rounds played so far as a schedule, from which a model can be trained on another machine.
+
+        Raises:
+            InputError: If the policy requires losses: its schedule follows from the training that it had.
+        """
+        check_schedule(self.policy)
         from fedlane.learning.schedule import Schedule
 
         task = learning_task(self.setup)

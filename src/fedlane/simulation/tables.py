@@ -60,7 +60,7 @@ def run_tables(
         world: Scenario, seeds, positions and problem of the run.
         quota: (R, U): quotas as the policy serves them, slack included.
         spending: Accounting of the uploads; None without a mechanism.
-        totals: Presence and energy of every client; None in a real federation.
+        totals: Presence and energy of every client; None if unknown.
         world_tables: Makes the tables of worlds with movement or a map, by name.
     """
     trace = trace.played()
@@ -144,7 +144,7 @@ def _attendance(totals: ClientTotals | None, in_time: IntArray, quota: FloatArra
     return {
         "present_share": totals.present_rounds.ravel() / rounds,
         "shortfall": shortfalls(quota, in_time, totals).ravel(),
-        "energy_j": totals.energy_j.ravel(),
+        "energy_j": pa.array(totals.energy_j.ravel(), from_pandas=True),  # NaN becomes null
     }
 
 

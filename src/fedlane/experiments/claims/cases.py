@@ -72,6 +72,8 @@ class Case:
 
 def _p_above(values: FloatArray, bound: float) -> float:
     """p-value of Student's test of the hypothesis that the mean is at most the bound."""
+    if len(values) < 2:
+        raise NotComputedError("an interval needs at least two seeds")
     mean, error = float(values.mean()), float(values.std(ddof=1)) / len(values) ** 0.5
     if error <= 1e-12 * max(abs(mean), abs(bound), 1e-9):  # the same value on every seed
         return 0.0 if mean > bound else 1.0
