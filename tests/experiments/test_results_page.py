@@ -33,7 +33,7 @@ def test_the_page_shows_figures_and_all_claims(tmp_path):
     assert sum(line.startswith("| ") for line in text.splitlines()) == 2 + len(CLAIMS)
     assert "## The theorems" in text
     assert "not computed (34)" in text
-    assert "holds under" not in text
+    assert "| readings |" not in text
     assert write_page(tmp_path, plan, [], verdicts, PageParts()).read_text().startswith("# Results")
     assert stored_map(tmp_path / "figures") == []
 

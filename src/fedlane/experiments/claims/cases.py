@@ -148,7 +148,7 @@ class Finding:
     """The same cases with the exploration bonus as printed in the paper (reading 11)."""
     free_v: bool = False
     """The paper does not specify V; if not all cases hold, those at V = 100 decide (reading 14)."""
-    alternative: tuple[int, Sequence[Case]] | None = None
+    alternative: tuple[str, Sequence[Case]] | None = None
     """A reading under which the claim may hold, and its cases."""
     any_of: bool = False
     """The claim is that at least one case holds, not all."""

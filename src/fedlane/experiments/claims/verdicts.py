@@ -134,8 +134,7 @@ def _readings(finding: Finding) -> Iterator[Reading]:
             if om and len(om) < len(largest_v):
                 yield Reading("OM at V=100 only (reading 14)", om)
     if finding.alternative is not None:
-        number, cases = finding.alternative
-        yield Reading(f"reading {number}", cases)
+        yield Reading(*finding.alternative)
     if finding.literal is not None:
         try:
             yield Reading("the literal bonus (reading 11)", finding.literal())
@@ -174,7 +173,7 @@ def table(verdicts: Sequence[Verdict], readings: Mapping[int, str] | None = None
     """
     shares = readings or {}
     lines = [
-        f"| # | claim | effect (95% interval) | verdict |{' holds under |' if readings else ''} cases | detail |",
+        f"| # | claim | effect (95% interval) | verdict |{' readings |' if readings else ''} cases | detail |",
         f"|--:|---|---|---|{'--:|' if readings else ''}--:|---|",
     ]
     for verdict in verdicts:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
+from scipy.stats import chi2_contingency
 
 from fedlane.experiments.claims import CLAIMS, Verdict
 from fedlane.experiments.claims.verdicts import DEPENDS, HOLDS, NOT_COMPUTED, NOT_DECIDED, REFUTED, VERDICTS
@@ -15,6 +16,8 @@ NEARLY_ALL = 0.9
 """Share of readings that counts as nearly all."""
 LARGE_EFFECT = 0.25
 """Difference between two levels of an axis, in the share of readings under which a claim holds, that is reported."""
+CHANCE = 0.05 / (34 * len(AXES))
+"""Largest p-value of a reported difference (chi-squared test), corrected for all claims and axes."""
 
 Map = Mapping[PaperReading, Sequence[Verdict]]
 """Verdicts on all claims by reading."""
@@ -62,23 +65,24 @@ def shares(verdicts: Map) -> list[ClaimShares]:
 
 
 def _deciding(readings: Sequence[PaperReading], of_claim: Sequence[str]) -> list[str]:
-    """Axes whose levels differ most in the share of readings under which a claim holds."""
+    """Axes whose levels differ most in the share of readings under which a claim holds, by more than chance."""
     effects = []
     for k, axis in enumerate(AXES):
-        by_level: dict[str, float] = {}
-        for level in axis.levels:
-            computed = [
-                verdict == HOLDS
-                for reading, verdict in zip(readings, of_claim, strict=True)
-                if reading.levels[k] == level and verdict != NOT_COMPUTED
-            ]
-            if computed:
-                by_level[level] = float(np.mean(computed))
-        if len(by_level) > 1:
-            best, worst = max(by_level, key=by_level.__getitem__), min(by_level, key=by_level.__getitem__)
+        counts = {level: np.zeros(2) for level in axis.levels}  # how often the claim holds, and how often not
+        for reading, verdict in zip(readings, of_claim, strict=True):
+            if verdict != NOT_COMPUTED:
+                counts[reading.levels[k]][int(verdict != HOLDS)] += 1
+        seen = {level: pair for level, pair in counts.items() if pair.sum()}
+        table = np.array(list(seen.values()))
+        if len(seen) < 2 or not table.sum(axis=0).all():
+            continue
+        by_level = {level: float(pair[0] / pair.sum()) for level, pair in seen.items()}
+        best, worst = max(by_level, key=by_level.__getitem__), min(by_level, key=by_level.__getitem__)
+        chance = float(chi2_contingency(table, correction=False).pvalue)
+        if by_level[best] - by_level[worst] >= LARGE_EFFECT and chance < CHANCE:
             text = f"{axis.name} ({best}: {by_level[best]:.0%}, {worst}: {by_level[worst]:.0%})"
             effects.append((by_level[best] - by_level[worst], text))
-    return [text for effect, text in sorted(effects, reverse=True) if effect >= LARGE_EFFECT]
+    return [text for _, text in sorted(effects, reverse=True)]
 
 
 def shares_table(rows: Sequence[ClaimShares]) -> str:
@@ -99,27 +103,29 @@ def shares_table(rows: Sequence[ClaimShares]) -> str:
 
 
 def sentences(rows: Sequence[ClaimShares]) -> str:
-    """Return sentences to quote: which claims hold under nearly all readings, which under none; then uncorrected."""
+    """Return sentences to quote: which claims hold or are refuted under nearly all, most or no readings."""
     judged = [row for row in rows if row.judged]
     count = max((row.judged for row in judged), default=0)
-    corrected = _ends(judged, [row.counts for row in judged])
-    plain = _ends(judged, [row.uncorrected for row in judged])
     return (
-        f"Over {count} readings of what the paper leaves out, {corrected} "
-        f"With so few seeds, the correction leaves most cells undecided. By each case's own 95% interval, without "
-        f"a correction for the number of cases and claims, {plain}"
+        f"Over {count} readings of what the paper leaves out, {_ends(judged, [row.counts for row in judged])} "
+        "With so few seeds, the correction leaves most cells undecided, so that holding under no reading is often "
+        "a lack of evidence. By each case's own 95% interval, without a correction, "
+        f"{_ends(judged, [row.uncorrected for row in judged])}"
     )
 
 
 def _ends(rows: Sequence[ClaimShares], counts: Sequence[Mapping[str, int]]) -> str:
-    """Which claims hold under nearly all readings and which under none, and the shares of the others."""
+    """Which claims hold under nearly all readings, under none or under some, and which are refuted under most."""
     held = {row.number: of_row[HOLDS] / row.judged for row, of_row in zip(rows, counts, strict=True)}
+    lost = {row.number: of_row[REFUTED] / row.judged for row, of_row in zip(rows, counts, strict=True)}
     nearly_all = [number for number, share in held.items() if share >= NEARLY_ALL]
     none = [number for number, share in held.items() if share == 0]
     between = [f"{number} ({share:.0%})" for number, share in held.items() if 0 < share < NEARLY_ALL]
+    most = [f"{number} ({share:.0%})" for number, share in lost.items() if share > 0.5]
     return (
         f"{_claims(nearly_all)} under at least {NEARLY_ALL:.0%} of the readings, and {_claims(none)} under none; "
-        f"the share of readings under which each of the others holds is: {', '.join(between) if between else 'none'}."
+        f"the share of readings under which each of the others holds is: {', '.join(between) if between else 'none'}. "
+        f"Refuted under more than half of the readings: {', '.join(most) if most else 'none'}."
     )
 
 
