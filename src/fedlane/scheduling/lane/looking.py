@@ -55,7 +55,7 @@ def smallest_two(times: FloatArray, axis: int) -> tuple[FloatArray, FloatArray]:
     """Return the smallest and the second-smallest entry along an axis; twice the same if there is only one."""
     second = min(1, times.shape[axis] - 1)
     ordered = np.partition(times, second, axis=axis)
-    return ordered.take(0, axis), ordered.take(second, axis)
+    return ordered.take([0], axis).squeeze(axis), ordered.take([second], axis).squeeze(axis)
 
 
 def about_as_slow(delay: FloatArray) -> FloatArray:
@@ -100,7 +100,7 @@ def looking(
     known = np.where(tried, np.minimum(network, limit), np.inf)
     first, second = (np.minimum(times, limit[..., 0]) for times in smallest_two(known, axis=2))
     best = first + compute_s
-    enough = good_enough(best, tried.any(axis=2))[:, None] - compute_s
+    enough = good_enough(best, np.any(tried, axis=2, keepdims=True)[..., 0])[:, None] - compute_s
     enough = np.maximum(enough, _SMALLEST * deadline_s)[..., None]
     # One more upload moves the estimate of a tried pair by this variance; an untried pair may turn out to be anything.
     moved = np.where(tried, variance**2 / (variance + spread), variance)

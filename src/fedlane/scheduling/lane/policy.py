@@ -187,11 +187,11 @@ def predictive_cdf(state: State, pair: observations.Pair, deadline_s: float) -> 
     replica, client, _ = pair
     mean, spread_s2 = (moment[replica, client] for moment in observations.compute_moments(state))
     shift, log_mean, deviation = rows.sum_moments(where, doubt + variance, mean, spread_s2)
-    cells = (np.ascontiguousarray(array).reshape(-1, 1, 1) for array in (log_mean, deviation))
+    log_mean, deviation = (np.ascontiguousarray(array).reshape(-1, 1, 1) for array in (log_mean, deviation))
     slot, count = state["slot"][pair], state["count"][pair].reshape(-1, 1, 1)
     history = state["history"][replica, np.maximum(slot, 0)][:, None]
     own = np.where(slot < 0, -1, 0).astype(np.int32).reshape(-1, 1, 1)
-    row = rows.predictive_rows(*cells, shift[:, None], count, own, history, deadline_s)
+    row = rows.predictive_rows(log_mean, deviation, shift[:, None], count, own, history, deadline_s)
     return row[:, 0, 0].astype(np.float64)
 
 
