@@ -248,3 +248,10 @@ def test_positions_are_those_at_the_beginning():
     setup = prepare(BASE.with_values(CELL), [0])
     np.testing.assert_array_equal(setup.topology.client_xy_m, setup.network.mobility.position_m(np.zeros(1)))
     assert setup.topology.client_xy_m.max() <= 400.0
+
+
+def test_a_run_says_that_uplinks_were_not_measured():
+    run = simulate(Scenario.load("campus-5g"), "random", rounds=2, seeds=[0], learning=False)
+    assert "have no uplink: their downlinks serve as uplinks, at another time, times 0.1" in run.summary["remark"]
+    run = simulate(Scenario.load("cell-3gpp"), "random", rounds=2, seeds=[0], learning=False)
+    assert "remark" not in run.summary

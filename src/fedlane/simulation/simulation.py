@@ -261,6 +261,8 @@ class Simulation:
         )
         if self.caution is not None:
             summary["caution"] = self.caution
+        if self.setup.network.remark is not None:
+            summary["remark"] = self.setup.network.remark
         in_world = world_tables(self.setup.network, self.trace.played().delay_s, self.setup.problem.rounds)
         summary["privacy"] = None if self.spending is None else self.spending.summary(self._uploads)
         return Run(
