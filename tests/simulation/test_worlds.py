@@ -7,6 +7,10 @@ from fedlane import Scenario, Simulation, policies, presets, simulate
 from fedlane.network import CellNetwork, TraceNetwork
 from fedlane.simulation.setup import prepare
 from fedlane.validate import InputError
+from support.parts import DATA, missing
+
+BUILT_IN = [name for name, policy in policies().items() if policy.__module__.startswith("fedlane.")]
+"""FedLane's policies; other tests register their own."""
 
 WORLDS = ("campus-5g", "cell-1000", "cell-3gpp", "churn", "city-munich", "commute-lte", "drifting", "phones")
 BASE = Scenario.load("quickstart").with_values({"privacy.mechanism": "none", "rounds": 30})
@@ -219,7 +223,7 @@ def test_every_policy_runs_in_every_preset(name, commute):
     changes = {"rounds": 4, "privacy.mechanism": "none"}
     if name == "cell-1000":  # the same cell with a twentieth of the clients and channels
         changes |= {"network.clients": 50, "network.channels": 5}
-    for policy in policies():
+    for policy in BUILT_IN:
         run = simulate(scenario.with_values(changes), policy, seeds=[0, 1], learning=False)
         assert run.summary["rounds"] == 4, policy
         assert run.summary["energy_j"]["mean"] > 0, policy
@@ -227,13 +231,14 @@ def test_every_policy_runs_in_every_preset(name, commute):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", WORLDS)
-def test_some_of_random_s_uploads_are_late(name):
+def test_some_of_random_s_uploads_are_late(name, monkeypatch):
     scenario = Scenario.load(name).with_values({"privacy.mechanism": "none"})
     if name == "commute-lte":
+        monkeypatch.setenv("FEDLANE_DATA", str(DATA))
         try:
             prepare(scenario, [0])
         except InputError:
-            pytest.skip("needs Mahimahi's recordings in FEDLANE_DATA")
+            missing("Mahimahi's recordings are not here (FEDLANE_DATA)")
     seeds = range(2 if name == "cell-1000" else 8)
     late = simulate(scenario, "random", seeds=seeds, learning=False).summary["late_share"]["mean"]
     assert 0.1 <= late <= 0.3
