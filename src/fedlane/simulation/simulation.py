@@ -117,6 +117,8 @@ class Simulation:
         new_trace = Trace.fitting if bounded else Trace.empty
         trace = new_trace(problem.replicas, problem.rounds, problem.clients, problem.channels).with_energy()
         self.trace = trace if self.setup.always_present else trace.with_presence()
+        if policy.predicts:
+            self.trace.with_predictions()
         self._state = policy.init(problem)
         self._streams = RoundStreams(seeds, "policy")
         self._queue, self._uploads = np.zeros(problem.quotas.shape), np.zeros(problem.quotas.shape, np.int64)
@@ -184,7 +186,7 @@ class Simulation:
         """Play one round in every replica."""
         present = self._attendance.present(self._clock_s, self._totals.energy_j)
         available = present & (self._uploads < self.setup.mechanism.max_uploads)
-        self._state, feedback, energy_j = play_round(
+        played = play_round(
             self.round,
             self.policy,
             self._state,
@@ -195,13 +197,15 @@ class Simulation:
             Supplies(self.distributions, self._losses),
             self.setup.problem,
         )
+        self._state, feedback, energy_j = played.state, played.feedback, played.energy_j
         assigned = feedback.assignment >= 0
         if self.ledger is not None:  # charge before training; late uploads are charged as well
             self.ledger.charge(self.round, assigned)
         self._uploads += assigned
         self._totals = self._totals.add(present, energy_j)
         self._queue = updated_queues(self._queue, self.quota, feedback.punctual, present)
-        self.trace.append(feedback, self._queue, available, self.setup.problem.deadline_s, energy_j, present)
+        deadline_s = self.setup.problem.deadline_s
+        self.trace.append(feedback, self._queue, available, deadline_s, energy_j, present, played.predicted)
         self._clock_s = self._clock_s + self.trace.delay_s[:, self.round - 1]
         if self.federation is not None:
             self._learn(self.federation, self.round - 1)

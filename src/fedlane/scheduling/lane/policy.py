@@ -13,6 +13,7 @@ from typing import ClassVar
 
 import numpy as np
 
+from fedlane.delay_predictions import PROBABILITIES, PredictedDelays
 from fedlane.records import Context, Feedback, FloatArray, IntArray, Problem, State
 from fedlane.rng import RoundRng
 from fedlane.scheduling.lane import drift, location, looking, observations, rows, search, spread
@@ -54,6 +55,7 @@ class Lane(Policy):
         {"queue", "previous", "count", "mean", "variance", "compute", "computed", "slot", "factor", "factor_cov"}
         | {"client_surprise"}
     )
+    predicts: ClassVar[bool] = True
 
     V: float = 5.0
     exploration: float = 1.0
@@ -110,6 +112,15 @@ class Lane(Policy):
             found = _matching(self, part, some, value[r : r + 1, clients], available, problem.deadline_s)
             assignment[r, clients] = found[0]
         return assignment
+
+    def predictions(self, state: State, context: Context, assignment: IntArray) -> PredictedDelays:
+        """Return the quantiles of the assigned pairs' predictive distributions."""
+        deadline_s = problem_of(context).deadline_s
+        replica, client = np.nonzero(assignment >= 0)
+        row = predictive_cdf(state, (replica, client, assignment[replica, client]), deadline_s)
+        arrays = np.full((3, *assignment.shape), np.nan)
+        arrays[:, replica, client] = deadline_s * rows.quantiles(row, PROBABILITIES)
+        return PredictedDelays(*arrays)
 
     def update(self, state: State, feedback: Feedback) -> State:
         """Add the measured delays to the observations, fit the model again, and update the queues."""
@@ -176,14 +187,20 @@ def beliefs(state: State) -> Beliefs:
 
 def predicted(state: State, pair: observations.Pair, deadline_s: float) -> observations.Prediction:
     """Return what is expected of the next uploads of some pairs."""
-    where, doubt, variance = _beliefs_at(state, pair)
-    row = predictive_cdf(state, pair, deadline_s)
-    return observations.Prediction(where, doubt, variance, row[:, rows.CELLS])
+    belief = _beliefs_at(state, pair)
+    return observations.Prediction(*belief, _cdf(state, pair, belief, deadline_s)[:, rows.CELLS])
 
 
 def predictive_cdf(state: State, pair: observations.Pair, deadline_s: float) -> FloatArray:
     """Return the predictive distributions of some pairs at `rows.POINTS`, (P, CELLS + 1)."""
-    where, doubt, variance = _beliefs_at(state, pair)
+    return _cdf(state, pair, _beliefs_at(state, pair), deadline_s)
+
+
+def _cdf(
+    state: State, pair: observations.Pair, belief: tuple[FloatArray, FloatArray, FloatArray], deadline_s: float
+) -> FloatArray:
+    """Return `predictive_cdf`, given the location, its variance and the spread of the pairs."""
+    where, doubt, variance = belief
     replica, client, _ = pair
     mean, spread_s2 = (moment[replica, client] for moment in observations.compute_moments(state))
     shift, log_mean, deviation = rows.sum_moments(where, doubt + variance, mean, spread_s2)
