@@ -93,6 +93,9 @@ def forged_groups(tables):
         "compute_s": (-1.0, np.nan),
         "upload_s": (-1.0, np.nan, np.inf),
         "delay_s": (-1.0, np.nan, 0.0),
+        "predicted_low_s": (-1.0, np.nan, np.inf, 1e9),
+        "predicted_median_s": (-1.0, np.nan, np.inf, 1e9),
+        "predicted_high_s": (-1.0, np.nan, np.inf),
     }.items():
         good = first[column].to_numpy()
         for wrong in wrongs:
