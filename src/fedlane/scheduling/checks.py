@@ -109,21 +109,11 @@ def check_assignment(assignment: IntArray, available: BoolArray, channels: int, 
         raise PolicyError(f"{where}: channel {channel} was given to {used.max()} clients in replica {r}")
 
 
-def stated_predictions(
-    policy: Policy, state: State, context: Context, assignment: IntArray, where: str
-) -> PredictedDelays | None:
-    """Return a policy's predictions for an assignment (R, U), None if it states none.
-
-    Raises:
-        PolicyError: The predictions have a wrong shape or impossible values.
-    """
-    if not policy.predicts:
-        return None
-    predicted = policy.predictions(state, context, assignment)
-    problem = predicted.problem(assignment)
+def check_predictions(predicted: PredictedDelays | None, assignment: IntArray, where: str) -> None:
+    """Raise `PolicyError` unless predictions for an assignment (R, U), if there are any, are possible ones."""
+    problem = "" if predicted is None else predicted.problem(assignment)
     if problem:
         raise PolicyError(f"{where}: {problem}")
-    return predicted
 
 
 def _check_resize(policy: Policy) -> None:
@@ -199,7 +189,12 @@ def _play(
         before, shown = _bytes(state), available.copy()
         assignment = policy.select(state, context, streams.at(round))
         check_assignment(assignment, shown, problem.channels, where)
-        stated_predictions(policy, state, context, assignment, where)
+        if policy.predicts:
+            again, predicted = policy.select_and_predict(state, context, streams.at(round))
+            if predicted is None or not np.array_equal(again, assignment):
+                raise PolicyError(f"{where}: select_and_predict must assign as select does, and predict")
+            for stated in (predicted, policy.predictions(state, context, assignment)):
+                check_predictions(stated, assignment, where)
         if _bytes(state) != before or not np.array_equal(available, shown):
             changer = "select or predictions" if policy.predicts else "select"
             raise PolicyError(f"{where}: {changer} changed the state or the context")

@@ -92,8 +92,8 @@ class Policy(ABC):
     def predictions(self, state: State, context: Context, assignment: IntArray) -> PredictedDelays:
         """Return what the policy expects of the uploads that `select` has just assigned, without changing the state.
 
-        It is called if `predicts` is set, between `select` and `update`. Runs record the predictions and compare them
-        with what happened; they have no influence on any decision.
+        It is called if `predicts` is set, after `select` and before `update`. Runs record the predictions and compare
+        them with what happened; they have no influence on any decision.
 
         Args:
             state: The state that `select` received.
@@ -101,6 +101,16 @@ class Policy(ABC):
             assignment: What `select` returned (R, U).
         """
         raise NotImplementedError(f"policy {self.name} states no predictions")
+
+    def select_and_predict(
+        self, state: State, context: Context, rng: RoundRng
+    ) -> tuple[IntArray, PredictedDelays | None]:
+        """Return what `select` returns, and the `predictions` for it, None if the policy states none.
+
+        Override this method where a selection computes the predictions anyway.
+        """
+        assignment = self.select(state, context, rng)
+        return assignment, self.predictions(state, context, assignment) if self.predicts else None
 
     def update(self, state: State, feedback: Feedback) -> State:
         """Return the state after the round; by default, the same state.

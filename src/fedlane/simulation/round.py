@@ -16,7 +16,7 @@ from fedlane.records import (
     State,
 )
 from fedlane.rng import RoundStreams
-from fedlane.scheduling.checks import check_assignment, stated_predictions
+from fedlane.scheduling.checks import check_assignment, check_predictions
 from fedlane.scheduling.policy import Policy
 from fedlane.simulation.attendance import Attendance
 
@@ -100,10 +100,10 @@ def play_round(
         losses=supplies.losses,
         problem=problem,
     )
-    assignment = policy.select(state, context, streams.at(round))
+    assignment, predicted = policy.select_and_predict(state, context, streams.at(round))
     where = f"policy {policy.name}, round {round}"
     check_assignment(assignment, eligible.available, network.channels, where)
-    predicted = stated_predictions(policy, state, context, assignment, where)
+    check_predictions(predicted, assignment, where)
     attempts = attendance.attempt(round, clock_s, assignment)
     feedback = Feedback(round, assignment, attempts.delays, attempts.punctual, problem, eligible.present)
     return PlayedRound(policy.update(state, feedback.observed()), feedback, attempts.energy_j, predicted)

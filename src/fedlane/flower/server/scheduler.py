@@ -15,7 +15,7 @@ from fedlane.flower.protocol import LARGEST, LossReport
 from fedlane.flower.server.reported_losses import ReportedLosses
 from fedlane.records import BoolArray, Context, Delays, Feedback, FloatArray, IntArray, Problem
 from fedlane.rng import RoundStreams
-from fedlane.scheduling.checks import check_assignment, stated_predictions
+from fedlane.scheduling.checks import check_assignment, check_predictions
 from fedlane.scheduling.policy import Policy
 from fedlane.scheduling.queues import updated_queues
 from fedlane.scheduling.registry import former_policy
@@ -135,8 +135,10 @@ class Scheduler:
         delays = Delays(network / 2, compute, network / 2)
         punctual = delays.total_s <= deadline_s
         feedback = Feedback(self.round, assignment, delays, punctual, self.problem, there)
-        where = f"policy {self.policy.name}, round {self.round}"
-        predicted = stated_predictions(self.policy, self.state, self._context(available), assignment, where)
+        predicted = None
+        if self.policy.predicts:
+            predicted = self.policy.predictions(self.state, self._context(available), assignment)
+            check_predictions(predicted, assignment, f"policy {self.policy.name}, round {self.round}")
         self.state = dict(self.policy.update(self.state, feedback.observed()))
         self.queue = updated_queues(self.queue, self.quota, punctual, there)
         self.present_rounds = self.present_rounds + there

@@ -87,6 +87,10 @@ class Lane(Policy):
 
     def select(self, state: State, context: Context, rng: RoundRng) -> IntArray:
         """Predict the delays of all pairs and search for the matching with the largest objective."""
+        return self._select(state, context)[0]
+
+    def _select(self, state: State, context: Context) -> tuple[IntArray, FloatArray]:
+        """Return the matching, and the predictive distribution of each of its pairs (R, U, CELLS + 1)."""
         problem = problem_of(context)
         belief = beliefs(state)
         uploads = self.quotas(problem) * looking.horizon(context.round, problem.rounds)
@@ -103,6 +107,7 @@ class Lane(Policy):
         if chosen is None:
             return _matching(self, state, belief, value, context.available, problem.deadline_s)
         assignment = np.full(context.available.shape, -1, np.int64)
+        row = np.zeros((*assignment.shape, rows.CELLS + 1), np.float32)
         for r, clients in enumerate(chosen):  # a matching of the clients on the list, one replica at a time
             part = {key: state[key][r : r + 1] for key in ("slots", "history")}
             part |= {key: state[key][r : r + 1, clients] for key in ("queue", "previous", "count", "slot")}
@@ -110,17 +115,20 @@ class Lane(Policy):
             some = Beliefs(*(array[r : r + 1, clients] for array in (belief.mean, belief.variance, belief.spread)))
             available = context.available[r : r + 1, clients]
             found = _matching(self, part, some, value[r : r + 1, clients], available, problem.deadline_s)
-            assignment[r, clients] = found[0]
-        return assignment
+            assignment[r, clients], row[r, clients] = found[0][0], found[1][0]
+        return assignment, row
+
+    def select_and_predict(self, state: State, context: Context, rng: RoundRng) -> tuple[IntArray, PredictedDelays]:
+        """Return the matching, and the quantiles of the distributions with which it was found."""
+        assignment, row = self._select(state, context)
+        return assignment, _quantiles(assignment, row[assignment >= 0], problem_of(context).deadline_s)
 
     def predictions(self, state: State, context: Context, assignment: IntArray) -> PredictedDelays:
         """Return the quantiles of the assigned pairs' predictive distributions."""
         deadline_s = problem_of(context).deadline_s
         replica, client = np.nonzero(assignment >= 0)
         row = predictive_cdf(state, (replica, client, assignment[replica, client]), deadline_s)
-        arrays = np.full((3, *assignment.shape), np.nan)
-        arrays[:, replica, client] = deadline_s * rows.quantiles(row, PROBABILITIES)
-        return PredictedDelays(*arrays)
+        return _quantiles(assignment, row, deadline_s)
 
     def update(self, state: State, feedback: Feedback) -> State:
         """Add the measured delays to the observations, fit the model again, and update the queues."""
@@ -223,10 +231,17 @@ def _beliefs_at(state: State, pair: observations.Pair) -> tuple[FloatArray, Floa
     return where, doubt, variance
 
 
+def _quantiles(assignment: IntArray, row: FloatArray, deadline_s: float) -> PredictedDelays:
+    """Return the quantiles of the assigned pairs, in the order of their replicas and clients, from their rows."""
+    arrays = np.full((3, *assignment.shape), np.nan)
+    arrays[:, assignment >= 0] = deadline_s * rows.quantiles(row, PROBABILITIES)
+    return PredictedDelays(*arrays)
+
+
 def _matching(
     policy: Lane, state: State, belief: Beliefs, value: FloatArray, available: np.ndarray, deadline_s: float
-) -> IntArray:
-    """Return the matching of the search, given the beliefs and the value of looking."""
+) -> tuple[IntArray, FloatArray]:
+    """Return the matching of the search and its pairs' rows, given the beliefs and the value of looking."""
     mean, variance = observations.compute_moments(state)
     total = belief.variance + belief.spread
     shift, log_mean, deviation = rows.sum_moments(belief.mean, total, mean[..., None], variance[..., None])
@@ -235,7 +250,10 @@ def _matching(
     )
     weight = state["queue"][..., None] * predictions[..., rows.CELLS]
     weight += value
-    return search.search_batch(weight, predictions, available, state["previous"], float(policy.V), policy.idle_channels)
+    trade_off, previous = float(policy.V), state["previous"]
+    found = search.search_batch(weight, predictions, available, previous, trade_off, policy.idle_channels)
+    channel = np.maximum(found, 0)[..., None, None]
+    return found, np.take_along_axis(predictions, channel, axis=2)[..., 0, :]
 
 
 def _shortlist(state: State, value: FloatArray, available: np.ndarray, problem: Problem) -> IntArray | None:

@@ -81,14 +81,12 @@ def quantiles(rows: FloatArray, probabilities: tuple[float, ...]) -> FloatArray:
         probabilities: Probabilities of the Q quantiles.
     """
     cdf = np.maximum.accumulate(np.concatenate([np.zeros((len(rows), 1)), rows], axis=1), axis=1)
-    pair = np.arange(len(rows))
-    result = np.empty((len(probabilities), len(rows)))
-    for quantile, probability in zip(result, probabilities, strict=True):
-        after = np.minimum((cdf < probability).sum(axis=1), CELLS + 1)
-        before = np.maximum(after - 1, 0)
-        below, above = cdf[pair, before], cdf[pair, after]
-        share = np.clip((probability - below) / np.maximum(above - below, 1e-12), 0.0, 1.0)
-        quantile[:] = _ENDS[before] + share * (_ENDS[after] - _ENDS[before])
+    pair, wanted = np.arange(len(rows)), np.array(probabilities)[:, None]
+    after = np.minimum((cdf < wanted[..., None]).sum(axis=2), CELLS + 1)
+    before = np.maximum(after - 1, 0)
+    below, above = cdf[pair, before], cdf[pair, after]
+    share = np.minimum((wanted - below) / np.maximum(above - below, 1e-12), 1.0)
+    result: FloatArray = _ENDS[before] + share * (_ENDS[after] - _ENDS[before])
     return result
 
 
