@@ -21,7 +21,7 @@ from fedlane.scheduling.lane import Lane, rows
 from fedlane.scheduling.lane.policy import predictive_cdf
 from fedlane.scheduling.policy import problem_of
 
-CLIENT, ROUNDS, SEED = 3, 120, 0
+CLIENT, ROUNDS, SEED = 3, 120, 1
 BLUE = "#4c78a8"
 
 

@@ -118,8 +118,12 @@ class Lane(Policy):
             assignment[r, clients], row[r, clients] = found[0][0], found[1][0]
         return assignment, row
 
-    def select_and_predict(self, state: State, context: Context, rng: RoundRng) -> tuple[IntArray, PredictedDelays]:
+    def select_and_predict(
+        self, state: State, context: Context, rng: RoundRng
+    ) -> tuple[IntArray, PredictedDelays | None]:
         """Return the matching, and the quantiles of the distributions with which it was found."""
+        if type(self).select is not Lane.select:  # a subclass that selects in its own way
+            return super().select_and_predict(state, context, rng)
         assignment, row = self._select(state, context)
         return assignment, _quantiles(assignment, row[assignment >= 0], problem_of(context).deadline_s)
 
