@@ -51,7 +51,8 @@ def main() -> None:
     deadline_s = simulation.setup.problem.deadline_s
     uploads = simulation.result().assignments.filter(pc.field("client") == CLIENT).to_pylist()
     believed = np.array(policy.quantiles)
-    figure, panels = plt.subplots(1, believed.shape[2], figsize=(9, 2.8), sharey=True)
+    figure, grid = plt.subplots(1, believed.shape[2], figsize=(9, 2.8), sharey=True, squeeze=False)
+    panels = list(grid[0])
     for channel, axes in enumerate(panels):
         low, middle, high = believed[..., channel].T
         axes.fill_between(rounds, low, high, step="mid", color=BLUE, alpha=0.25, linewidth=0, label="90% interval")
@@ -65,7 +66,8 @@ def main() -> None:
         axes.spines[["top", "right"]].set_visible(False)
     panels[0].set_ylabel("delay (s)")
     panels[0].set_ylim(0, deadline_s)
-    figure.legend(*panels[0].get_legend_handles_labels(), loc="upper center", ncols=4, frameon=False, fontsize=9)
+    handles, labels = panels[0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="upper center", ncols=4, frameon=False, fontsize=9)
     figure.subplots_adjust(top=0.8)
     save(figure, folder / "lane-beliefs.svg")
 

@@ -107,7 +107,7 @@ class Lane(Policy):
         if chosen is None:
             return _matching(self, state, belief, value, context.available, problem.deadline_s)
         assignment = np.full(context.available.shape, -1, np.int64)
-        row = np.zeros((*assignment.shape, rows.CELLS + 1), np.float32)
+        row = np.zeros((*assignment.shape, rows.CELLS + 1))
         for r, clients in enumerate(chosen):  # a matching of the clients on the list, one replica at a time
             part = {key: state[key][r : r + 1] for key in ("slots", "history")}
             part |= {key: state[key][r : r + 1, clients] for key in ("queue", "previous", "count", "slot")}

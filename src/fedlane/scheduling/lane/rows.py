@@ -52,7 +52,7 @@ def predictive_rows(
     deviation: FloatArray,
     shift: FloatArray,
     count: FloatArray,
-    slot: IntArray,
+    slot: np.ndarray,
     history: FloatArray,
     deadline_s: float,
 ) -> FloatArray:
