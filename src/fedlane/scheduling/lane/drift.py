@@ -19,6 +19,8 @@ from fedlane.scheduling.lane.observations import Pair, Prediction
 
 STEP = 0.5
 ROUND_UPLOADS = 4
+LARGEST_SURPRISE = 5.0
+"""An upload counts with at most this: a single deep fade is no change."""
 WELL_KNOWN = 4.0
 """Uploads that a pair must have had to be watched: an early prediction may be wrong without any change."""
 KEPT_COUNT = 1.0
@@ -36,7 +38,7 @@ def surprise(value: FloatArray, expected: Prediction) -> FloatArray:
     v = expected.variance
     squared = (value - expected.mean) ** 2 / v
     result: FloatArray = squared / 2 * STEP / (v + STEP) - np.log1p(STEP / v) / 2
-    return result
+    return np.minimum(result, LARGEST_SURPRISE)
 
 
 def forget_changed(state: State, pair: Pair, ratio: FloatArray, threshold: float) -> State:

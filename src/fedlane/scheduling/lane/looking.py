@@ -8,30 +8,35 @@ option:
 
     E[(K - Y)^+] = K Phi(d) - F Phi(d - s),   d = (ln(K / F) + s^2 / 2) / s,   F = E[Y],  s^2 = variance of ln Y.
 
-Improvements below a level L that is good enough are worth nothing, because others are then slower: L is
-`GOOD_ENOUGH` times the lower quartile of the clients' best delays, and the gain is E[(K - Y)^+] - E[(L - Y)^+]. A look
-at an untried pair earns, in the unit of the objective,
+Improvements below a level L that is good enough are worth nothing, because others are then slower. A round lasts as
+long as the slowest of N uploads, which is about exp(`UPLOAD_DEVIATION` Phi^-1(N / (N + 1))) times as long as a typical
+upload; L is this factor times the lower quartile of the clients' best delays, and the gain is
+E[(K - Y)^+] - E[(L - Y)^+]. A look at an untried pair earns, in the unit of the objective,
 
-    B_ij = exploration (V / d_max) (quota_i H) min(N / c_i, N) gain,     H = min(200 + t, T - t),
+    B_ij = exploration (V / d_max) (quota_i H) (N / c_i) gain,     H = min(200 + t, T - t),
 
 where quota_i H is the number of uploads in which it can pay, and c_i is the number of clients about as slow: only
-they can share a slow round. The channel's side has min(1, `FEW_CLIENTS` N / U) N / c_j, with the number c_j of channels
-about as slow, and the larger of the two counts. Another look at a tried pair earns `REPEATED` times the value of its
-information: with s^2 the variance by which one more upload would move the estimate, and without the gain that is
-expected anyway.
+they can share a slow round. For a client that was never seen, N / c_i is at least `UNSEEN`: its quota makes a first
+look inevitable, and an early one pays longest. The channel's side has min(1, `FEW_CLIENTS` N / U) N / c_j, with the
+number c_j of channels about as slow, and the larger of the two counts. Another look at a tried pair earns `REPEATED`
+times the value of its information: with s^2 the variance by which one more upload would move the estimate, and without
+the gain that is expected anyway.
 """
 
 import numpy as np
-from scipy.special import ndtr
+from scipy.special import ndtr, ndtri
 
 from fedlane.records import BoolArray, FloatArray
 
 PATIENCE = 200
 ABOUT_AS_SLOW = 2.0
 """Ratio of two clients' best delays up to which they are about as slow."""
-GOOD_ENOUGH = 1.3
+UPLOAD_DEVIATION = 0.4
+"""Standard deviation of a pair's log delay from round to round, for the factor of the slowest upload."""
 FEW_CLIENTS = 2.5
 """Clients per channel up to which the channel's side counts in full: with more, another client will do."""
+UNSEEN = 1.0
+"""Smallest N / c_i of a client that was never seen."""
 REPEATED = 0.03
 _SMALLEST = 1e-3
 """Smallest reference time in units of the deadline."""
@@ -68,12 +73,13 @@ def about_as_slow(delay: FloatArray) -> FloatArray:
     return result
 
 
-def good_enough(delay: FloatArray, known: BoolArray) -> FloatArray:
+def good_enough(delay: FloatArray, known: BoolArray, channels: int) -> FloatArray:
     """Return L for the total delay, (R,): 0 while less than half of the clients are known."""
+    slowest = np.exp(UPLOAD_DEVIATION * ndtri(channels / (channels + 1)))
     order = np.sort(np.where(known, delay, np.inf), axis=1)
     number = known.sum(axis=1)
     quartile = np.take_along_axis(order, (number // 4)[:, None], axis=1)[:, 0]
-    return np.where(2 * number >= known.shape[1], GOOD_ENOUGH * np.where(number > 0, quartile, 0.0), 0.0)
+    return np.where(2 * number >= known.shape[1], slowest * np.where(number > 0, quartile, 0.0), 0.0)
 
 
 def looking(
@@ -95,19 +101,19 @@ def looking(
         deadline_s: The deadline in seconds.
     """
     mean, variance = location
+    channels = tried.shape[2]
     network = np.exp(mean + (variance + spread) / 2)
     limit = np.maximum(deadline_s - compute_s, _SMALLEST * deadline_s)[..., None]
     known = np.where(tried, np.minimum(network, limit), np.inf)
     first, second = (np.minimum(times, limit[..., 0]) for times in smallest_two(known, axis=2))
-    best = first + compute_s
-    enough = good_enough(best, np.any(tried, axis=2, keepdims=True)[..., 0])[:, None] - compute_s
+    best, seen = first + compute_s, np.any(tried, axis=2, keepdims=True)[..., 0]
+    enough = good_enough(best, seen, channels)[:, None] - compute_s
     enough = np.maximum(enough, _SMALLEST * deadline_s)[..., None]
     # One more upload moves the estimate of a tried pair by this variance; an untried pair may turn out to be anything.
     moved = np.where(tried, variance**2 / (variance + spread), variance)
     floor = put(enough, network, moved)
-    channels = tried.shape[2]
     gain = _gain(second[..., None], enough, floor, network, moved, tried)
-    gain *= np.minimum(channels / about_as_slow(best), channels)[..., None]
+    gain *= np.maximum(channels / about_as_slow(best), np.where(seen, 0.0, UNSEEN))[..., None]
     on_first, on_second = (np.minimum(times[:, None], limit) for times in smallest_two(known, axis=1))
     of_channel = _gain(on_second, enough, floor, network, moved, tried)
     share = min(1.0, FEW_CLIENTS * channels / tried.shape[1])

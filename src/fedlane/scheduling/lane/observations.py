@@ -86,8 +86,10 @@ def censored_moments(mean: FloatArray, deviation: FloatArray, cut: FloatArray) -
     return mean + deviation * hazard, deviation**2 * share
 
 
-def observe(state: State, feedback: Feedback, pair: Pair, expected: Prediction, deadline_s: float) -> FloatArray:
-    """Add a round to the statistics in place; return the weight with which each upload counted, (P,).
+def observe(
+    state: State, feedback: Feedback, pair: Pair, expected: Prediction, deadline_s: float
+) -> tuple[FloatArray, FloatArray]:
+    """Add a round to the statistics in place.
 
     Args:
         state: The state's arrays.
@@ -95,6 +97,10 @@ def observe(state: State, feedback: Feedback, pair: Pair, expected: Prediction, 
         pair: The assigned replicas, clients and channels.
         expected: What was expected of these uploads.
         deadline_s: The deadline in seconds.
+
+    Returns:
+        The weight with which each upload counted, and its squared error in units of its predicted variance, (P,) each.
+        The error of a late upload is the one that is expected, given that it was late.
     """
     replica, client, _ = pair
     punctual = feedback.punctual[replica, client]
@@ -113,7 +119,8 @@ def observe(state: State, feedback: Feedback, pair: Pair, expected: Prediction, 
     at = replica[punctual], client[punctual]
     state["compute"][(*at, state["computed"][at] % KEPT)] = compute[punctual]
     state["computed"][at] += 1
-    return weight
+    squared = (value - expected.mean) ** 2 + np.where(punctual, 0.0, guess_variance)
+    return weight, squared / expected.variance
 
 
 def _add(state: State, pair: Pair, value: FloatArray, variance: FloatArray, weight: FloatArray) -> None:

@@ -16,14 +16,14 @@ import numpy as np
 from fedlane.delay_predictions import PROBABILITIES, PredictedDelays
 from fedlane.records import Context, Feedback, FloatArray, IntArray, Problem, State
 from fedlane.rng import RoundRng
-from fedlane.scheduling.lane import drift, location, looking, observations, rows, search, spread
+from fedlane.scheduling.lane import calibration, drift, location, looking, observations, rows, search, spread
 from fedlane.scheduling.policy import Policy, check_trade_off, problem_of
 from fedlane.scheduling.queues import updated_queues
 from fedlane.scheduling.restoring import check_queue_and_previous, check_within, fitting_state
 from fedlane.scheduling.slots import check_slots, with_slots
 from fedlane.validate import InputError, at_least
 
-_SHORTLIST = 4
+_SHORTLIST = 7
 """Clients per channel that the search considers ..."""
 _ALWAYS_CONSIDERED = 200
 """... if there are more clients than this."""
@@ -57,7 +57,7 @@ class Lane(Policy):
     )
     predicts: ClassVar[bool] = True
 
-    V: float = 5.0
+    V: float = 7.0
     exploration: float = 1.0
     quota_slack: float = 0.125
     forgetting: float = 0.0
@@ -82,6 +82,7 @@ class Lane(Policy):
             "slots": np.zeros(replicas, np.int64),
             "history": np.zeros((replicas, min(64, clients * problem.channels), rows.CELLS + 1), np.float32),
             **location.empty_location(problem),
+            **calibration.uncalibrated(problem),
             **drift.no_surprise(problem),
         }
 
@@ -142,7 +143,7 @@ class Lane(Policy):
         pair = replica, client, feedback.assignment[replica, client]
         expected = predicted(state, pair, deadline_s)
         before = state["count"][pair]
-        weight = observations.observe(state, feedback, pair, expected, deadline_s)
+        weight, squared = observations.observe(state, feedback, pair, expected, deadline_s)
         state = with_slots(state, pair)
         row = replica, state["slot"][pair]
         share = weight / (before + weight)
@@ -166,6 +167,7 @@ class Lane(Policy):
             **location.fitted(model, state["count"], state["mean"], variance, deadline_s),
             "queue": updated_queues(state["queue"], self.quotas(problem), feedback.punctual, feedback.present),
             "previous": feedback.assignment,
+            "doubt": calibration.after_looks(state["doubt"], replica, squared, before == 0),
         }
 
     def check_state(self, state: State, problem: Problem) -> State:
@@ -180,7 +182,7 @@ class Lane(Policy):
         check_within("history", state["history"], -1e-3, 1.001)
         check_within("computed", state["computed"], 0, problem.rounds)
         check_within("compute", state["compute"], -1, 1e9)
-        for name in ("variance", "residual", "surprise", "client_surprise"):
+        for name in ("variance", "residual", "doubt", "surprise", "client_surprise"):
             check_within(name, state[name], 0, 1e9)
         for name in ("mean", "factor", "factor_cov", "loading", "loading_cov", "centre"):
             check_within(name, state[name], -1e9, 1e9)
@@ -194,7 +196,8 @@ def beliefs(state: State) -> Beliefs:
     line = spread.fit_line(state)
     variance = spread.shrunk(line.variance(np.where(count > 0, mean, model[0])), count, state["variance"])
     residual = state["residual"][:, None, None]
-    return Beliefs(*location.compromise(model, residual, count, mean, variance), variance)
+    where, doubt = location.compromise(model, residual, count, mean, variance)
+    return Beliefs(where, calibration.calibrated(doubt, count, state["doubt"][:, None, None]), variance)
 
 
 def predicted(state: State, pair: observations.Pair, deadline_s: float) -> observations.Prediction:
@@ -232,7 +235,7 @@ def _beliefs_at(state: State, pair: observations.Pair) -> tuple[FloatArray, Floa
     line = spread.fit_line(state).variance(np.where(count > 0, mean, model[0]), replica)
     variance = spread.shrunk(line, count, state["variance"][pair])
     where, doubt = location.compromise(model, state["residual"][replica], count, mean, variance)
-    return where, doubt, variance
+    return where, calibration.calibrated(doubt, count, state["doubt"][replica]), variance
 
 
 def _quantiles(assignment: IntArray, row: FloatArray, deadline_s: float) -> PredictedDelays:
