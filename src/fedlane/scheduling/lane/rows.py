@@ -12,7 +12,7 @@ import numpy as np
 from scipy.special import ndtr
 
 from fedlane.compiled import kernel
-from fedlane.records import FloatArray, IntArray
+from fedlane.records import FloatArray
 
 CELLS = 32
 EDGES = (np.arange(CELLS + 1) / CELLS) ** 2
