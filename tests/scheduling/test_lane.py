@@ -364,34 +364,61 @@ def test_lane_is_close_to_the_optimum_and_calibrated():
     """Seeds that were not used to develop the policy; 90% intervals cover 87% to 93% of the assigned uploads."""
     from fedlane.simulation.optimal_delays import optimal_delays
 
-    simulation, inside = Simulation(Scenario.load("paper-fmnist"), "lane", range(2000, 2024)), []
-    while not simulation.finished:
-        state = {name: array.copy() for name, array in simulation._state.items()}
-        simulation.step()
-        inside.append(_covered(simulation, state))
+    scenario = Scenario.load("paper-fmnist").with_values({"privacy.mechanism": "none"})
+    simulation = Simulation(scenario, "lane", range(700, 720))
+    simulation.play()
     ratio = simulation.trace.delay_s.mean(axis=1) / optimal_delays(simulation.setup)
     assert np.nanmean(ratio) < 1.075
-    assert 0.87 < np.concatenate(inside).mean() < 0.93
+    assert 0.87 < simulation.trace.covered.sum() / (simulation.trace.client >= 0).sum() < 0.93
 
 
-def _covered(simulation, state):
-    """Whether each upload of the last round was inside of its 90% interval; a late one if that reaches the deadline."""
-    deadline = simulation.setup.problem.deadline_s
-    detail = simulation.last_round().detail
-    replica, channel = np.nonzero(detail.client >= 0)
-    pair = replica, detail.client[replica, channel], channel
-    delay = (detail.download_s + detail.compute_s + detail.upload_s)[replica, channel]
-    low, high = predictive_interval(state, pair, deadline, 0.05)
-    return (delay >= low) & ((delay <= high) | ((delay > deadline) & (high >= deadline)))
+def test_quantiles_of_a_row_are_those_of_its_piecewise_linear_distribution():
+    rng = np.random.default_rng(2)
+    cdf = np.sort(rng.uniform(size=(50, delay_rows.CELLS + 1)), axis=1)
+    cdf[0], cdf[1], cdf[2, 5:] = 0.0, 1.0, cdf[2, 5]
+    found = delay_rows.quantiles(cdf, (0.05, 0.5, 0.95))
+    points = np.append(0.0, delay_rows.POINTS)
+    for row, quantiles in zip(cdf, found.T, strict=True):
+        for probability, quantile in zip((0.05, 0.5, 0.95), quantiles, strict=True):
+            if row[-1] < probability:
+                assert quantile == 1.0
+            else:
+                assert np.interp(quantile, points, np.append(0.0, row)) == pytest.approx(probability)
 
 
-def predictive_interval(state, pair, deadline, tail):
-    """The quantiles of the predictive distributions, from their cells."""
-    from fedlane.scheduling.lane.rule import predictive_cdf
+EDGES = {
+    "fewer clients than channels": {"network.clients": 3, "network.channels": 6},
+    "as many clients as channels": {"network.clients": 4, "network.channels": 4},
+    "one channel": {"network.clients": 5, "network.channels": 1},
+    "one client": {"network.clients": 1, "network.channels": 3},
+}
 
-    cdf = predictive_cdf(state, pair, deadline)
-    points = np.r_[0.0, delay_rows.POINTS[:-1], 1.0] * deadline
-    values = np.concatenate([np.zeros((len(cdf), 1)), np.maximum.accumulate(cdf, axis=1)], axis=1)
-    low = [np.interp(tail, v, points) for v in values]
-    high = [np.interp(1 - tail, v, points) if v[-1] >= 1 - tail else np.inf for v in values]
-    return np.array(low), np.array(high)
+
+@pytest.mark.parametrize("case", EDGES)
+def test_every_channel_is_used_on_networks_of_any_shape(case):
+    changes = {**EDGES[case], "privacy.mechanism": "none", "rounds": 60}
+    scenario = Scenario.load("paper-fmnist").with_values(changes)
+    simulation = Simulation(scenario, "lane", [0, 1])
+    simulation.play()
+    used = (simulation.trace.client >= 0).sum(axis=2)
+    assert np.all(used == min(changes["network.clients"], changes["network.channels"]))
+    assert np.all(simulation.trace.counts()[0] > 0)
+    assert np.isfinite(simulation.trace.predicted_median_s[simulation.trace.client >= 0]).all()
+
+
+def test_exhausted_clients_are_left_out_until_none_is_left():
+    changes = {"rounds": 30, "privacy.max_uploads": 6}
+    run = simulate(Scenario.load("paper-fmnist").with_values(changes), "lane", seeds=[0, 1], learning=False)
+    assert np.all(run.clients["uploads"].to_numpy() == 6)
+    assert set(run.rounds["round"].to_numpy()[run.rounds["delay_s"].to_numpy() == 0]) == set(range(15, 30))
+
+
+def test_absent_clients_are_left_out_and_not_forgotten():
+    changes = {"rounds": 150, "privacy.mechanism": "none", "availability.model": "markov"}
+    changes |= {"availability.mean_on_s": 60.0, "availability.mean_off_s": 30.0}
+    scenario = Scenario.load("paper-fmnist").with_values(changes)
+    run = simulate(scenario, "lane", seeds=range(4), learning=False)
+    former = simulate(scenario, "lane-2026", seeds=range(4), learning=False)
+    assert 0.4 < run.summary["present_share"]["mean"] < 0.9
+    assert run.summary["shortfall"]["mean"] < former.summary["shortfall"]["mean"] + 0.01
+    assert run.summary["mean_round_s"]["mean"] < 1.02 * former.summary["mean_round_s"]["mean"]

@@ -12,7 +12,7 @@ import numpy as np
 from scipy.special import ndtr
 
 from fedlane.compiled import kernel
-from fedlane.records import FloatArray, IntArray
+from fedlane.records import FloatArray
 
 CELLS = 32
 EDGES = (np.arange(CELLS + 1) / CELLS) ** 2
@@ -21,6 +21,7 @@ WIDTHS = np.diff(EDGES)
 PRIOR_COUNT = 6.0
 POINTS = np.append((EDGES[1:] + EDGES[:-1]) / 2, 1.0)
 """Where the CDF is evaluated: the middle of each cell, and the deadline."""
+_ENDS = np.append(0.0, POINTS)
 _REACH, _STEPS = 5.0, 2000
 _NORMAL = ndtr(np.linspace(-_REACH, _REACH, _STEPS + 1))
 
@@ -51,7 +52,7 @@ def predictive_rows(
     deviation: FloatArray,
     shift: FloatArray,
     count: FloatArray,
-    slot: IntArray,
+    slot: np.ndarray,
     history: FloatArray,
     deadline_s: float,
 ) -> FloatArray:
@@ -70,6 +71,23 @@ def predictive_rows(
     rows = np.empty((*mean.shape, CELLS + 1), np.float32)
     fill_rows(mean, deviation, logs, count, slot, history, _NORMAL, rows)
     return rows
+
+
+def quantiles(rows: FloatArray, probabilities: tuple[float, ...]) -> FloatArray:
+    """Return quantiles of some distributions in units of the deadline, (Q, P); 1 for those beyond the deadline.
+
+    Args:
+        rows: CDFs at `POINTS`, (P, CELLS + 1), and linear between these points.
+        probabilities: Probabilities of the Q quantiles.
+    """
+    cdf = np.maximum.accumulate(np.concatenate([np.zeros((len(rows), 1)), rows], axis=1), axis=1)
+    pair, wanted = np.arange(len(rows)), np.array(probabilities)[:, None]
+    after = np.minimum((cdf < wanted[..., None]).sum(axis=2), CELLS + 1)
+    before = np.maximum(after - 1, 0)
+    below, above = cdf[pair, before], cdf[pair, after]
+    share = np.minimum((wanted - below) / np.maximum(above - below, 1e-12), 1.0)
+    result: FloatArray = _ENDS[before] + share * (_ENDS[after] - _ENDS[before])
+    return result
 
 
 def own_distribution(delay: FloatArray) -> FloatArray:

@@ -13,6 +13,7 @@ from typing import ClassVar
 
 import numpy as np
 
+from fedlane.delay_predictions import PROBABILITIES, PredictedDelays
 from fedlane.records import Context, Feedback, FloatArray, IntArray, Problem, State
 from fedlane.rng import RoundRng
 from fedlane.scheduling.lane import delay_rows, first_looks, forgetting, location, looking, observations, search, spread
@@ -54,6 +55,7 @@ class Lane(Policy):
         {"queue", "previous", "count", "mean", "variance", "compute", "computed", "slot", "factor", "factor_cov"}
         | {"client_surprise"}
     )
+    predicts: ClassVar[bool] = True
 
     V: float = 7.0
     exploration: float = 1.0
@@ -86,6 +88,10 @@ class Lane(Policy):
 
     def select(self, state: State, context: Context, rng: RoundRng) -> IntArray:
         """Predict the delays of all pairs and search for the matching with the largest objective."""
+        return self._select(state, context)[0]
+
+    def _select(self, state: State, context: Context) -> tuple[IntArray, FloatArray]:
+        """Return the matching, and the predictive distribution of each of its pairs (R, U, CELLS + 1)."""
         problem = problem_of(context)
         belief = beliefs(state)
         uploads = self.quotas(problem) * looking.horizon(context.round, problem.rounds)
@@ -102,6 +108,7 @@ class Lane(Policy):
         if chosen is None:
             return _matching(self, state, belief, value, context.available, problem.deadline_s)
         assignment = np.full(context.available.shape, -1, np.int64)
+        row = np.zeros((*assignment.shape, delay_rows.CELLS + 1))
         for r, clients in enumerate(chosen):  # a matching of the clients on the list, one replica at a time
             part = {key: state[key][r : r + 1] for key in ("slots", "history")}
             part |= {key: state[key][r : r + 1, clients] for key in ("queue", "previous", "count", "slot")}
@@ -109,8 +116,24 @@ class Lane(Policy):
             some = Beliefs(*(array[r : r + 1, clients] for array in (belief.mean, belief.variance, belief.spread)))
             available = context.available[r : r + 1, clients]
             found = _matching(self, part, some, value[r : r + 1, clients], available, problem.deadline_s)
-            assignment[r, clients] = found[0]
-        return assignment
+            assignment[r, clients], row[r, clients] = found[0][0], found[1][0]
+        return assignment, row
+
+    def select_and_predict(
+        self, state: State, context: Context, rng: RoundRng
+    ) -> tuple[IntArray, PredictedDelays | None]:
+        """Return the matching, and the quantiles of the distributions with which it was found."""
+        if type(self).select is not Lane.select:  # a subclass that selects in its own way
+            return super().select_and_predict(state, context, rng)
+        assignment, row = self._select(state, context)
+        return assignment, _quantiles(assignment, row[assignment >= 0], problem_of(context).deadline_s)
+
+    def predictions(self, state: State, context: Context, assignment: IntArray) -> PredictedDelays:
+        """Return the quantiles of the assigned pairs' predictive distributions."""
+        deadline_s = problem_of(context).deadline_s
+        replica, client = np.nonzero(assignment >= 0)
+        row = predictive_cdf(state, (replica, client, assignment[replica, client]), deadline_s)
+        return _quantiles(assignment, row, deadline_s)
 
     def update(self, state: State, feedback: Feedback) -> State:
         """Add the measured delays to the observations, fit the model again, and update the queues."""
@@ -156,7 +179,7 @@ class Lane(Policy):
         check_queue_and_previous(state, problem)
         check_within("count", state["count"], 0, problem.rounds * 1.01)
         check_slots(state)
-        check_within("history", state["history"], -1e-3, 1.001)
+        check_within("history", state["history"], -1e-4, 1.0001)
         check_within("computed", state["computed"], 0, problem.rounds)
         seen = state["compute"] != -1  # -1 stands for a compute time that is not there yet
         check_within("compute", np.where(seen, state["compute"], 0.0), 0, 1e3 * problem.deadline_s)
@@ -181,14 +204,20 @@ def beliefs(state: State) -> Beliefs:
 
 def predicted(state: State, pair: observations.Pair, deadline_s: float) -> observations.Prediction:
     """Return what is expected of the next uploads of some pairs."""
-    where, doubt, variance = _beliefs_at(state, pair)
-    row = predictive_cdf(state, pair, deadline_s)
-    return observations.Prediction(where, doubt, variance, row[:, delay_rows.CELLS])
+    belief = _beliefs_at(state, pair)
+    return observations.Prediction(*belief, _cdf(state, pair, belief, deadline_s)[:, delay_rows.CELLS])
 
 
 def predictive_cdf(state: State, pair: observations.Pair, deadline_s: float) -> FloatArray:
     """Return the predictive distributions of some pairs at `delay_rows.POINTS`, (P, CELLS + 1)."""
-    where, doubt, variance = _beliefs_at(state, pair)
+    return _cdf(state, pair, _beliefs_at(state, pair), deadline_s)
+
+
+def _cdf(
+    state: State, pair: observations.Pair, belief: tuple[FloatArray, FloatArray, FloatArray], deadline_s: float
+) -> FloatArray:
+    """Return `predictive_cdf`, given the location, its variance and the spread of the pairs."""
+    where, doubt, variance = belief
     replica, client, _ = pair
     mean, spread_s2 = (moment[replica, client] for moment in observations.compute_moments(state))
     shift, log_mean, deviation = delay_rows.sum_moments(where, doubt + variance, mean, spread_s2)
@@ -211,10 +240,17 @@ def _beliefs_at(state: State, pair: observations.Pair) -> tuple[FloatArray, Floa
     return where, first_looks.calibrated(doubt, count, state["doubt"][replica]), variance
 
 
+def _quantiles(assignment: IntArray, row: FloatArray, deadline_s: float) -> PredictedDelays:
+    """Return the quantiles of the assigned pairs, in the order of their replicas and clients, from their rows."""
+    arrays = np.full((3, *assignment.shape), np.nan)
+    arrays[:, assignment >= 0] = deadline_s * delay_rows.quantiles(row, PROBABILITIES)
+    return PredictedDelays(*arrays)
+
+
 def _matching(
     policy: Lane, state: State, belief: Beliefs, value: FloatArray, available: np.ndarray, deadline_s: float
-) -> IntArray:
-    """Return the matching of the search, given the beliefs and the value of looking."""
+) -> tuple[IntArray, FloatArray]:
+    """Return the matching of the search and its pairs' rows, given the beliefs and the value of looking."""
     mean, variance = observations.compute_moments(state)
     total = belief.variance + belief.spread
     shift, log_mean, deviation = delay_rows.sum_moments(belief.mean, total, mean[..., None], variance[..., None])
@@ -223,7 +259,10 @@ def _matching(
     )
     weight = state["queue"][..., None] * predictions[..., delay_rows.CELLS]
     weight += value
-    return search.search_batch(weight, predictions, available, state["previous"], float(policy.V), policy.idle_channels)
+    trade_off, previous = float(policy.V), state["previous"]
+    found = search.search_batch(weight, predictions, available, previous, trade_off, policy.idle_channels)
+    channel = np.maximum(found, 0)[..., None, None]
+    return found, np.take_along_axis(predictions, channel, axis=2)[..., 0, :]
 
 
 def _shortlist(state: State, value: FloatArray, available: np.ndarray, problem: Problem) -> IntArray | None:
