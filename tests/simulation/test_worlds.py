@@ -219,10 +219,24 @@ def test_every_policy_runs_in_every_preset(name, commute):
     changes = {"rounds": 4, "privacy.mechanism": "none"}
     if name == "cell-1000":  # the same cell with a twentieth of the clients and channels
         changes |= {"network.clients": 50, "network.channels": 5}
-    for policy in policies():
+    for policy, kind in policies().items():
+        if "losses" in kind.requires:
+            continue
         run = simulate(scenario.with_values(changes), policy, seeds=[0, 1], learning=False)
         assert run.summary["rounds"] == 4, policy
         assert run.summary["energy_j"]["mean"] > 0, policy
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", WORLDS)
+def test_every_policy_with_losses_runs_in_every_preset(name, commute):
+    """With learning, since clients report losses when they train."""
+    changes = {"rounds": 3, "privacy.mechanism": "none", "network.clients": 8, "network.channels": 3}
+    scenario = Scenario.load(name).with_values(changes)
+    names = [policy for policy, kind in policies().items() if "losses" in kind.requires]
+    assert len(names) >= 3
+    for policy in names:
+        assert simulate(scenario, policy, seeds=[0, 1]).summary["final_accuracy"]["mean"] > 0, policy
 
 
 @pytest.mark.slow
