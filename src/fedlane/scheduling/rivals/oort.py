@@ -28,7 +28,7 @@ _LARGEST_UTILITY = 1e5  # a model that diverges has no larger utility
 
 @dataclass(frozen=True)
 class Oort(ClientChoice):
-    """Oort with the defaults of its authors' code.
+    """Oort as in its authors' code; docs/policies.md says where the defaults come from.
 
     The state also holds the round of each client's last punctual upload (R, U), -1 for none; the preferred duration as
     a percentile of the clients' delays (R,); and the mean utility of the served clients in the last 2 W rounds, W =
