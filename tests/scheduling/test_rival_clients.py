@@ -17,7 +17,10 @@ def test_the_largest_indices_among_eligible_clients():
     index = np.array([[3.0, np.inf, 2.0, 2.0], [1.0, 2.0, 3.0, 4.0]])
     eligible = np.array([[True, True, True, True], [True, True, False, False]])
     keys = np.array([[0.1, 0.2, 0.3, 0.4], [0.1, 0.2, 0.3, 0.4]])
-    assert largest(index, eligible, np.array([3, 1]), keys).tolist() == [[True, True, False, True], [False, True, *[False] * 2]]
+    assert largest(index, eligible, np.array([3, 1]), keys).tolist() == [
+        [True, True, False, True],
+        [False, True, *[False] * 2],
+    ]
 
 
 def test_weighted_keys_draw_in_proportion():

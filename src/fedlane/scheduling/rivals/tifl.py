@@ -1,7 +1,7 @@
 """TiFL: tiers of equally fast clients, one of which serves each round.
 
 Chai et al., *TiFL: A Tier-based Federated Learning System* (2020, arXiv 2001.09249). Clients are profiled, then sorted
-by mean delay into tiers. Each round draws a tier, which costs one of its credits, and serves N of its clients at random.
+by mean delay into tiers. Each round draws a tier, which costs one of its credits, and serves N random clients of it.
 Every I rounds, if the current tier's accuracy has not grown, probabilities are set anew: of the n tiers with credits,
 the one with the k-th smallest accuracy has (n + 1 - k) / (n (n + 1) / 2).
 
@@ -54,7 +54,7 @@ class Tifl(ClientChoice):
         }
 
     def tiers_of(self, state: State) -> tuple[IntArray, IntArray]:
-        """Return each client's tier (R, U), from fast to slow, -1 while it is profiled; and the number of tiers (R,)."""
+        """Return each client's tier (R, U), fast ones first, -1 while it is profiled; and the number of tiers (R,)."""
         profiled = state["count"].sum(axis=2) >= self.profiling
         number = profiled.sum(axis=1)
         tiers = np.clip(number // state["count"].shape[2], 1, self.tiers)
