@@ -60,24 +60,38 @@ def test_oort_s_pacer_compares_windows_of_20_rounds():
 
 
 def test_oort_explores_first_and_exploits_everything_once_all_have_reported():
-    policy, problem = Oort(), problem_with(6, 3, replicas=400)
-    state, nobody = policy.init(problem), losses_of(np.full((400, 6), np.nan))
-    assert np.all((selected(policy, state, context_of(problem, losses=nobody), range(400)) >= 0).sum(axis=1) == 3)
-    half = losses_of(np.tile([1.0, 1.0, 1.0, np.nan, np.nan, np.nan], (400, 1)))
-    early = selected(policy, state, context_of(problem, 1, losses=half), range(400)) >= 0
-    assert early[:, 3:].all()  # int(3 x (1 - 0.9 x 0.98^2)) = 0 channels to exploit
-    late = selected(policy, state, context_of(problem, 200, losses=half), range(400)) >= 0
-    assert np.all(late[:, :3].sum(axis=1) == 2)  # int(3 x (1 - 0.3))
+    """Four channels: int(4 x 0.9 x 0.98^2) = 3 explore in round 1, int(4 x 0.3) = 1 in round 200."""
+    policy, problem = Oort(), problem_with(9, 4, replicas=200)
+    state, reported = policy.init(problem), np.tile([1.0] * 5 + [np.nan] * 4, (200, 1))
+    for losses, round, exploring in (
+        (np.full((200, 9), np.nan), 0, 4),
+        (reported, 1, 3),
+        (reported, 200, 1),
+        (np.ones((200, 9)), 200, 0),
+    ):
+        context = context_of(problem, round, losses=losses_of(losses))
+        chosen = selected(policy, state, context, range(200)) >= 0
+        assert np.all(chosen.sum(axis=1) == 4)
+        assert np.all((chosen & np.isnan(losses)).sum(axis=1) == exploring)
+    present = np.arange(9) < 5  # nobody is left to explore, so that all channels exploit
+    without = context_of(problem, 1, present, losses=losses_of(reported))
+    assert np.all((selected(policy, state, without, range(200)) >= 0).sum(axis=1) == 4)
 
 
-def test_oort_leaves_out_clients_below_the_cut_off():
-    """With a cut-off of 1, the third largest of four utilities limits the choice of two."""
-    policy, problem = Oort(cut_off=1.0, penalty=0.0), problem_with(4, 2, replicas=300)
-    state = state_with(policy, problem, 0.5, last=np.full((300, 4), 40))
-    losses = losses_of(np.tile([4.0, 3.0, 2.0, 1.0], (300, 1)))
-    chosen = (selected(policy, state, context_of(problem, 50, losses=losses), range(300)) >= 0).mean(axis=0)
-    assert chosen[3] == 0
-    assert chosen[0] > chosen[1] > chosen[2] > 0
+def test_oort_draws_from_the_first_ten_per_channel_and_from_those_above_the_cut_off():
+    """Of 40 clients with scores 40 ... 1, one channel: 5% of the second score is 1.95, so that all but the last count.
+
+    With a cut-off of 0.9, 35.1, the first eleven are drawn all the same. A share of 40 / 819 goes to the first of 39.
+    """
+    score, everyone = np.tile(np.arange(40.0, 0.0, -1.0), (20_000, 1)), np.ones((20_000, 40), bool)
+    uniform = np.random.default_rng(2).random((20_000, 40))
+    share = np.ones(20_000, int)
+    wide = Oort().sampled(score, everyone, share, uniform).mean(axis=0)
+    narrow = Oort(cut_off=0.9).sampled(score, everyone, share, uniform).mean(axis=0)
+    assert np.flatnonzero(wide).tolist() == list(range(39))
+    assert np.flatnonzero(narrow).tolist() == list(range(11))
+    first = 40 / 819
+    assert wide[0] == pytest.approx(first, abs=5 * np.sqrt(first * (1 - first) / 20_000))
 
 
 def test_power_of_choice_serves_the_largest_stale_losses():

@@ -131,9 +131,10 @@ def likelihood_ratio(reward: FloatArray, used: BoolArray) -> FloatArray:
         reward: (..., W) rewards from 0 to 1, oldest first.
         used: (..., W) which of them belong to the sequence.
     """
-    number, total = np.cumsum(used, axis=-1), np.cumsum(reward * used, axis=-1)
+    number: IntArray = np.cumsum(used, axis=-1)
+    total: FloatArray = np.cumsum(reward * used, axis=-1)
     count, final = number[..., -1:], total[..., -1:]
-    after = count - number
+    after: IntArray = count - number
     mean = final / np.maximum(count, 1)
     first, second = total / np.maximum(number, 1), (final - total) / np.maximum(after, 1)
     ratio = number * _divergence(first, mean) + after * _divergence(second, mean)

@@ -7,7 +7,8 @@ of client i is
 
 where L_i is the round of its last upload; it is multiplied by (T / d_i)^alpha if its delay d_i exceeds the preferred
 duration T. A share epsilon of the channels goes to clients without a reported loss, in proportion to their records.
-The rest is drawn in proportion to utility from all clients above a cut-off. A pacer raises T when losses stagnate.
+The rest is drawn in proportion to utility from all clients above a cut-off, and from ten for each channel in any case.
+A pacer raises T when the utilities stagnate. Equations and defaults are those of the authors' code (FedScale).
 """
 
 from dataclasses import dataclass
@@ -28,17 +29,17 @@ _LARGEST_UTILITY = 1e5  # a model that diverges has no larger utility
 
 @dataclass(frozen=True)
 class Oort(ClientChoice):
-    """Oort as in its authors' code; docs/policies.md says where the defaults come from.
+    """Oort as in its authors' code; docs/rivals.md lists the differences.
 
-    The state also holds the round of each client's last punctual upload (R, U), -1 for none; the preferred duration as
-    a percentile of the clients' delays (R,); and the mean utility of the served clients in the last 2 W rounds, W =
-    ``pacer_step`` (R, 2 W).
+    The state also holds the round of each client's last punctual upload (R, U), -1 for none; who was exploited and
+    punctual in the last round (R, U); the preferred duration as a percentile of the clients' delays (R,); and the mean
+    utility of exploited clients in the last 2 W rounds, W = ``pacer_step`` (R, 2 W).
     """
 
     name: ClassVar[str] = "oort"
     summary: ClassVar[str] = "large losses at acceptable delays, in proportion to utility (Lai et al. 2021)"
     requires: ClassVar[frozenset[str]] = frozenset({"losses", "sizes"})
-    per_client: ClassVar[frozenset[str]] = STATISTICS | {"last"}
+    per_client: ClassVar[frozenset[str]] = STATISTICS | {"last", "exploited"}
 
     exploration: float = 0.9
     exploration_decay: float = 0.98
@@ -66,32 +67,27 @@ class Oort(ClientChoice):
         return {
             **super().init(problem),
             "last": np.full(problem.quotas.shape, -1, np.int64),
+            "exploited": np.zeros(problem.quotas.shape, np.bool_),
             "pace": np.full(problem.replicas, self.percentile),
             "utility": np.zeros((problem.replicas, 2 * self.pacer_step)),
         }
 
     def chosen(self, state: State, context: Context, rng: RoundRng) -> BoolArray:
-        """Return the clients to exploit, those to explore, and random ones if channels are left."""
+        """Return the clients to exploit and those to explore."""
         problem = problem_of(context)
         losses, sizes = _known(context.losses, problem)
-        draws = rng.uniform(3, problem.clients)
+        draws = rng.uniform(2, problem.clients)
         explored, channels = ~np.isnan(losses.rms), problem.channels
+        known, fresh = explored & context.available, ~explored & context.available
         epsilon = max(self.exploration * self.exploration_decay ** (context.round + 1), self.exploration_min)
-        share = np.where(explored.all(axis=1), channels, int(channels * (1.0 - epsilon)))
+        share = channels - np.minimum(int(channels * epsilon), fresh.sum(axis=1))
         slow = self.slowness(state)
-        exploited = self._sampled(
-            self.score(state, losses, sizes, context.round + 1, explored & context.available) * slow,
-            explored & context.available,
-            share,
-            draws[:, 0],
-        )
-        fresh = ~explored & context.available
+        utility = self.score(state, losses, sizes, context.round + 1, known) * slow
+        exploited = self.sampled(utility, known, share, draws[:, 0])
         count = np.minimum(fresh.sum(axis=1), channels - exploited.sum(axis=1))
         weight = sizes * slow
-        pool = largest(weight, fresh, np.ceil(self.sample_window * count).astype(np.int64), draws[:, 1])
-        picked = exploited | largest(weighted_keys(weight, draws[:, 1]), pool, count, draws[:, 1])
-        rest = context.available & ~picked
-        return picked | largest(draws[:, 2], rest, channels - picked.sum(axis=1), draws[:, 2])
+        pool = largest(weight, fresh, (self.sample_window * count).astype(np.int64), draws[:, 1])
+        return exploited | largest(weighted_keys(weight, draws[:, 1]), pool, count, draws[:, 1])
 
     def score(
         self, state: State, losses: ClientLosses, sizes: FloatArray, round: int, eligible: BoolArray
@@ -119,21 +115,29 @@ class Oort(ClientChoice):
         ratio = np.where(slow, preferred, 1.0) / np.where(slow, delay, 1.0)
         return np.asarray(ratio**self.penalty)
 
-    def _sampled(self, score: FloatArray, eligible: BoolArray, share: IntArray, uniform: FloatArray) -> BoolArray:
-        """Draw ``share`` clients in proportion to their score from those above the cut-off (R, U)."""
+    def sampled(self, score: FloatArray, eligible: BoolArray, share: IntArray, uniform: FloatArray) -> BoolArray:
+        """Draw ``share`` clients in proportion to their score (R, U).
+
+        They come from those above the cut-off and, in any case, from the first 10 ``share`` + 1.
+        """
         number = eligible.sum(axis=1)
         count = np.minimum(share, number).astype(np.int64)
         ordered = -np.sort(-np.where(eligible, score, -np.inf), axis=1)
         place = np.clip(np.minimum(count, number - 1), 0, None)
         bound = self.cut_off * np.take_along_axis(ordered, place[:, None], axis=1)
         pool = eligible & (score >= np.where(np.isfinite(bound), bound, 0.0))
+        pool |= largest(score, eligible, 10 * count + 1, uniform)
         return largest(weighted_keys(score, uniform), pool, count, uniform)
 
     def update(self, state: State, feedback: Feedback) -> State:
-        """Add the measured delays, and let the pacer compare the utilities of the last two windows."""
+        """Add the measured delays, and let the pacer compare the utilities of the last two windows.
+
+        The reports of this round's uploads are known in the next round, so that the pacer sees a round later who was
+        exploited and what they reported.
+        """
         problem, step = problem_of(feedback), self.pacer_step
         losses, sizes = _known(feedback.losses, problem)
-        value = np.where(feedback.punctual, statistical_utility(losses, sizes), np.nan)
+        value = np.where(state["exploited"], statistical_utility(losses, sizes), np.nan)
         known = ~np.isnan(value)
         mean = np.where(known, value, 0.0).sum(axis=1) / np.maximum(known.sum(axis=1), 1)
         utility, row = state["utility"].copy(), feedback.round % (2 * step)
@@ -142,8 +146,13 @@ class Oort(ClientChoice):
         if feedback.round + 1 >= 2 * step and (feedback.round + 1) % step == 0:
             halves = utility.reshape(-1, 2, step).sum(axis=2)
             pace = self.paced(pace, halves[:, int(row < step)], halves[:, int(row >= step)])
-        last = np.where(feedback.punctual, feedback.round, state["last"])
-        return {**super().update(state, feedback), "last": last, "pace": pace, "utility": utility}
+        changed = {
+            "last": np.where(feedback.punctual, feedback.round, state["last"]),
+            "exploited": feedback.punctual & ~np.isnan(losses.rms),
+            "pace": pace,
+            "utility": utility,
+        }
+        return {**super().update(state, feedback), **changed}
 
     def paced(self, pace: FloatArray, before: FloatArray, now: FloatArray) -> FloatArray:
         """Return the percentile after a comparison of two windows' utilities, each (R,): flat ones raise it."""
