@@ -6,6 +6,7 @@ as the round stays within T_round. With one channel per client, adding pair (i, 
 [d_ij - T(S)]^+, where T(S) = max over S of d, so that pairs are added in the order of their estimated delays.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -14,6 +15,7 @@ import numpy as np
 from fedlane.records import BoolArray, Context, FloatArray, State
 from fedlane.rng import RoundRng
 from fedlane.scheduling.policy import problem_of
+from fedlane.scheduling.ranges import ParameterRange, Tunable
 from fedlane.scheduling.rivals.client_choice import ClientChoice, largest
 from fedlane.validate import InputError
 
@@ -28,6 +30,10 @@ class FedCs(ClientChoice):
 
     name: ClassVar[str] = "fedcs"
     summary: ClassVar[str] = "as many clients as fit into the round, fastest first (Nishio and Yonetani 2019)"
+    ranges: ClassVar[Mapping[str, Tunable]] = {
+        "fraction": ParameterRange(0.1, 1.0),
+        "round_share": ParameterRange(0.2, 1.0),
+    }
 
     fraction: float = 1.0
     round_share: float = 1.0
