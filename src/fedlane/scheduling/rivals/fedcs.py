@@ -24,8 +24,11 @@ from fedlane.validate import InputError
 class FedCs(ClientChoice):
     """Greedy packing on estimated delays.
 
-    ``fraction`` of the clients, but at least N, are candidates, drawn at random in every round. ``round_share`` is
-    T_round in units of the deadline. Where no candidate fits, all of them are packed, so that a round is never empty.
+    ``fraction`` of the clients, but at least N, are candidates, drawn at random in every round. The publication asks a
+    tenth of 1,000 clients for their resources, to limit the messages. Here the server knows its estimates without
+    asking, and a tenth of less than 10 N clients would leave no choice, so by default all clients are candidates.
+    ``round_share`` is T_round in units of the deadline. Where no candidate fits, all of them are packed, so that a
+    round is never empty.
     """
 
     name: ClassVar[str] = "fedcs"

@@ -5,7 +5,7 @@ by mean delay into tiers. Each round draws a tier, which costs one of its credit
 Every I rounds, if the current tier's accuracy has not grown, probabilities are set anew: of the n tiers with credits,
 the one with the k-th smallest accuracy has (n + 1 - k) / (n (n + 1) / 2).
 
-Here accuracy is exp(-mean reported loss of the tier's clients), see docs/policies.md.
+Here accuracy is exp(-mean reported loss of the tier's clients), see docs/rivals.md.
 """
 
 from collections.abc import Mapping
