@@ -51,13 +51,15 @@ def decisions_ms(name: str, clients: int, channels: int, rounds: int, from_start
     mean, rms = np.full((1, clients), np.nan), np.full((1, clients), np.nan)
     for t in range(played):
         delay_s = mean_s * rng.exponential(size=mean_s.shape)
-        losses = ClientLosses(mean.copy(), rms.copy(), protected=False)
-        supplied = {
-            "losses": losses if "losses" in policy.requires else None,
-            "channel_state": delay_s if "channel_state" in policy.requires else None,
-            "distributions": truth,
-        }
-        context = Context(round=t, available=np.ones((1, clients), bool), problem=problem, **supplied)
+        losses = ClientLosses(mean.copy(), rms.copy(), protected=False) if "losses" in policy.requires else None
+        context = Context(
+            round=t,
+            available=np.ones((1, clients), bool),
+            losses=losses,
+            channel_state=delay_s if "channel_state" in policy.requires else None,
+            distributions=truth,
+            problem=problem,
+        )
         numbers = streams.at(t)
         start = time.process_time()
         assignment = forced[t] if t < len(forced) else policy.select(state, context, numbers)
@@ -65,7 +67,7 @@ def decisions_ms(name: str, clients: int, channels: int, rounds: int, from_start
         total = np.take_along_axis(delay_s, np.maximum(assignment, 0)[..., None], axis=2)[..., 0]
         third = np.where(assignment >= 0, total, np.nan) / 3
         punctual = (assignment >= 0) & (total <= DEADLINE_S)
-        feedback = Feedback(t, assignment, Delays(third, third, third), punctual, problem, losses=supplied["losses"])
+        feedback = Feedback(t, assignment, Delays(third, third, third), punctual, problem, losses=losses)
         observed = feedback.observed()
         start = time.process_time()
         state = policy.update(state, observed)
