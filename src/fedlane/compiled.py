@@ -19,11 +19,8 @@ from numba import njit
 from numba.core import sigutils
 
 SOURCES = (
-    "compiled.py",
-    "learning/cpu_kernels/*.py",
-    "matching/*.py",
-    "scheduling/lane_kernels.py",
-    "scheduling/lane/*.py",
+    *("compiled.py", "learning/cpu_kernels/*.py", "matching/*.py"),
+    *("scheduling/lane_kernels.py", "scheduling/lane/*.py", "scheduling/rivals/best_round.py"),
 )
 """The files that contain kernels, relative to the package."""
 

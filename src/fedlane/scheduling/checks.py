@@ -199,7 +199,8 @@ def _play(
             changer = "select or predictions" if policy.predicts else "select"
             raise PolicyError(f"{where}: {changer} changed the state or the context")
         chosen = assignment.copy()
-        state = _reloaded(policy.update(state, _feedback(problem, round, assignment, delay_s)))
+        feedback = replace(_feedback(problem, round, assignment, delay_s), losses=context.losses)
+        state = _reloaded(policy.update(state, feedback))
         yield chosen, state
 
 

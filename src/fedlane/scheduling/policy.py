@@ -20,6 +20,8 @@ import numpy as np
 from fedlane.delay_predictions import PredictedDelays
 from fedlane.records import Context, DelayDistributions, Delays, Feedback, FloatArray, IntArray, Problem, State
 from fedlane.rng import RoundRng
+from fedlane.scheduling.ranges import Tunable
+from fedlane.scheduling.requirements import knowledge
 from fedlane.scheduling.resizing import resized
 from fedlane.scheduling.restoring import fitting_state
 from fedlane.validate import InputError, at_least
@@ -38,6 +40,9 @@ class Policy(ABC):
         quota_slack: The fraction by which this policy lowers every quota.
         per_client: Names of the state arrays whose second axis is the clients, or None. `resize` uses it.
         predicts: Whether the policy has `predictions`, which a run then records.
+        knows: What the policy knows, which is its league in the arena: `"delays"`, `"losses"` or `"channels"`. It
+            follows from `requires` unless a class states it.
+        ranges: The values of each parameter that `fedlane arena tune` may try; others keep their defaults.
 
     Examples:
         >>> import numpy as np
@@ -63,7 +68,14 @@ class Policy(ABC):
     requires: ClassVar[frozenset[str]] = frozenset()
     per_client: ClassVar[frozenset[str] | None] = None
     predicts: ClassVar[bool] = False
+    knows: ClassVar[str] = "delays"
+    ranges: ClassVar[Mapping[str, Tunable]] = {}
     quota_slack: float = 0.0
+
+    def __init_subclass__(cls, **options: object) -> None:
+        super().__init_subclass__(**options)
+        if "requires" in vars(cls) and "knows" not in vars(cls):
+            cls.knows = knowledge(cls.requires)
 
     @abstractmethod
     def init(self, problem: Problem) -> State:
@@ -221,7 +233,14 @@ class SinglePolicy(ABC):
     requires: ClassVar[frozenset[str]] = frozenset()
     per_client: ClassVar[frozenset[str] | None] = None
     predicts: ClassVar[bool] = False
+    knows: ClassVar[str] = "delays"
+    ranges: ClassVar[Mapping[str, Tunable]] = {}
     quota_slack: float = 0.0
+
+    def __init_subclass__(cls, **options: object) -> None:
+        super().__init_subclass__(**options)
+        if "requires" in vars(cls) and "knows" not in vars(cls):
+            cls.knows = knowledge(cls.requires)
 
     @abstractmethod
     def init(self, problem: Problem) -> State:
@@ -255,7 +274,18 @@ class Lifted(Policy):
     single: SinglePolicy
 
     def __post_init__(self) -> None:
-        for attribute in ("name", "summary", "version", "requires", "per_client", "predicts", "quota_slack"):
+        inherited = (
+            "name",
+            "summary",
+            "version",
+            "requires",
+            "per_client",
+            "predicts",
+            "knows",
+            "ranges",
+            "quota_slack",
+        )
+        for attribute in inherited:
             object.__setattr__(self, attribute, getattr(self.single, attribute))
 
     def init(self, problem: Problem) -> State:
@@ -329,7 +359,7 @@ def _context(context: Context, r: int) -> Context:
 
 
 def _feedback(feedback: Feedback, r: int) -> Feedback:
-    delays = feedback.delays
+    delays, losses = feedback.delays, feedback.losses
     return Feedback(
         round=feedback.round,
         assignment=np.asarray(feedback.assignment[r]),
@@ -337,4 +367,5 @@ def _feedback(feedback: Feedback, r: int) -> Feedback:
         punctual=np.asarray(feedback.punctual[r]),
         present=None if feedback.present is None else np.asarray(feedback.present[r]),
         problem=feedback.problem and _problem(feedback.problem, r),
+        losses=losses and replace(losses, mean=losses.mean[r], rms=losses.rms[r]),
     )

@@ -105,7 +105,9 @@ def play_round(
     check_assignment(assignment, eligible.available, network.channels, where)
     check_predictions(predicted, assignment, where)
     attempts = attendance.attempt(round, clock_s, assignment)
-    feedback = Feedback(round, assignment, attempts.delays, attempts.punctual, problem, eligible.present)
+    feedback = Feedback(
+        round, assignment, attempts.delays, attempts.punctual, problem, eligible.present, supplies.losses
+    )
     return PlayedRound(policy.update(state, feedback.observed()), feedback, attempts.energy_j, predicted)
 
 

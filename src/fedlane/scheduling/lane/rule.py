@@ -8,6 +8,7 @@ the drift-plus-penalty rule with the paper's queues weighted by the probability 
 (reading 12 in docs/reading-the-paper.md), plus the value B_ij of looking at a pair.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -19,6 +20,7 @@ from fedlane.rng import RoundRng
 from fedlane.scheduling.lane import delay_rows, first_looks, forgetting, location, looking, observations, search, spread
 from fedlane.scheduling.policy import Policy, check_trade_off, problem_of
 from fedlane.scheduling.queues import updated_queues
+from fedlane.scheduling.ranges import QUOTA_SLACK, ParameterRange, Tunable
 from fedlane.scheduling.restoring import check_queue_and_previous, check_within, fitting_state
 from fedlane.scheduling.slots import check_slots, with_slots
 from fedlane.validate import InputError, at_least
@@ -56,6 +58,13 @@ class Lane(Policy):
         | {"client_surprise"}
     )
     predicts: ClassVar[bool] = True
+
+    ranges: ClassVar[Mapping[str, Tunable]] = {
+        "V": ParameterRange(1.0, 50.0, "log"),
+        "exploration": ParameterRange(0.1, 10.0, "log"),
+        "quota_slack": QUOTA_SLACK,
+        "forgetting": ParameterRange(0.0, 0.05),
+    }
 
     V: float = 7.0
     exploration: float = 1.0
