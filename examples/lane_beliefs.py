@@ -36,7 +36,7 @@ class WatchedLane(Lane):
         pair = np.zeros_like(channels), np.full_like(channels, CLIENT), channels
         deadline_s = problem_of(context).deadline_s
         row = predictive_cdf(state, pair, deadline_s)
-        self.quantiles.append(deadline_s * rows.quantiles(row, PROBABILITIES))
+        self.quantiles.append(deadline_s * delay_rows.quantiles(row, PROBABILITIES))
         return super().select(state, context, rng)
 
 
