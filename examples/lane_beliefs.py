@@ -17,8 +17,8 @@ from fedlane import Scenario, Simulation
 from fedlane.delay_predictions import PROBABILITIES
 from fedlane.records import Context, FloatArray, IntArray, State
 from fedlane.rng import RoundRng
-from fedlane.scheduling.lane import Lane, rows
-from fedlane.scheduling.lane.policy import predictive_cdf
+from fedlane.scheduling.lane import Lane
+from fedlane.scheduling.lane.rule import predictive_cdf
 from fedlane.scheduling.policy import problem_of
 
 CLIENT, ROUNDS, SEED = 3, 120, 1
@@ -36,7 +36,7 @@ class WatchedLane(Lane):
         pair = np.zeros_like(channels), np.full_like(channels, CLIENT), channels
         deadline_s = problem_of(context).deadline_s
         row = predictive_cdf(state, pair, deadline_s)
-        self.quantiles.append(deadline_s * rows.quantiles(row, PROBABILITIES))
+        self.quantiles.append(deadline_s * delay_rows.quantiles(row, PROBABILITIES))
         return super().select(state, context, rng)
 
 

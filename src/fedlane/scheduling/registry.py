@@ -169,7 +169,9 @@ def label_as_played(label: str, settings: Mapping[str, Mapping[str, Any]]) -> st
 def former_policy(policy: Policy, names: Iterable[str]) -> Policy | None:
     """Return the former rule of a policy if a saved state with these arrays belongs to it, otherwise None."""
     if isinstance(policy, Lane) and "reward" in names:
-        return Lane2026(V=policy.V, quota_slack=policy.quota_slack)
+        chosen = {name: getattr(policy, name) for name in ("V", "quota_slack")}
+        # A value that nobody chose was the former default.
+        return Lane2026(**{name: value for name, value in chosen.items() if value != getattr(Lane, name)})
     return None
 
 

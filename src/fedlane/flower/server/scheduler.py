@@ -175,6 +175,10 @@ class Scheduler:
             **({} if self.losses is None else self.losses.arrays()),
         }
 
+    def former_policy(self, arrays: Mapping[str, np.ndarray[Any, Any]]) -> Policy | None:
+        """Return the rule that wrote a checkpoint if it is a former version of this policy, otherwise None."""
+        return former_policy(self.policy, _policy_state(arrays))
+
     def restore(self, arrays: Mapping[str, np.ndarray[Any, Any]], sizes: FloatArray | None = None) -> None:
         """Continue from the arrays of a checkpoint, perhaps with more rounds to play.
 
@@ -192,8 +196,8 @@ class Scheduler:
         quotas = _numbers(arrays, "quotas", np.zeros(quotas.shape), largest=1.0)
         self.set_quotas(quotas, None if sizes is None else sizes[:, : quotas.shape[1]])
         played = np.shape(arrays["epsilon"])[:1]
-        saved = {key.removeprefix("state."): array for key, array in arrays.items() if key.startswith("state.")}
-        former = former_policy(self.policy, saved)
+        saved = _policy_state(arrays)
+        former = self.former_policy(arrays)
         if former is not None:  # the state of a server that ran an earlier version: the federation keeps its rule
             self.policy, self.state = former, dict(former.init(self.problem))
             self.trace = self._empty_trace(self.problem.clients)
@@ -220,6 +224,11 @@ class Scheduler:
         if np.any((present_rounds < 0) | (present_rounds > self.round)):
             raise InputError(f"present_rounds must be between 0 and {self.round}")
         return present_rounds.copy()
+
+
+def _policy_state(arrays: Mapping[str, np.ndarray[Any, Any]]) -> dict[str, np.ndarray[Any, Any]]:
+    """Return the policy's state in a checkpoint."""
+    return {key.removeprefix("state."): array for key, array in arrays.items() if key.startswith("state.")}
 
 
 def _numbers(

@@ -16,7 +16,7 @@ import numpy as np
 from fedlane.compiled import kernel, part
 from fedlane.matching import max_sum_batch
 from fedlane.records import BoolArray, FloatArray, IntArray
-from fedlane.scheduling.lane.rows import CELLS, WIDTHS
+from fedlane.scheduling.lane.delay_rows import CELLS, WIDTHS
 
 _ZERO = 1e-3  # a smaller CDF value counts as 0, so that products can be divided again
 _SWEEPS = 30

@@ -16,7 +16,7 @@ import numpy as np
 from fedlane.delay_predictions import PROBABILITIES, PredictedDelays
 from fedlane.records import Context, Feedback, FloatArray, IntArray, Problem, State
 from fedlane.rng import RoundRng
-from fedlane.scheduling.lane import calibration, drift, location, looking, observations, rows, search, spread
+from fedlane.scheduling.lane import delay_rows, first_looks, forgetting, location, looking, observations, search, spread
 from fedlane.scheduling.policy import Policy, check_trade_off, problem_of
 from fedlane.scheduling.queues import updated_queues
 from fedlane.scheduling.restoring import check_queue_and_previous, check_within, fitting_state
@@ -80,10 +80,10 @@ class Lane(Policy):
             # Only pairs that were tried have a history: slot maps the pair to its row of cells.
             "slot": np.full((replicas, clients, problem.channels), -1, np.int32),
             "slots": np.zeros(replicas, np.int64),
-            "history": np.zeros((replicas, min(64, clients * problem.channels), rows.CELLS + 1), np.float32),
+            "history": np.zeros((replicas, min(64, clients * problem.channels), delay_rows.CELLS + 1), np.float32),
             **location.empty_location(problem),
-            **calibration.uncalibrated(problem),
-            **drift.no_surprise(problem),
+            **first_looks.uncalibrated(problem),
+            **forgetting.no_surprise(problem),
         }
 
     def select(self, state: State, context: Context, rng: RoundRng) -> IntArray:
@@ -108,7 +108,7 @@ class Lane(Policy):
         if chosen is None:
             return _matching(self, state, belief, value, context.available, problem.deadline_s)
         assignment = np.full(context.available.shape, -1, np.int64)
-        row = np.zeros((*assignment.shape, rows.CELLS + 1))
+        row = np.zeros((*assignment.shape, delay_rows.CELLS + 1))
         for r, clients in enumerate(chosen):  # a matching of the clients on the list, one replica at a time
             part = {key: state[key][r : r + 1] for key in ("slots", "history")}
             part |= {key: state[key][r : r + 1, clients] for key in ("queue", "previous", "count", "slot")}
@@ -148,17 +148,17 @@ class Lane(Policy):
         row = replica, state["slot"][pair]
         share = weight / (before + weight)
         delay = np.where(feedback.punctual[replica, client], feedback.delays.total_s[replica, client], np.inf)
-        own = rows.own_distribution(delay / deadline_s)
+        own = delay_rows.own_distribution(delay / deadline_s)
         state["history"][row] += share[:, None] * (own - state["history"][row])
-        known = feedback.punctual[replica, client] & (before >= drift.WELL_KNOWN)
+        known = feedback.punctual[replica, client] & (before >= forgetting.WELL_KNOWN)
         again = replica[known], client[known], pair[2][known]
         network = feedback.delays.download_s[again[:2]] + feedback.delays.upload_s[again[:2]]
         prior = observations.Prediction(
             *(a[known] for a in (expected.mean, expected.location_variance, expected.spread, expected.punctual))
         )
-        ratio = drift.surprise(np.log(np.maximum(network, observations.SMALLEST_S)), prior)
-        state = drift.forget_changed(state, again, ratio, self.alarm or np.inf)
-        state = {**state, "count": drift.discounted(state["count"], self.forgetting)}
+        ratio = forgetting.surprise(np.log(np.maximum(network, observations.SMALLEST_S)), prior)
+        state = forgetting.forget_changed(state, again, ratio, self.alarm or np.inf)
+        state = {**state, "count": forgetting.discounted(state["count"], self.forgetting)}
         model = {name: state[name] for name in location.NAMES}
         line = spread.fit_line(state)
         variance = spread.shrunk(line.variance(state["mean"]), state["count"], state["variance"])
@@ -167,25 +167,27 @@ class Lane(Policy):
             **location.fitted(model, state["count"], state["mean"], variance, deadline_s),
             "queue": updated_queues(state["queue"], self.quotas(problem), feedback.punctual, feedback.present),
             "previous": feedback.assignment,
-            "doubt": calibration.after_looks(state["doubt"], replica, squared, before == 0),
+            "doubt": first_looks.after_looks(state["doubt"], replica, squared, before == 0),
         }
 
     def check_state(self, state: State, problem: Problem) -> State:
         """Check the queues, the previous matching, the histories, and that all numbers are finite and in range."""
         first = dict(self.init(problem))
         if "history" in state and state["history"].ndim == 3:  # the number of rows grows while rounds are played
-            first["history"] = np.zeros((problem.replicas, state["history"].shape[1], rows.CELLS + 1), np.float32)
+            first["history"] = np.zeros((problem.replicas, state["history"].shape[1], delay_rows.CELLS + 1), np.float32)
         state = fitting_state(first, state)
         check_queue_and_previous(state, problem)
         check_within("count", state["count"], 0, problem.rounds * 1.01)
         check_slots(state)
-        check_within("history", state["history"], -1e-3, 1.001)
+        check_within("history", state["history"], -1e-4, 1.0001)
         check_within("computed", state["computed"], 0, problem.rounds)
-        check_within("compute", state["compute"], -1, 1e9)
-        for name in ("variance", "residual", "doubt", "surprise", "client_surprise"):
-            check_within(name, state[name], 0, 1e9)
+        seen = state["compute"] != -1  # -1 stands for a compute time that is not there yet
+        check_within("compute", np.where(seen, state["compute"], 0.0), 0, 1e3 * problem.deadline_s)
+        check_within("doubt", state["doubt"], first_looks.SMALLEST, first_looks.LARGEST)
+        for name in ("variance", "residual", "surprise", "client_surprise"):
+            check_within(name, state[name], 0, 1e5)
         for name in ("mean", "factor", "factor_cov", "loading", "loading_cov", "centre"):
-            check_within(name, state[name], -1e9, 1e9)
+            check_within(name, state[name], -1e5, 1e5)
         return state
 
 
@@ -197,17 +199,17 @@ def beliefs(state: State) -> Beliefs:
     variance = spread.shrunk(line.variance(np.where(count > 0, mean, model[0])), count, state["variance"])
     residual = state["residual"][:, None, None]
     where, doubt = location.compromise(model, residual, count, mean, variance)
-    return Beliefs(where, calibration.calibrated(doubt, count, state["doubt"][:, None, None]), variance)
+    return Beliefs(where, first_looks.calibrated(doubt, count, state["doubt"][:, None, None]), variance)
 
 
 def predicted(state: State, pair: observations.Pair, deadline_s: float) -> observations.Prediction:
     """Return what is expected of the next uploads of some pairs."""
     belief = _beliefs_at(state, pair)
-    return observations.Prediction(*belief, _cdf(state, pair, belief, deadline_s)[:, rows.CELLS])
+    return observations.Prediction(*belief, _cdf(state, pair, belief, deadline_s)[:, delay_rows.CELLS])
 
 
 def predictive_cdf(state: State, pair: observations.Pair, deadline_s: float) -> FloatArray:
-    """Return the predictive distributions of some pairs at `rows.POINTS`, (P, CELLS + 1)."""
+    """Return the predictive distributions of some pairs at `delay_rows.POINTS`, (P, CELLS + 1)."""
     return _cdf(state, pair, _beliefs_at(state, pair), deadline_s)
 
 
@@ -218,12 +220,12 @@ def _cdf(
     where, doubt, variance = belief
     replica, client, _ = pair
     mean, spread_s2 = (moment[replica, client] for moment in observations.compute_moments(state))
-    shift, log_mean, deviation = rows.sum_moments(where, doubt + variance, mean, spread_s2)
+    shift, log_mean, deviation = delay_rows.sum_moments(where, doubt + variance, mean, spread_s2)
     log_mean, deviation = (np.ascontiguousarray(array).reshape(-1, 1, 1) for array in (log_mean, deviation))
     slot, count = state["slot"][pair], state["count"][pair].reshape(-1, 1, 1)
     history = state["history"][replica, np.maximum(slot, 0)][:, None]
     own = np.where(slot < 0, -1, 0).astype(np.int32).reshape(-1, 1, 1)
-    row = rows.predictive_rows(log_mean, deviation, shift[:, None], count, own, history, deadline_s)
+    row = delay_rows.predictive_rows(log_mean, deviation, shift[:, None], count, own, history, deadline_s)
     return row[:, 0, 0].astype(np.float64)
 
 
@@ -235,13 +237,13 @@ def _beliefs_at(state: State, pair: observations.Pair) -> tuple[FloatArray, Floa
     line = spread.fit_line(state).variance(np.where(count > 0, mean, model[0]), replica)
     variance = spread.shrunk(line, count, state["variance"][pair])
     where, doubt = location.compromise(model, state["residual"][replica], count, mean, variance)
-    return where, calibration.calibrated(doubt, count, state["doubt"][replica]), variance
+    return where, first_looks.calibrated(doubt, count, state["doubt"][replica]), variance
 
 
 def _quantiles(assignment: IntArray, row: FloatArray, deadline_s: float) -> PredictedDelays:
     """Return the quantiles of the assigned pairs, in the order of their replicas and clients, from their rows."""
     arrays = np.full((3, *assignment.shape), np.nan)
-    arrays[:, assignment >= 0] = deadline_s * rows.quantiles(row, PROBABILITIES)
+    arrays[:, assignment >= 0] = deadline_s * delay_rows.quantiles(row, PROBABILITIES)
     return PredictedDelays(*arrays)
 
 
@@ -251,11 +253,11 @@ def _matching(
     """Return the matching of the search and its pairs' rows, given the beliefs and the value of looking."""
     mean, variance = observations.compute_moments(state)
     total = belief.variance + belief.spread
-    shift, log_mean, deviation = rows.sum_moments(belief.mean, total, mean[..., None], variance[..., None])
-    predictions = rows.predictive_rows(
+    shift, log_mean, deviation = delay_rows.sum_moments(belief.mean, total, mean[..., None], variance[..., None])
+    predictions = delay_rows.predictive_rows(
         log_mean, deviation, shift[..., 0], state["count"], state["slot"], state["history"], deadline_s
     )
-    weight = state["queue"][..., None] * predictions[..., rows.CELLS]
+    weight = state["queue"][..., None] * predictions[..., delay_rows.CELLS]
     weight += value
     trade_off, previous = float(policy.V), state["previous"]
     found = search.search_batch(weight, predictions, available, previous, trade_off, policy.idle_channels)
