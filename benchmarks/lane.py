@@ -16,8 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMBA_NUM_THREADS"):
-    os.environ.setdefault(name, "1")
+os.environ["OMP_NUM_THREADS"] = os.environ["OPENBLAS_NUM_THREADS"] = "1"
 sys.path.insert(0, str(Path(__file__).parent.parent / "src"))
 
 import numpy as np
@@ -158,7 +157,7 @@ def table(path: Path) -> None:
         against = "the optimum" if exact else f"`{policies[1]}`"
         print(f"\n### {name}: {len(lane['seeds'])} seeds from {int(lane['seeds'][0])}\n")
         print(
-            f"| policy | times {against} | last half | 95th percentile | time of `lane` / time | smallest participation |"
+            f"| policy | times {against} | last half | 95th percentile | `lane` / it | smallest participation |"
             " `lane`'s minus it | shortfall | largest queue | ms a round |"
         )
         print("|---|---|---|---|---|---|---|---|---|---|")
