@@ -85,7 +85,8 @@ def test_presets_name_the_paper_s_section_and_what_is_ours():
 
 @pytest.mark.parametrize("name", presets())
 def test_toml_round_trip(name, tmp_path):
-    scenario = Scenario.load(name).with_values({"privacy.epsilon": list(range(1, 11)), "policies.lane.V": 3})
+    epsilon = list(range(1, Scenario.load(name).network.clients + 1))
+    scenario = Scenario.load(name).with_values({"privacy.epsilon": epsilon, "policies.lane.V": 3})
     path = tmp_path / f"{name}.toml"
     path.write_text(scenario.to_toml())
     assert Scenario.load(path) == scenario

@@ -20,7 +20,7 @@ from fedlane.learning.evaluate import evaluate
 from fedlane.learning.input_range import check_inputs
 from fedlane.learning.local import ClientData, TrainingBatch, as_inputs, train_locally
 from fedlane.learning.model_interface import Model
-from fedlane.learning.partition import assign_samples
+from fedlane.learning.partition import sample_order
 from fedlane.learning.round_graph import RoundGraph
 from fedlane.learning.sampling import draw_samples, sampling_of, with_more_places
 from fedlane.records import BoolArray, FloatArray, IntArray, MechanismSpec
@@ -51,7 +51,7 @@ class FederationBatch:
 
     Args:
         model: The model.
-        dataset: The data set that is divided among the clients.
+        dataset: The data set that is divided among the clients; by `Samples.clients` if it has them.
         label_counts: (R, U, M) training samples of each class at each client.
         seeds: R seeds, one per replica.
         mechanism: Clipping, sampling and noise.
@@ -99,16 +99,15 @@ class FederationBatch:
         if mechanism.clip_norm is None and (mechanism.step_noise.any() or mechanism.upload_noise.any()):
             raise ValueError("noise needs a clip norm: without one it has no scale")
         _check_model(model, mechanism)
-        orders = [
-            assign_samples(counts, dataset.train.labels, seed) for counts, seed in zip(label_counts, seeds, strict=True)
-        ]
+        samples = dataset.train
+        orders = [sample_order(n, samples.labels, samples.clients, s) for n, s in zip(label_counts, seeds, strict=True)]
         images, labels = _resident(dataset.train, self.device)
         self.test_images, self.test_labels = _resident(dataset.test, self.device)
         self.data = ClientData(
             images=images,
             targets=torch.nn.functional.one_hot(labels, dataset.info.classes).to(torch.float32),
             squares=_squares(images),
-            order=torch.from_numpy(np.stack(orders).astype(np.int32)).to(self.device),
+            order=torch.from_numpy(_stacked(orders)).to(self.device),
             start=torch.from_numpy(np.cumsum(self.sizes, axis=1) - self.sizes).to(self.device),
             size=torch.from_numpy(self.sizes).to(self.device),
         )
@@ -306,6 +305,16 @@ def _resident(samples: Samples, device: torch.device) -> tuple[Tensor, Tensor]:
     return images, torch.from_numpy(samples.labels).to(device)
 
 
+def _stacked(orders: Sequence[IntArray]) -> NDArray[np.int32]:
+    """Return the orders of all replicas as one array; natural clients of two replicas may have different totals."""
+    stacked = np.zeros((len(orders), max(map(len, orders))), np.int32)
+    for row, order in zip(stacked, orders, strict=True):
+        row[: len(order)] = order
+    return stacked
+
+
 def _squares(images: Tensor) -> Tensor:
-    """Return the squared norm of each image as a model input, a few thousand at a time."""
+    """Return the squared norm of each image as a model input, a few thousand at a time; 0 for tokens."""
+    if as_inputs(images[:1]).dtype == torch.int64:
+        return torch.zeros(len(images), device=images.device)
     return torch.cat([as_inputs(piece).flatten(1).square().sum(1) for piece in torch.split(images, 4096)])

@@ -147,9 +147,10 @@ def _learning_bytes(scenario: Scenario, seeds: int, device: str) -> tuple[float,
     """Return the memory of the models per seed, and the fixed memory: one chunk of training, and the data set."""
     data, name = dataset_info(scenario.data.dataset), scenario.learning.model
     records, pixels = int(data.class_totals.sum()), int(np.prod(data.input_shape))
-    weights = 0 if ":" in name else parameter_count(name, data.input_shape, data.classes)
+    weights = 0 if ":" in name else parameter_count(name, data.input_shape, data.classes, data.tokens)
     models = 4.0 * (4 * weights + records)  # weights, noise, a copy for the result; the order of the records
-    fixed = {"data.dataset": records * (pixels * (1 if device == "cpu" else 5) + 4.0 * data.classes + 12)}
+    values = data.value_bytes * (2 if data.digest else 1)  # a user's data set also stays in memory as it was read
+    fixed = {"data.dataset": records * (pixels * (values if device == "cpu" else values + 4) + 4.0 * data.classes + 12)}
     if device != "cpu" or ":" in name:  # a GPU's memory is not counted, and a user's model is not loaded
         return models, fixed
     from fedlane.learning.federation import CPU_MEMORY_BYTES
@@ -159,8 +160,11 @@ def _learning_bytes(scenario: Scenario, seeds: int, device: str) -> tuple[float,
     samples = scenario.data.samples_per_client
     mean_size = records / clients if samples == "all" else samples
     largest = (1.0 + scenario.data.imbalance) * mean_size  # about the records of the largest client
+    if scenario.data.partition == "natural" and data.natural is not None:
+        largest = float(data.natural.sum(axis=1).max())
     batch = min(float(np.max(scenario.learning.batch_size)), largest)
-    per_client = batch * make_model(name, data.input_shape, data.classes).bytes_per_sample() + 12.0 * weights
+    model = make_model(name, data.input_shape, data.classes, tokens=data.tokens)
+    per_client = batch * model.bytes_per_sample() + 12.0 * weights
     one_seed = min(scenario.network.channels, clients) * per_client
     fixed["learning.batch_size"] = max(one_seed, min(CPU_MEMORY_BYTES, seeds * one_seed))
     return models, fixed

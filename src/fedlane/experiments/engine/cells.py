@@ -14,6 +14,7 @@ from fedlane.scenario import Scenario
 from fedlane.scheduling.policy import Policy
 from fedlane.scheduling.registry import make_policy, resolved_parameters, split_name
 from fedlane.simulation.footprint import TRACE_BYTES_PER_CHANNEL, TRACE_BYTES_PER_CLIENT
+from fedlane.simulation.setup import own_data_digest
 
 RESULT_VERSION = 1
 """Version of the results of this code. Raise it when a change of the code changes results: stored ones are then not
@@ -70,13 +71,15 @@ class Cell:
         }
 
     def _user_code(self, policy: Policy) -> dict[str, str]:
-        """Digests of the user's modules that a result depends on."""
+        """Digests of the user's modules and data that a result depends on."""
         modules = {}
         if _is_path(self.policy):
             modules["policy"] = type(getattr(policy, "single", policy)).__module__
         if self.learning and ":" in self.scenario.learning.model:
             modules["model"] = self.scenario.learning.model.partition(":")[0]
-        return {role: source_digest(name) for role, name in modules.items()}
+        digests = {role: source_digest(name) for role, name in modules.items()}
+        data = own_data_digest(self.scenario.data.dataset)
+        return digests if data is None else {**digests, "data": data["sha256"]}
 
     def batch_seeds(self) -> int:
         """Return the number of seeds in a batch, which depends on the cell alone."""
