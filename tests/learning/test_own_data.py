@@ -251,6 +251,41 @@ def test_a_function_returns_arrays_or_tables(here, monkeypatch):
         sys.modules.pop("my_loader", None)
 
 
+class Partitions:
+    """What is used of flwr-datasets' FederatedDataset, which is not a dependency."""
+
+    def __init__(self, sizes):
+        self.sizes, self.partitioners = sizes, {"train": self}
+
+    @property
+    def num_partitions(self):
+        return len(self.sizes)
+
+    def load_partition(self, partition_id, split):
+        assert split == "train"
+        n = self.sizes[partition_id]
+        return pa.table({"x": [[1.0 * partition_id, 2.0]] * n, "label": [k % 2 for k in range(n)]})
+
+    def load_split(self, split):
+        return pa.table({"x": [[0.0, 1.0]] * 4, "label": [0, 1, 0, 1]})
+
+
+def partitions():
+    return Partitions([3, 5, 2])
+
+
+def with_an_empty_partition():
+    return Partitions([3, 0, 2])
+
+
+def test_partitions_of_flwr_datasets_are_clients(here):
+    data = load_dataset("test_own_data:partitions")
+    np.testing.assert_array_equal(data.info.natural, [[2, 1], [3, 2], [1, 1]])
+    np.testing.assert_array_equal(data.train.images[:, 0], [0, 0, 0, 1, 1, 1, 1, 1, 2, 2])
+    with pytest.raises(InputError, match=r"'test_own_data:with_an_empty_partition': client 1 has no samples"):
+        load_dataset("test_own_data:with_an_empty_partition")
+
+
 class Words(torch.nn.Module):
     """A user's model of tokens."""
 

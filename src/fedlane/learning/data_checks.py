@@ -93,9 +93,9 @@ def _inputs(label: str, x: NDArray[Any]) -> NDArray[Any]:
         return np.ascontiguousarray(x, np.int32)
     if x.dtype.kind not in "fb":
         raise InputError(f"{label} must hold numbers, got {x.dtype}")
-    low, high = float(x.min()), float(x.max())  # NaN if any value is
-    if not (low >= -LARGEST_INPUT and high <= LARGEST_INPUT):
-        worst = high if not high <= LARGEST_INPUT else low
+    smallest, largest = float(x.min()), float(x.max())  # NaN if any value is
+    if not (smallest >= -LARGEST_INPUT and largest <= LARGEST_INPUT):
+        worst = largest if not largest <= LARGEST_INPUT else smallest
         raise InputError(f"{label} must be finite and from {-LARGEST_INPUT:g} to {LARGEST_INPUT:g}, got {worst:g}")
     floats = np.ascontiguousarray(x, np.float32)
     return _planes_last(floats) if floats.ndim == 4 else floats
@@ -167,5 +167,5 @@ def _digest(arrays: list[NDArray[Any]]) -> str:
     digest = hashlib.sha256()
     for array in arrays:
         digest.update(f"{array.dtype.str}{array.shape}".encode())
-        digest.update(np.ascontiguousarray(array).reshape(-1).view(np.uint8))
+        digest.update(np.ascontiguousarray(array).data)
     return digest.hexdigest()
