@@ -2,6 +2,7 @@
 
 import itertools
 import math
+import types
 
 import numpy as np
 import pytest
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from scipy.optimize import linear_sum_assignment
 
-from fedlane.matching import greedy_matching, max_min_matching, max_sum_matching
+from fedlane.matching import assignment, greedy_matching, max_min_matching, max_sum_matching
 
 SIZES = [(u, n) for u in range(1, 7) for n in range(1, 6)]
 
@@ -127,6 +128,44 @@ def test_large_matrices_against_scipy(shape, kind):
     pruned = np.where(e >= bottleneck, e, -1e6)
     i, j = linear_sum_assignment(pruned, maximize=True)
     assert e[rows, a[rows]].sum() == pytest.approx(pruned[i, j].sum(), abs=1e-9)
+
+
+@pytest.mark.parametrize("kind", ["client effect", "uniform", "coarse", "equal", "one column for two rows"])
+@pytest.mark.parametrize("shape", [(200, 100), (100, 300), (150, 150)])
+def test_many_rows_are_matched_exactly(shape, kind):
+    """More than 64 rows start with an auction; the sum is that of SciPy."""
+    rng = np.random.default_rng([*shape, *kind.encode()])
+    e = rng.random(shape)
+    if kind == "client effect":
+        e += 3 * rng.random((shape[0], 1))
+    elif kind == "coarse":
+        e = np.floor(e * 4)
+    elif kind == "equal":
+        e[:] = 0.5
+    elif kind == "one column for two rows":
+        e[:, : shape[1] // 2] += 10 * rng.random((shape[0], 1))
+    a = max_sum_matching(e)
+    rows = np.flatnonzero(a >= 0)
+    assert len(rows) == len(set(a[rows])) == min(shape)
+    i, j = linear_sum_assignment(e, maximize=True)
+    assert e[rows, a[rows]].sum() == pytest.approx(e[i, j].sum(), rel=1e-12)
+
+
+def test_prices_that_prove_nothing_are_discarded(monkeypatch):
+    """An auction that overshoots leaves a column with a price but without a row: the matching is computed again."""
+    edges = assignment.Edges(np.array([0, 2]), np.array([2, 4]), np.array([0, 1, 0, 1]), np.array([9.0, 8.0, 9.0, 1.0]))
+    calls = []
+
+    def overshoot(edges, cost, duals):
+        calls.append("auction")
+        duals.price[2] = -5.0
+        duals.potential[:] = [cost[0], cost[2]]
+
+    source = assignment.assign.py_func
+    functions = {**source.__globals__, "_hold_auctions": overshoot, "_FEW_ROWS": 1}
+    assign = types.FunctionType(source.__code__, functions)
+    assert assign(edges, 3, False).tolist() == [1, 0]
+    assert calls == ["auction"]
 
 
 def test_max_sum_agrees_with_scipy():

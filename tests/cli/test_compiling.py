@@ -37,11 +37,18 @@ def test_the_kernels_of_a_policy_are_known_before_the_run(policy):
     assert names(entry_points(simulation)) == KERNELS[policy]
 
 
-@pytest.mark.parametrize(("mechanism", "rows"), [("rigorous", "poisson_rows"), ("none", "sample_rows")])
-def test_the_kernels_of_training_are_known_before_the_run(mechanism, rows):
+@pytest.mark.parametrize(
+    ("mechanism", "kernels"),
+    [
+        ("rigorous", {"poisson_rows", "add_move_and_normals"}),
+        ("paper", {"sample_rows", "add_move_and_normals"}),
+        ("none", {"sample_rows"}),
+    ],
+)
+def test_the_kernels_of_training_are_known_before_the_run(mechanism, kernels):
     scenario = Scenario.load("quickstart").with_values({"privacy.mechanism": mechanism})
     simulation = Simulation(scenario, "random", [0], learning=True)
-    assert names(entry_points(simulation)) == {rows, "gather_images", "mlp_tail"}
+    assert names(entry_points(simulation)) == {*kernels, "gather_images", "mlp_tail"}
 
 
 def test_kernels_that_kernels_call_are_counted():

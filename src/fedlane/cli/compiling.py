@@ -88,10 +88,12 @@ def entry_points(simulation: "Simulation") -> set[Any]:
     if federation is not None and federation.device.type == "cpu":
         from fedlane.learning import cpu_kernels
 
-        poisson = simulation.scenario.privacy.mechanism == "rigorous"
+        poisson = federation.sampling.poisson
         kernels |= {cpu_kernels.gather_images, cpu_kernels.poisson_rows if poisson else cpu_kernels.sample_rows}
         if simulation.scenario.learning.model == "mlp":
             kernels.add(cpu_kernels.mlp_tail)
+        if federation.mechanism.step_noise.any() or federation.mechanism.upload_noise.any():
+            kernels.add(cpu_kernels.add_move_and_normals)
     return kernels
 
 

@@ -130,7 +130,7 @@ def _add_compiled(
 ) -> None:
     """Add move (G, d) and noise to weights (G, d) on a CPU in one pass, and set the move to 0."""
     arrays = [tensor.numpy() for tensor in (weights, move, key, counter)]
-    cpu_kernels.add_move_and_normals(*arrays, step, GAMMA, deviation.to(torch.float32).numpy())
+    cpu_kernels.add_move_and_normals(*arrays, step, GAMMA, deviation.to(torch.float32).numpy())  # type: ignore[call-arg, arg-type]
 
 
 @dataclass(frozen=True)

@@ -159,7 +159,9 @@ class LayeredModel(Model):
             _run_tail(arrays, units * pixels, clip_norm)
             first_into.baddbmm_(outputs.transpose(1, 2), batches, alpha=-1.0)
             return
-        rows = list(zip(x.split(counts), hidden.split(counts), first.unbind(), first_into.unbind(), strict=True))
+        rows = list(
+            zip(torch.split(x, counts), torch.split(hidden, counts), first.unbind(), first_into.unbind(), strict=True)
+        )
         for inputs, outputs, matrix, _ in rows:
             torch.mm(inputs, matrix.t(), out=outputs)
         _run_tail(arrays, units * pixels, clip_norm)
@@ -204,4 +206,5 @@ def _run_tail(arrays: Sequence[NDArray[Any]], first_size: int, clip_norm: float 
     """Run the compiled middle part of a two-layer network."""
     assert mlp_tail is not None
     hidden, weights, into, *samples = arrays
-    mlp_tail(hidden, weights, into, first_size, *samples, math.inf if clip_norm is None else clip_norm)
+    limit = math.inf if clip_norm is None else clip_norm
+    mlp_tail(hidden, weights, into, first_size, *samples, limit)  # type: ignore[call-arg, arg-type]

@@ -127,9 +127,9 @@ def _unpadded_batches(data: ClientData, rows: TrainingBatch, rate: Tensor) -> It
         records, counts = indices[mask], mask.sum(2)
     starts = torch.nn.functional.pad(counts.cumsum(1), (1, 0))
     sizes = starts[:, -1].tolist()
-    scales = rate.repeat(steps).repeat_interleave(counts.view(-1)).split(sizes)
-    targets, squares = (_rows(table, records).split(sizes) for table in (data.targets, data.squares))
-    for step, chosen in enumerate(records.split(sizes)):
+    scales = torch.split(rate.repeat(steps).repeat_interleave(counts.view(-1)), sizes)
+    targets, squares = (torch.split(_rows(table, records), sizes) for table in (data.targets, data.squares))
+    for step, chosen in enumerate(torch.split(records, sizes)):
         yield Batch(_images(data.images, chosen), targets[step], squares[step], starts=starts[step]), scales[step]
 
 

@@ -1,4 +1,7 @@
-"""Compiled kernel: the max-sum matching along edge lists, by successive shortest paths."""
+"""Compiled kernel: the max-sum matching along edge lists, by successive shortest paths.
+
+With many rows, an auction comes first. It finds prices that are nearly right, so that only a few paths are left.
+"""
 
 from typing import NamedTuple
 
@@ -6,6 +9,13 @@ import numpy as np
 from numba import njit
 
 from fedlane.records import FloatArray, IntArray
+
+_FEW_ROWS = 64
+"""Up to this number of rows, shortest paths alone are fast."""
+_COARSE_STEP = 0.01
+"""By how much more than necessary a bid of the first auction lowers a price, as a share of the largest cost."""
+_COARSE_BIDS, _FINE_BIDS = 500, 50
+"""Most bids per row in the two auctions."""
 
 
 class Edges(NamedTuple):
@@ -17,6 +27,19 @@ class Edges(NamedTuple):
     value: FloatArray
 
 
+class _Duals(NamedTuple):
+    """A partial matching, and prices and potentials that prove its optimality.
+
+    A price is never positive, and that of a free column is 0. A row's potential is the smallest cost - price among its
+    edges, and its matched edge attains it.
+    """
+
+    row_of: IntArray
+    column_of: IntArray
+    price: FloatArray
+    potential: FloatArray
+
+
 @njit(cache=True)
 def assign(edges: Edges, columns: int, deficient: bool) -> IntArray:
     """Return each row's column in the max-sum matching of all rows along ``edges``, by successive shortest paths.
@@ -25,35 +48,121 @@ def assign(edges: Edges, columns: int, deficient: bool) -> IntArray:
     """
     k = len(edges.start)
     cost, penalty = _costs(edges)
-    extra = k if deficient else 0
-    row_of = np.full(columns + extra, -1, np.int64)
-    column_of = np.full(k, -1, np.int64)
-    price = np.zeros(columns + extra)
-    potential = np.empty(k)
-    for r in range(k):
-        potential[r] = cost[edges.start[r]] if edges.stop[r] > edges.start[r] else penalty
+    size = columns + (k if deficient else 0)
+    auction = k > _FEW_ROWS and not deficient
+    while True:
+        integers, floats = np.full(size + k, -1, np.int64), np.zeros(size + k)  # two allocations instead of four
+        duals = _Duals(integers[:size], integers[size:], floats[:size], floats[size:])
+        if auction:
+            _hold_auctions(edges, cost, duals)
+        else:
+            _take_best(edges, cost, penalty, duals)
+        if duals.column_of.min() < 0:
+            _augment(edges, cost, penalty, columns, deficient, duals)
+        if not auction or np.all((duals.row_of >= 0) | (duals.price == 0.0)):
+            return duals.column_of
+        auction = False  # an auction lowered the price of a column that is not needed, so nothing is proved
+
+
+@njit(cache=True)
+def _take_best(edges: Edges, cost: FloatArray, penalty: float, duals: _Duals) -> None:
+    """Match every row with one of its best columns, if one is free."""
+    for r in range(len(edges.start)):
+        duals.potential[r] = cost[edges.start[r]] if edges.stop[r] > edges.start[r] else penalty
         e = edges.start[r]
-        while e < edges.stop[r] and cost[e] == potential[r]:
-            if row_of[edges.column[e]] < 0:
-                row_of[edges.column[e]] = r
-                column_of[r] = edges.column[e]
+        while e < edges.stop[r] and cost[e] == duals.potential[r]:
+            if duals.row_of[edges.column[e]] < 0:
+                duals.row_of[edges.column[e]] = r
+                duals.column_of[r] = edges.column[e]
                 break
             e += 1
 
-    distance = np.full(columns + extra, np.inf)
-    came_from = np.empty(columns + extra, np.int64)
-    closed = np.zeros(columns + extra, np.bool_)
-    touched = np.empty(columns + extra, np.int64)
-    heap_key = np.empty(len(cost) + extra + 1)
-    heap_column = np.empty(len(cost) + extra + 1, np.int64)
+
+@njit(cache=True)
+def _hold_auctions(edges: Edges, cost: FloatArray, duals: _Duals) -> None:
+    """Match most rows in two auctions: a coarse one estimates the prices, and an exact one starts a little above them.
+
+    The prices of columns that nobody holds after the coarse auction return to 0. If the exact auction and the shortest
+    paths leave a column with a lower price free, `assign` notices it.
+    """
+    largest = 0.0
+    for r in range(len(edges.start)):
+        if edges.stop[r] > edges.start[r]:
+            largest = max(largest, cost[edges.stop[r] - 1])
+    step = _COARSE_STEP * largest
+    _bid(edges, cost, duals, step, _COARSE_BIDS)
+    for c in range(len(duals.price)):
+        duals.price[c] = min(duals.price[c] + 2 * step, 0.0) if duals.row_of[c] >= 0 else 0.0
+    duals.row_of[:] = -1
+    duals.column_of[:] = -1
+    _bid(edges, cost, duals, 0.0, _FINE_BIDS)
+    for r in range(len(edges.start)):
+        if duals.column_of[r] < 0:
+            duals.potential[r] = np.inf
+            for e in range(edges.start[r], edges.stop[r]):
+                duals.potential[r] = min(duals.potential[r], cost[e] - duals.price[edges.column[e]])
+
+
+@njit(cache=True)
+def _bid(edges: Edges, cost: FloatArray, duals: _Duals, step: float, bids_per_row: int) -> None:
+    """Let free rows bid in turn: a row takes its best column, and the row that held the column is free again.
+
+    The column's price falls until the row's second-best column is as good, and by ``step`` more. With a step of 0 this
+    is the "augmenting row reduction" of Jonker and Volgenant: all matched edges stay best at the current prices.
+    """
+    waiting = np.arange(len(edges.start))
+    count = len(waiting)
+    bids = bids_per_row * count
+    while count > 0 and bids > 0:
+        bids -= 1
+        count -= 1
+        r = waiting[count]
+        best, second, column = np.inf, np.inf, -1
+        for e in range(edges.start[r], edges.stop[r]):
+            if cost[e] >= second:  # costs ascend and prices are not positive: the rest is no better
+                break
+            value = cost[e] - duals.price[edges.column[e]]
+            if value < best:
+                best, second, column = value, best, edges.column[e]
+            elif value < second:
+                second = value
+        if second == np.inf:
+            continue
+        other = duals.row_of[column]
+        if other >= 0 and not second + step > best:
+            continue  # a tie, which shortest paths decide
+        duals.price[column] -= second - best + step
+        duals.potential[r] = second
+        duals.row_of[column], duals.column_of[r] = r, column
+        if other >= 0:
+            duals.column_of[other] = -1
+            waiting[count] = other
+            count += 1
+
+
+@njit(cache=True)
+def _augment(edges: Edges, cost: FloatArray, penalty: float, columns: int, deficient: bool, duals: _Duals) -> None:
+    """Match the free rows along shortest paths."""
+    row_of, column_of, price, potential = duals
+    k, size = len(column_of), len(row_of)
+    prune = k > _FEW_ROWS and not deficient
+    capacity = len(cost) + size - columns + 1
+    floats, integers = np.empty(size + capacity), np.empty(2 * size + capacity, np.int64)
+    distance, heap_key = floats[:size], floats[size:]
+    came_from, touched, heap_column = integers[:size], integers[size : 2 * size], integers[2 * size :]
+    closed = np.zeros(size, np.bool_)
+    distance[:] = np.inf
     for root in range(k):
         if column_of[root] >= 0:
             continue
         heap_size, touched_size = 0, 0
         r, reached, sink = root, 0.0, -1
+        nearest = np.inf  # distance of the nearest free column so far
         while sink < 0:
             for e in range(edges.start[r], edges.stop[r] + (1 if deficient else 0)):
                 dummy = e == edges.stop[r]
+                if prune and reached + cost[e] - potential[r] > nearest:  # the same is true of the following edges
+                    break
                 c = columns + r if dummy else edges.column[e]
                 through = reached + (penalty if dummy else cost[e]) - potential[r] - price[c]
                 if not closed[c] and through < distance[c]:
@@ -62,6 +171,8 @@ def assign(edges: Edges, columns: int, deficient: bool) -> IntArray:
                         touched_size += 1
                     distance[c] = through
                     came_from[c] = r
+                    if row_of[c] < 0:
+                        nearest = min(nearest, through)
                     _push(heap_key, heap_column, heap_size, through, c)
                     heap_size += 1
             c = heap_column[0]
@@ -90,7 +201,6 @@ def assign(edges: Edges, columns: int, deficient: bool) -> IntArray:
             r = came_from[sink]
             row_of[sink] = r
             sink, column_of[r] = column_of[r], sink
-    return column_of
 
 
 @njit(cache=True)

@@ -9,7 +9,7 @@ import numpy as np
 from numba import njit
 
 from fedlane.matching.assignment import Edges, assign
-from fedlane.matching.sorting import largest, sort_best
+from fedlane.matching.sorting import SHORT, largest, sort_best
 from fedlane.records import FloatArray, IntArray
 
 _SAMPLE = 16384  # entries sampled from a large matrix to estimate which values matter
@@ -49,11 +49,17 @@ def greedy_batch(weights: FloatArray, order: IntArray) -> IntArray:
 def solve(w: FloatArray, max_min: bool, result: IntArray) -> None:
     """Match one matrix (U, N) and write each client's channel into ``result`` (U,), which holds -1 on entry."""
     best_of_client, best_of_channel = _best(w)
-    row_is_channel = np.sum(best_of_channel > -np.inf) <= np.sum(best_of_client > -np.inf)
+    row_is_channel = _allowed(best_of_channel) <= _allowed(best_of_client)
     best_of_row = best_of_channel if row_is_channel else best_of_client
     best_of_column = best_of_client if row_is_channel else best_of_channel
-    rows = np.flatnonzero(best_of_row > -np.inf)
-    k, columns = len(rows), len(best_of_column)
+    rows, worst = np.empty(_allowed(best_of_row), np.int64), np.inf
+    k = 0
+    for r in range(len(best_of_row)):
+        if best_of_row[r] > -np.inf:
+            rows[k] = r
+            worst = min(worst, best_of_row[r])
+            k += 1
+    columns = len(best_of_column)
     if k == 0:
         return
 
@@ -61,12 +67,15 @@ def solve(w: FloatArray, max_min: bool, result: IntArray) -> None:
     floor, share, bottleneck = -np.inf, 1.0, -np.inf
     if max_min:
         # Upper bounds on the bottleneck: the worst row's best value, and the k-th best column's.
-        bottleneck = min(best_of_row[rows].min(), largest(best_of_column, k))
+        bottleneck = min(worst, largest(best_of_column, k))
         if w.size > _SMALL:
             sample = _sample(w)
             share = max(2 * np.mean(sample >= bottleneck), 1.5 * (np.log(k) + 4) * k / w.size)
             floor = min(bottleneck, _floor(sample, share))
-    edges = _collect(w, rows, row_is_channel, best_of_client, floor)
+    if columns > SHORT:
+        edges = _collect(w, rows, row_is_channel, best_of_client, floor)
+    else:
+        edges = _collect_all(w, rows, row_is_channel)
     root, bottleneck = _saturate(edges, row_of, 0, bottleneck)
     while root < k and floor > -np.inf:
         share *= 4
@@ -87,6 +96,15 @@ def solve(w: FloatArray, max_min: bool, result: IntArray) -> None:
             result[c] = rows[r]
         elif c < columns:
             result[rows[r]] = c
+
+
+@njit(cache=True)
+def _allowed(best: FloatArray) -> int:
+    """Return the number of clients or channels that have an allowed edge."""
+    count = 0
+    for value in best:
+        count += value > -np.inf
+    return count
 
 
 @njit(cache=True, fastmath={"nnan", "nsz"})  # without NaN, maxima can use vector instructions
@@ -166,6 +184,31 @@ def _collect(w: FloatArray, rows: IntArray, row_is_channel: bool, best: FloatArr
 
 
 @njit(cache=True)
+def _collect_all(w: FloatArray, rows: IntArray, row_is_channel: bool) -> Edges:
+    """Return the same as `_collect` for at most `SHORT` columns, with few allocations, which take most of the time.
+
+    Equal values stay in the order of their columns, as in `sort_best` for short lists.
+    """
+    k, columns = len(rows), w.shape[0] if row_is_channel else w.shape[1]
+    integers, value = np.empty(k * (columns + 2), np.int64), np.empty(k * columns)
+    start, stop, column = integers[:k], integers[k : 2 * k], integers[2 * k :]
+    for r in range(k):
+        first, row, size = r * columns, rows[r], 0
+        for c in range(columns):
+            v = w[c, row] if row_is_channel else w[row, c]
+            if v == -np.inf or (size == k and v <= value[first + k - 1]):
+                continue
+            size = min(size + 1, k)
+            e = first + size - 1
+            while e > first and value[e - 1] < v:  # insert it among the k best
+                column[e], value[e] = column[e - 1], value[e - 1]
+                e -= 1
+            column[e], value[e] = c, v
+        start[r], stop[r] = first, first + size
+    return Edges(start, stop, column, value)
+
+
+@njit(cache=True)
 def _grown(array: FloatArray, capacity: int) -> FloatArray:
     grown = np.empty(capacity, array.dtype)
     grown[: len(array)] = array
@@ -181,14 +224,14 @@ def _saturate(edges: Edges, row_of: IntArray, root: int, threshold: float) -> tu
     Return the first row that no edge list can match (or the number of rows), and the threshold.
     """
     k = len(edges.start)
-    seen = np.full(len(row_of), -1, np.int64)
-    came_from = np.empty(len(row_of), np.int64)
-    column_of = np.full(k, -1, np.int64)
+    columns = len(row_of)
+    scratch = np.full(2 * columns + 3 * k, -1, np.int64)  # one allocation instead of five
+    seen, came_from = scratch[:columns], scratch[columns : 2 * columns]
+    column_of = scratch[2 * columns : 2 * columns + k]
+    tree, cursor = scratch[2 * columns + k : 2 * columns + 2 * k], scratch[2 * columns + 2 * k :]
     for c in range(len(row_of)):
         if row_of[c] >= 0:
             column_of[row_of[c]] = c
-    tree = np.empty(k, np.int64)
-    cursor = np.empty(k, np.int64)
     while root < k:
         tree[0] = root
         cursor[0] = edges.start[root]

@@ -5,6 +5,9 @@ from numba import njit
 
 from fedlane.records import FloatArray, IntArray
 
+SHORT = 17
+"""Parts of at most this length are sorted by insertion."""
+
 
 @njit(cache=True)
 def sort_best(column: IntArray, value: FloatArray, k: int) -> int:
@@ -12,13 +15,16 @@ def sort_best(column: IntArray, value: FloatArray, k: int) -> int:
 
     This is a quicksort that leaves the part after position k unsorted.
     """
+    if len(value) <= SHORT:  # the usual case in batches of small problems
+        _insertion_sort(column, value, 0, len(value) - 1)
+        return min(len(value), k)
     pending = np.empty((64, 2), np.int64)
     pending[0] = 0, len(value) - 1
     depth = 1
     while depth > 0:
         depth -= 1
         low, high = pending[depth]
-        while high - low > 16:
+        while high - low >= SHORT:
             pivot = _median(value[low], value[(low + high) // 2], value[high])
             i, j = low, high
             while i <= j:
@@ -41,14 +47,19 @@ def sort_best(column: IntArray, value: FloatArray, k: int) -> int:
                 high = j
             else:
                 high = j
-        for e in range(low + 1, high + 1):
-            c, v = column[e], value[e]
-            f = e
-            while f > low and value[f - 1] < v:
-                column[f], value[f] = column[f - 1], value[f - 1]
-                f -= 1
-            column[f], value[f] = c, v
+        _insertion_sort(column, value, low, high)
     return min(len(value), k)
+
+
+@njit(cache=True)
+def _insertion_sort(column: IntArray, value: FloatArray, low: int, high: int) -> None:
+    for e in range(low + 1, high + 1):
+        c, v = column[e], value[e]
+        f = e
+        while f > low and value[f - 1] < v:
+            column[f], value[f] = column[f - 1], value[f - 1]
+            f -= 1
+        column[f], value[f] = c, v
 
 
 @njit(cache=True)

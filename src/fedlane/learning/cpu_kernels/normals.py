@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from llvmlite import ir
+from llvmlite import ir  # type: ignore[import-untyped]
 from numba import njit, types
 from numba.extending import intrinsic
 from numpy.typing import NDArray
@@ -55,9 +55,8 @@ def add_move_and_normals(
 # functions emit 32-bit operations; they wrap around as in C.
 
 
-@intrinsic  # type: ignore[untyped-decorator]
-def _mixed(context: Any, x: Any) -> tuple[Any, Callable[..., Any]]:
-    """Return x with its bits mixed: two multiplications and three shifts, a bijection."""
+def _build_mixed(context: Any, x: Any) -> tuple[Any, Callable[..., Any]]:
+    """Build the function of x that mixes its bits: two multiplications and three shifts, a bijection."""
 
     def build(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         word = ir.IntType(32)
@@ -69,15 +68,18 @@ def _mixed(context: Any, x: Any) -> tuple[Any, Callable[..., Any]]:
     return types.uint32(types.uint32), build
 
 
-@intrinsic  # type: ignore[untyped-decorator]
-def _plus_product(context: Any, a: Any, b: Any, c: Any) -> tuple[Any, Callable[..., Any]]:
-    """Return a + b c."""
+def _build_plus_product(context: Any, a: Any, b: Any, c: Any) -> tuple[Any, Callable[..., Any]]:
+    """Build the function a + b c."""
 
     def build(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         first, second, third = arguments
         return builder.add(first, builder.mul(second, third))
 
     return types.uint32(types.uint32, types.uint32, types.uint32), build
+
+
+_mixed: Any = intrinsic(_build_mixed)
+_plus_product: Any = intrinsic(_build_plus_product)
 
 
 @njit(inline="always")
