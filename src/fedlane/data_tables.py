@@ -115,7 +115,7 @@ def _arrow_files(folder: Path) -> list[Path]:
 def _read_arrow(path: Path) -> pa.Table:
     """Read a stream of Arrow batches, with a bound on their size."""
     batches, size = [], 0
-    with open_regular(path) as raw, pa.PythonFile(raw, "rb") as file:
+    with open_regular(path) as raw, pa.OSFile(f"/dev/fd/{raw.fileno()}", "rb") as file:
         reader = pa.ipc.open_stream(file)
         columns = _columns(path, reader.schema)
         for batch in reader:

@@ -54,6 +54,11 @@ class Embedding:
         return self.tokens * self.width
 
     @property
+    def inputs(self) -> int:
+        """Tokens per sample."""
+        return self.length
+
+    @property
     def outputs(self) -> int:
         """Numbers per sample."""
         return self.length * self.width

@@ -13,6 +13,7 @@ import zlib
 from collections.abc import Iterator
 from importlib import resources
 from pathlib import Path
+from typing import IO, cast
 
 import numpy as np
 
@@ -145,11 +146,18 @@ def _spellings(path: Path) -> tuple[Path, ...]:
     return path, path.with_name(f"{path.name}.gz"), path.with_name(f"{path.name}.xz")
 
 
+def _opened(path: Path) -> IO[bytes]:
+    """Open a file that may be compressed."""
+    if path.suffix == ".gz":
+        return cast(IO[bytes], gzip.open(path))
+    return lzma.open(path) if path.suffix == ".xz" else path.open("rb")
+
+
 def _verified(folder: Path, file: SourceFile) -> bytes:
     path = _path(folder, file)
     assert path is not None
     try:
-        with {".gz": gzip.open, ".xz": lzma.open}.get(path.suffix, open)(path, "rb") as stored:
+        with _opened(path) as stored:
             content = stored.read(file.size + 1)  # at most: a small file can hold gigabytes of zeros
     except (OSError, EOFError, zlib.error, lzma.LZMAError) as error:
         raise InputError(f"data file {path} is damaged: {error}") from error
