@@ -137,12 +137,12 @@ def test_shakespeare_s_samples_are_windows_of_a_role_s_lines(plays):
     with lzma.open(file, "rt") as lines:
         texts = ["\n".join(json.loads(line)["speeches"]) for line in lines]
     alphabet = sorted(set("".join(texts)))
-    roles = [text for text in texts if len(text) >= 1000]
-    assert plays.info.natural.shape == (len(roles), len(alphabet)) == (639, 76)
-    assert plays.info.class_totals.sum() == len(plays.train.labels) == 652_833
-    for client in (0, 7, 638):
+    roles = [text for text in texts if len(text) >= 8000]
+    assert plays.info.natural.shape == (len(roles), len(alphabet)) == (170, 76)
+    assert plays.info.class_totals.sum() == len(plays.train.labels) == 1_046_962
+    for client in (0, 7, 169):
         members = np.flatnonzero(plays.train.clients == client)
-        for position, row in ((0, members[0]), (5 * (len(members) - 1), members[-1])):
+        for position, row in ((0, members[0]), (2 * (len(members) - 1), members[-1])):
             window = "".join(alphabet[token] for token in plays.train.images[row])
             assert window == roles[client][position : position + 20]
             assert alphabet[plays.train.labels[row]] == roles[client][position + 20]

@@ -14,13 +14,13 @@ from fedlane.validate import InputError
 
 WINDOW = 20
 """Characters of a sample."""
-MIN_CHARACTERS = 1000
+MIN_CHARACTERS = 8000
 """Roles with shorter texts are left out."""
 TRAIN_SHARE = 0.8
 """Share of a role's text, from its beginning, that its training samples come from; the rest is for the test."""
-TRAIN_STRIDE, TEST_STRIDE = 5, 40
+TRAIN_STRIDE, TEST_STRIDE = 2, 25
 """Characters between the labels of two samples."""
-ROLES, CHARACTERS = 639, 76
+ROLES, CHARACTERS = 170, 76
 
 SHAKESPEARE = DatasetInfo(
     name="shakespeare",
