@@ -29,5 +29,7 @@ def resident(samples: Samples, device: torch.device) -> tuple[Tensor, Tensor]:
 
 
 def squared_norms(images: Tensor) -> Tensor:
-    """Return the squared norm of each image as a model input, a few thousand at a time."""
+    """Return the squared norm of each image as a model input, a few thousand at a time; 0 for tokens."""
+    if as_inputs(images[:1]).dtype == torch.int64:
+        return torch.zeros(len(images), device=images.device)
     return torch.cat([as_inputs(piece).flatten(1).square().sum(1) for piece in torch.split(images, 4096)])

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedlane.learning import fused, layers
-from fedlane.learning.architectures import Convolution, Dense, Layer
+from fedlane.learning.architectures import Convolution, Dense, Embedding, Layer
 from fedlane.learning.model_interface import Batch, Model
 from fedlane.rng import generator
 
@@ -28,10 +28,13 @@ class LayeredModel(Model):
         self._is_mlp = [isinstance(layer, Dense) and layer.relu for layer in self.layers] == [True, False]
 
     def initial(self, seed: int) -> Tensor:
-        """Return He-normal weights and zero biases (reading 16 in docs/reading-the-paper.md)."""
+        """Return He-normal weights and zero biases (reading 16 in docs/reading-the-paper.md); embeddings are normal."""
         rng = generator(seed, "weights")
         parts = []
         for layer in self.layers:
+            if isinstance(layer, Embedding):
+                parts.append(torch.from_numpy(rng.standard_normal(layer.size)))
+                continue
             inputs = layer.inputs if isinstance(layer, Dense) else 9 * layer.inputs
             parts.append(torch.from_numpy(rng.standard_normal(inputs * layer.outputs) * (2.0 / inputs) ** 0.5))
             parts.append(torch.zeros(layer.outputs, dtype=torch.float64))
@@ -173,6 +176,8 @@ class LayeredModel(Model):
                 positions = layer.height * layer.width
                 floats += positions * (2 * 9 * layer.inputs + 2 * layer.inputs + 5 * layer.outputs)
                 floats += 9 * layer.inputs * layer.outputs  # the per-sample gradient
+            elif isinstance(layer, Embedding):
+                floats += layer.length * (layer.length // 4 + 6 + 4 * layer.width)  # comparisons, tokens, gradients
             else:
                 floats += layer.inputs + 4 * layer.outputs
         return 4 * floats
@@ -181,6 +186,9 @@ class LayeredModel(Model):
         """Return the weights (d,) as ``layerK.weight`` and ``layerK.bias`` in PyTorch's layout."""
         named = {}
         for index, (layer, block) in enumerate(zip(self.layers, self._blocks(weights[None]), strict=True)):
+            if isinstance(layer, Embedding):
+                named[f"layer{index}.weight"] = block[0].view(layer.tokens, layer.width).contiguous()
+                continue
             matrix, bias = layers.weights_of(layer, block)
             if isinstance(layer, Convolution):  # torch.nn.Conv2d's layout: (out, in, 3, 3)
                 matrix = matrix.view(1, layer.outputs, 3, 3, layer.inputs).permute(0, 1, 4, 2, 3)

@@ -25,7 +25,8 @@ class ClientData:
     """The clients' records in all replicas: one data set in memory, and indices into it."""
 
     images: Tensor
-    """(samples, height, width, planes): bytes, which save memory traffic on a CPU, or floats that are model inputs."""
+    """(samples, height, width, planes): bytes, which save memory traffic on a CPU. Or (samples, ...): floats that are
+    model inputs, or other integers, which are tokens."""
     targets: Tensor
     """(samples, M): one-hot labels, float32."""
     squares: Tensor
@@ -196,14 +197,16 @@ def _blank(samples: Tensor, mask: Tensor) -> Tensor:
 
 
 def as_inputs(images: Tensor) -> Tensor:
-    """Return bytes as floats in [0, 1], and floats unchanged."""
-    return images if images.is_floating_point() else images.to(torch.float32).mul_(1.0 / 255.0)
+    """Return bytes as floats in [0, 1], floats unchanged, and other integers, which are tokens, as int64."""
+    if images.dtype == torch.uint8:
+        return images.to(torch.float32).mul_(1.0 / 255.0)
+    return images if images.is_floating_point() else images.long()
 
 
 def _images(images: Tensor, indices: Tensor) -> Tensor:
     """Return the model inputs at ``indices``, (*indices, height, width, planes)."""
     shape = (*indices.shape, *images.shape[1:])
-    if cpu_kernels is None or images.device.type != "cpu" or images.is_floating_point():
+    if cpu_kernels is None or images.device.type != "cpu" or images.dtype != torch.uint8:
         return as_inputs(images.index_select(0, indices.reshape(-1))).view(shape)
     inputs = torch.empty(indices.numel(), images[0].numel())
     cpu_kernels.gather_images(images.flatten(1).numpy(), indices.reshape(-1).numpy(), inputs.numpy())

@@ -28,6 +28,7 @@ def checked_module(
     *,
     per_record: bool,
     label: str | None = None,
+    tokens: int | None = None,
 ) -> ModuleModel:
     """Return a user's module as a model, after trying it on two random inputs.
 
@@ -37,6 +38,7 @@ def checked_module(
         classes: Number of classes, M.
         per_record: Whether every record needs a gradient of its own, as clipping does.
         label: The model as error messages name it; by default, the name of its class.
+        tokens: Size of the vocabulary where inputs are tokens; None where they are numbers.
 
     Raises:
         InputError: The module does not accept the inputs, does not score all classes, or cannot be trained.
@@ -45,6 +47,8 @@ def checked_module(
     label = label or f"model {type(model.module).__name__}"
     source = torch.Generator().manual_seed(0)
     x = torch.rand(2, *stored_shape(input_shape), generator=source)
+    if tokens is not None:
+        x = (x * tokens).long().clamp_(max=tokens - 1)
     weights = model.initial(0)
     # A last layer that starts at 0 would hide what the others do.
     weights[: model.trained] += 0.05 * torch.randn(model.trained, generator=source)
@@ -85,6 +89,7 @@ def _check_scores(
     except Exception as error:  # a user's code may raise anything
         images = len(input_shape) == 3
         inputs = "images of " + " x ".join(map(str, input_shape)) if images else f"inputs {tuple(input_shape)}"
+        inputs = inputs if x.is_floating_point() else f"{len(x[0])} tokens"
         raise InputError(f"{label} does not accept {inputs}: {_first_line(error)}") from error
     if shapes != {(2, classes)}:
         raise InputError(f"{label} must return {classes} scores per sample, got shape {max(shapes)[1:]}")

@@ -40,7 +40,7 @@ import torch
 from torch import Tensor
 
 from fedlane.learning.deferred_signals import deferred_signals
-from fedlane.learning.local import ClientData, TrainingBatch
+from fedlane.learning.local import ClientData, TrainingBatch, as_inputs
 from fedlane.learning.model_interface import Batch, Model
 
 log = logging.getLogger("fedlane.learning")
@@ -90,7 +90,7 @@ class RecordGradients:
 
     def __init__(self, model: Model, data: ClientData) -> None:
         self.model, self.data = model, data
-        self._inputs = torch.empty(1, 1, *data.images.shape[1:])
+        self._inputs = torch.empty(1, 1, *data.images.shape[1:], dtype=as_inputs(data.images[:0]).dtype)
         self._targets = torch.empty(1, 1, data.targets.shape[1])
         # Models use the input's squared norm only for clipping, which is done here, so 0 is enough.
         self._batch = Batch(self._inputs, self._targets, torch.zeros(1, 1))
@@ -105,7 +105,7 @@ class RecordGradients:
         """Return minus the gradient (d,) of a record, in a buffer that the next call overwrites."""
         images = self.data.images
         self._inputs[0, 0].copy_(images[record])
-        if not images.is_floating_point():
+        if images.dtype == torch.uint8:
             self._inputs.mul_(1.0 / 255.0)
         self._targets[0, 0].copy_(self.data.targets[record])
         self.model.descend(self._weights, self._batch, None, self._scale, self._negative.zero_())

@@ -122,9 +122,11 @@ def prepare_replay(run: Run, device: str) -> Simulation:
     network = run.scenario.network
     shape = TraceShape.of(len(settings.seeds), run.scenario.rounds, network.clients, network.channels)
     bounded = shape.every == run.summary.get("client_rounds_every", 1)  # older folders have every round
-    return Simulation(
+    simulation = Simulation(
         run.scenario, settings.policy, settings.seeds, learning=settings.learning, device=device, bounded=bounded
     )
+    simulation.origin.check_data(run.provenance)
+    return simulation
 
 
 def tolerances(run: Run, device: str) -> Tolerances:

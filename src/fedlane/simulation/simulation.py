@@ -24,7 +24,7 @@ from fedlane.simulation.footprint import check_memory
 from fedlane.simulation.provenance import RunOrigin
 from fedlane.simulation.results import Run
 from fedlane.simulation.round import RoundClients, play_round
-from fedlane.simulation.setup import learning_task, prepare
+from fedlane.simulation.setup import learning_task, own_data_digest, prepare
 from fedlane.simulation.spending import PrivacySpending
 from fedlane.simulation.summary import summarise
 from fedlane.simulation.tables import run_tables
@@ -106,9 +106,8 @@ class Simulation:
         problem = self.setup.problem
         self.quota = policy.quotas(problem)
         self.feasible_scale = self.setup.feasible_scale(self.quota)
-        self.distributions: DelayDistributions | None = None
-        if "distributions" in policy.requires:
-            self.distributions = self.setup.network.distributions(CELLS)
+        known = "distributions" in policy.requires
+        self.distributions: DelayDistributions | None = self.setup.network.distributions(CELLS) if known else None
         self.caution = None if self.distributions is None else policy.caution(self.distributions)
         new_trace = Trace.fitting if bounded else Trace.empty
         self.trace = new_trace(problem.replicas, problem.rounds, problem.clients, problem.channels).with_energy()
@@ -138,7 +137,8 @@ class Simulation:
         self.settings = RunSettings.from_values(
             {"policy": self.label, "seeds": [int(s) for s in seeds], "learning": learning, "device": str(device)}
         )
-        self.origin = RunOrigin(device=self.settings.device if learning else None)
+        trained_on = self.settings.device if learning else None
+        self.origin = RunOrigin(device=trained_on, data=own_data_digest(scenario.data.dataset))
 
     @property
     def round(self) -> int:

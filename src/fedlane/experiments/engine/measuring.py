@@ -12,7 +12,7 @@ from fedlane.experiments.engine.user_code import check_code
 from fedlane.scenario import Scenario
 from fedlane.simulation.simulation import Simulation
 from fedlane.simulation.summary import measures_by_seed
-from fedlane.validate import ScenarioWarning
+from fedlane.validate import InputError, ScenarioWarning
 
 MEASURES = (
     *("cumulative_delay_s", "mean_round_s", "late_share", "min_participation", "max_participation"),
@@ -27,11 +27,11 @@ def measure(values: Mapping[str, Any]) -> pa.Table:
     """Simulate seeds of a cell together and return their measures, one row per seed.
 
     Args:
-        values: ``scenario`` (all its values), ``policy``, ``seeds``, ``learning``, ``device`` and ``code`` (digests
-            of the user's modules).
+        values: ``scenario`` (all its values), ``policy``, ``seeds``, ``learning``, ``device``, ``code`` (digests
+            of the user's modules) and, for a user's data set, ``data`` (its digest).
 
     Raises:
-        InputError: The user's code here is not the code that the batch was planned with.
+        InputError: The user's code or data here is not what the batch was planned with.
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ScenarioWarning)  # said once, when the study was planned
@@ -41,6 +41,8 @@ def measure(values: Mapping[str, Any]) -> pa.Table:
             options = {"learning": learning, "device": values["device"]}
             simulation = Simulation(scenario, values["policy"], seeds, bounded=True, **options)
             check_code(values["code"])  # after its import
+            if simulation.origin.data is not None and simulation.origin.data["sha256"] != values.get("data"):
+                raise InputError(f"data.dataset '{scenario.data.dataset}' is not what this batch was planned with")
             simulation.play()
     measures = measures_by_seed(simulation.trace.played(), simulation.quota)
     columns = {name: measures[name] for name in MEASURES}
