@@ -1,6 +1,7 @@
 """Runs on data sets of one's own: training, natural clients, and what replays, resumed runs and sweeps notice."""
 
 import json
+import tomllib
 
 import numpy as np
 import pytest
@@ -186,13 +187,16 @@ def test_the_command_line_refuses_a_wrong_data_set_in_one_line(here, value, mess
 def test_own_data_natural_clients_optimisers_and_a_world_work_together(here, mechanism):
     """One run with all of them is trained, resumed and replayed, and its saved schedule learns the same model."""
     save(here)
-    learning = {
-        **{"model": "softmax", "learning_rate": 0.3, "batch_size": 8, "evaluate_every": 5, "momentum": 0.5},
-        **{"proximal": 0.1, "server_optimizer": "adam", "server_learning_rate": 0.3, "aggregation": "unbiased"},
-    }
+    settings = "model='softmax', learning_rate=0.3, batch_size=8, evaluate_every=5, momentum=0.5, proximal=0.1"
+    server = "server_optimizer='adam', server_learning_rate=0.3, aggregation='unbiased'"
+    learning = tomllib.loads(f"learning = {{ {settings}, {server} }}")["learning"]
     changes = {
-        **{"rounds": 15, "network.clients": 5, "network.channels": 2, "privacy.mechanism": mechanism},
-        **{"data.dataset": "my.npz", "data.partition": "natural", "privacy.max_uploads": 15},
+        "rounds": 15,
+        "network.clients": 5,
+        "network.channels": 2,
+        "data": {"dataset": "my.npz", "partition": "natural"},
+        "privacy.mechanism": mechanism,
+        "privacy.max_uploads": 15,
         **{f"learning.{name}": value for name, value in learning.items()},
     }
     scenario = Scenario.load("phones").with_values(changes)
