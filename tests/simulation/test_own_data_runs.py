@@ -2,6 +2,7 @@
 
 import json
 import tomllib
+import zipfile
 
 import numpy as np
 import pytest
@@ -214,3 +215,25 @@ def test_own_data_natural_clients_optimisers_and_a_world_work_together(here, mec
     np.testing.assert_allclose(learned.weights, simulation.federation.weights.numpy(), atol=1e-5)
     simulation.result().save(here / "whole")
     fedlane("replay", "whole", "--quiet", cwd=here, code=0)
+
+
+@pytest.mark.parametrize(
+    ("dataset", "note"),
+    [("my.npz", "put it at the same path where you rebuild"), ("my_packed_data:load", "files that it reads are not")],
+)
+def test_an_artifact_states_that_own_data_is_not_packed(here, scenario, dataset, note):
+    (here / "my_packed_data.py").write_text(
+        "import numpy as np\n\n\ndef load():\n    with np.load('my.npz') as stored:\n        return dict(stored)\n"
+    )
+    run = simulate(scenario.with_values({"data.dataset": dataset}), "random", rounds=2, seeds=[0], learning=False)
+    run.save(here / "run")
+    result = fedlane("artifact", "run", "--out", "a.zip", cwd=here, code=0)
+    digest = run.provenance["sessions"][0]["data"]["sha256"]
+    assert f"the data of {dataset} is not packed (SHA-256 of its arrays: {digest}): {note}" in " ".join(
+        result.stderr.split()
+    )
+    with zipfile.ZipFile(here / "a.zip") as archive:
+        names, readme = archive.namelist(), archive.read("artifact/README.md").decode()
+    assert digest in readme
+    assert ("artifact/code/my_packed_data.py" in names) == (":" in dataset)
+    assert not any(name.endswith(".npz") for name in names)

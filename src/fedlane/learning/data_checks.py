@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedlane.learning.data_targets import read_targets
 from fedlane.learning.dataset_records import Dataset, DatasetInfo, Samples
 from fedlane.records import IntArray
 from fedlane.validate import InputError, nearest, printable
@@ -15,8 +16,8 @@ REQUIRED = ("x_train", "y_train", "x_test", "y_test")
 OPTIONAL = ("client_train", "classes")
 LARGEST_INPUT = 1e6
 """Largest absolute value of an input, and number of tokens in a vocabulary."""
-MAX_CLASSES, MAX_COUNTS = 100_000, 200_000_000
-"""Largest number of classes, and of clients times classes."""
+MAX_COUNTS = 200_000_000
+"""Largest number of clients times classes."""
 MAX_PLANES = 4
 """Largest number of planes of an image whose planes come first."""
 
@@ -35,13 +36,14 @@ def dataset_of_arrays(name: str, arrays: Mapping[str, Any]) -> Dataset:
     values = {key: np.asarray(value) for key, value in _named(label, arrays).items()}
     inputs = {part: _inputs(f"{label}: x_{part}", values[f"x_{part}"]) for part in ("train", "test")}
     _check_alike(label, inputs)
-    labels = {part: _labels(f"{label}: y_{part}", values[f"y_{part}"], len(inputs[part])) for part in ("train", "test")}
-    classes = _classes(label, labels, values.get("classes"))
+    samples = {part: len(x) for part, x in inputs.items()}
+    learned = read_targets(label, {part: values[f"y_{part}"] for part in inputs}, samples, values.get("classes"))
+    labels, classes = learned.labels, learned.classes
     clients, natural = None, None
     if "client_train" in values:
         clients = _clients(f"{label}: client_train", values["client_train"], len(inputs["train"]))
         natural = _natural_counts(label, clients, labels["train"], classes)
-    x = inputs["train"]
+    x, y = inputs["train"], learned.targets or labels
     whole = x.dtype == np.int32
     info = DatasetInfo(
         name=name,
@@ -54,10 +56,16 @@ def dataset_of_arrays(name: str, arrays: Mapping[str, Any]) -> Dataset:
         tokens=1 + int(max(part.max() for part in inputs.values())) if whole else None,
         totals=tuple(np.bincount(labels["train"], minlength=classes).tolist()),
         natural=natural,
-        digest=_digest([*inputs.values(), *labels.values(), *([] if clients is None else [clients])]),
+        digest=_digest([*inputs.values(), *y.values(), *([] if clients is None else [clients])]),
         value_bytes=x.dtype.itemsize,
+        objective=learned.objective,
+        targets=learned.outputs,
     )
-    return Dataset(info, Samples(x, labels["train"], clients), Samples(inputs["test"], labels["test"]))
+    return Dataset(
+        info,
+        Samples(x, labels["train"], clients, learned.of("train")),
+        Samples(inputs["test"], labels["test"], None, learned.of("test")),
+    )
 
 
 def _named(label: str, arrays: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -115,34 +123,6 @@ def _check_alike(label: str, inputs: Mapping[str, NDArray[Any]]) -> None:
         described.append(f"{kind} {x.shape[1:]}")
     if described[0] != described[1]:
         raise InputError(f"{label}: x_test must have the inputs of x_train, {described[0]}, got {described[1]}")
-
-
-def _labels(label: str, y: NDArray[Any], samples: int) -> IntArray:
-    """Return class labels as integers."""
-    if y.dtype.kind == "f":
-        raise InputError(f"{label} must hold class labels, whole numbers from 0, got {y.dtype}: see docs/data.md")
-    if y.dtype.kind not in "iub" or y.shape != (samples,):
-        raise InputError(f"{label} must hold one whole number per sample ({samples}), got {y.dtype} {y.shape}")
-    if int(y.min()) < 0:
-        raise InputError(f"{label} must hold class labels from 0, got {y.min()}")
-    if int(y.max()) >= MAX_CLASSES:
-        raise InputError(f"{label} must hold class labels below {MAX_CLASSES}, got {y.max()}")
-    return y.astype(np.int64)
-
-
-def _classes(label: str, labels: Mapping[str, IntArray], given: NDArray[Any] | None) -> int:
-    """Return the number of classes: the one given, or one more than the largest training label."""
-    classes = int(labels["train"].max()) + 1
-    if given is not None:
-        if given.dtype.kind not in "iu" or given.size != 1 or not 1 <= int(given.reshape(())) <= MAX_CLASSES:
-            raise InputError(f"{label}: classes must be one whole number from 1 to {MAX_CLASSES}")
-        classes = int(given.reshape(()))
-    for part, y in labels.items():
-        if int(y.max()) >= classes:
-            raise InputError(f"{label}: y_{part} has the label {y.max()}, but classes are 0 to {classes - 1}")
-    if classes < 2:
-        raise InputError(f"{label} must have at least two classes, got {classes}")
-    return classes
 
 
 def _clients(label: str, ids: NDArray[Any], samples: int) -> IntArray:

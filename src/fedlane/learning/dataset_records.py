@@ -19,6 +19,27 @@ class SourceFile:
 
 
 @dataclass(frozen=True)
+class Objective:
+    """What a model learns from a sample.
+
+    Attributes:
+        kind: "classes": one class, with cross-entropy; "values": numbers, with squared error; "positions": a class at
+            each position of a sequence, with the mean cross-entropy of its positions.
+        length: Number of positions of a sequence; 0 for the other kinds.
+    """
+
+    kind: str = "classes"
+    length: int = 0
+
+    def score_shape(self, outputs: int) -> tuple[int, ...]:
+        """Return the shape of a sample's scores, for a model with M outputs."""
+        return (self.length, outputs) if self.kind == "positions" else (outputs,)
+
+
+CLASSES = Objective()
+
+
+@dataclass(frozen=True)
 class DatasetInfo:
     """Properties of a data set that are known without its files.
 
@@ -26,7 +47,7 @@ class DatasetInfo:
         name: Name in scenarios.
         title: Human-readable title.
         input_shape: (planes, height, width) of an image, or the shape of any other input.
-        classes: Number of classes, M.
+        classes: Number of classes, M, by which label counts are kept and data is divided.
         train_per_class: Training samples of each class.
         test_per_class: Test samples of each class.
         licence: Licence of the data.
@@ -38,6 +59,8 @@ class DatasetInfo:
         natural: (K, M) samples of each class at each of the K clients that come with the data; None without clients.
         digest: SHA-256 of the arrays of a user's data set; empty for built-in ones, whose files are verified.
         value_bytes: Bytes of one input value in memory.
+        objective: What is learned.
+        targets: Outputs of a model where they are not the classes by which the data is divided; 0 where they are.
 
     Examples:
         >>> from fedlane.learning.datasets import dataset_info
@@ -60,6 +83,13 @@ class DatasetInfo:
     natural: IntArray | None = field(default=None, repr=False, compare=False)
     digest: str = ""
     value_bytes: int = 1
+    objective: Objective = CLASSES
+    targets: int = 0
+
+    @property
+    def outputs(self) -> int:
+        """Number of outputs of a model: classes, or target values."""
+        return self.targets or self.classes
 
     @property
     def class_totals(self) -> IntArray:
@@ -73,13 +103,15 @@ class Samples:
 
     Attributes:
         images: (n, height, width, planes) bytes, or (n, ...) floats or integers (tokens).
-        labels: (n,) classes from 0.
+        labels: (n,) classes from 0, by which the data is divided.
         clients: (n,) index of the client that a training sample belongs to; None where the data has no clients.
+        targets: (n, M) numbers or (n, L) classes where these are learned; None where the labels are.
     """
 
     images: NDArray[Any]
     labels: IntArray
     clients: IntArray | None = None
+    targets: NDArray[Any] | None = None
 
 
 @dataclass(frozen=True)

@@ -22,10 +22,10 @@ def torch_device(name: str) -> torch.device:
 
 
 def resident(samples: Samples, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Return images, bytes if the data set has bytes, and labels on the device."""
+    """Return images, bytes if the data set has bytes, and what is learned from them, labels or targets."""
     images = torch.from_numpy(np.array(samples.images)).to(device)
     check_inputs(images)
-    return images, torch.from_numpy(samples.labels).to(device)
+    return images, torch.from_numpy(samples.labels if samples.targets is None else samples.targets).to(device)
 
 
 def squared_norms(images: Tensor) -> Tensor:

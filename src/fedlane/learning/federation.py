@@ -20,6 +20,7 @@ from fedlane.learning.devices import resident, squared_norms, torch_device
 from fedlane.learning.evaluate import evaluate
 from fedlane.learning.federation_checks import check_model, check_rates
 from fedlane.learning.local import ClientData, TrainingBatch, train_locally
+from fedlane.learning.losses import training_targets
 from fedlane.learning.model_interface import Model
 from fedlane.learning.optimization import Optimization
 from fedlane.learning.partition import sample_order, stacked_orders
@@ -45,8 +46,8 @@ class Evaluation:
     """Results of each replica's model on the whole test set.
 
     Attributes:
-        accuracy: (R,) share of test samples that are classified correctly.
-        loss: (R,) mean cross-entropy.
+        accuracy: (R,) share of test samples that are classified correctly; NaN where numbers are learned.
+        loss: (R,) mean cross-entropy, or mean squared error.
     """
 
     accuracy: FloatArray
@@ -116,7 +117,7 @@ class FederationBatch:
         self.test_images, self.test_labels = resident(dataset.test, self.device)
         self.data = ClientData(
             images=images,
-            targets=torch.nn.functional.one_hot(labels, dataset.info.classes).to(torch.float32),
+            targets=training_targets(model.objective, labels, dataset.info.classes),
             squares=squared_norms(images),
             order=torch.from_numpy(stacked_orders(orders)).to(self.device),
             start=torch.from_numpy(np.cumsum(self.sizes, axis=1) - self.sizes).to(self.device),

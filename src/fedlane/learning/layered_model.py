@@ -10,6 +10,7 @@ from torch import Tensor
 
 from fedlane.learning import fused, layers
 from fedlane.learning.architectures import Convolution, Dense, Embedding, Layer
+from fedlane.learning.dataset_records import CLASSES, Objective
 from fedlane.learning.model_interface import Batch, Model
 from fedlane.rng import generator
 
@@ -22,10 +23,12 @@ except ImportError:  # without Numba, PyTorch does the same a little more slowly
 class LayeredModel(Model):
     """A built-in model: hand-written layers with per-sample clipping."""
 
-    def __init__(self, stack: Sequence[Layer]) -> None:
-        self.layers = tuple(stack)
+    def __init__(self, stack: Sequence[Layer], objective: Objective = CLASSES) -> None:
+        self.layers, self.objective = tuple(stack), objective
         self.size = self.trained = sum(layer.size for layer in self.layers)
+        self._has_kernels = objective.kind == "classes"  # compiled code computes the gradient of cross-entropy
         self._is_mlp = [isinstance(layer, Dense) and layer.relu for layer in self.layers] == [True, False]
+        self._is_mlp &= self._has_kernels
 
     def initial(self, seed: int) -> Tensor:
         """Return He-normal weights and zero biases (reading 16 in docs/reading-the-paper.md); embeddings are normal."""
@@ -74,8 +77,11 @@ class LayeredModel(Model):
         for layer, block in zip(self.layers, blocks, strict=True):
             passes.append(layers.forward(layer, block, h, keep=True))
             h = passes[-1].outputs
-        # The gradient of cross-entropy: softmax minus one-hot label.
-        gradient: Tensor | None = softmax(h).sub_(batch.targets)
+        gradient: Tensor | None
+        if self.objective.kind == "values":
+            gradient = h.sub(batch.targets).mul_(2.0 / h.shape[2])
+        else:  # the gradient of cross-entropy: softmax minus one-hot label
+            gradient = softmax(h).sub_(batch.targets)
         for index in reversed(range(len(self.layers))):
             assert gradient is not None
             gradient = layers.backward(self.layers[index], blocks[index], passes[index], gradient, first=index == 0)
@@ -102,7 +108,7 @@ class LayeredModel(Model):
         return self._is_mlp and mlp_tail is not None and weights.device.type == "cpu"
 
     def _is_fused(self, weights: Tensor) -> bool:
-        return isinstance(self.layers[0], Convolution) and fused.usable(weights)
+        return self._has_kernels and isinstance(self.layers[0], Convolution) and fused.usable(weights)
 
     def _descend_perceptron(
         self, weights: Tensor, into: Tensor, batch: Batch, clip_norm: float | None, scale: Tensor

@@ -8,6 +8,8 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor
 
+from fedlane.learning.dataset_records import CLASSES, Objective
+from fedlane.learning.losses import trial_targets
 from fedlane.learning.model_interface import Batch
 from fedlane.learning.module_layers import WITHOUT_PRIVACY
 from fedlane.learning.module_model import ModuleModel
@@ -29,21 +31,23 @@ def checked_module(
     per_record: bool,
     label: str | None = None,
     tokens: int | None = None,
+    objective: Objective = CLASSES,
 ) -> ModuleModel:
     """Return a user's module as a model, after trying it on two random inputs.
 
     Args:
         make: Class of the module, or a function that returns it.
         input_shape: Shape of one input: (planes, height, width) for images, or any other.
-        classes: Number of classes, M.
+        classes: Number of classes, or of target values, M.
         per_record: Whether every record needs a gradient of its own, as clipping does.
         label: The model as error messages name it; by default, the name of its class.
         tokens: Size of the vocabulary where inputs are tokens; None where they are numbers.
+        objective: What is learned.
 
     Raises:
         InputError: The module does not accept the inputs, does not score all classes, or cannot be trained.
     """
-    model = ModuleModel(make, per_record=per_record)
+    model = ModuleModel(make, per_record=per_record, objective=objective)
     label = label or f"model {type(model.module).__name__}"
     source = torch.Generator().manual_seed(0)
     x = torch.rand(2, *stored_shape(input_shape), generator=source)
@@ -54,7 +58,7 @@ def checked_module(
     weights[: model.trained] += 0.05 * torch.randn(model.trained, generator=source)
     _check_scores(model, label, input_shape, classes, weights, x)
     model.check_constants()
-    targets = torch.eye(classes)[[0, min(1, classes - 1)]]
+    targets = trial_targets(objective, classes)
     if per_record:
         _check_gradients(model, label, weights, x, targets)
         _choose_gradients(model, label, weights, x, targets)
@@ -91,8 +95,10 @@ def _check_scores(
         inputs = "images of " + " x ".join(map(str, input_shape)) if images else f"inputs {tuple(input_shape)}"
         inputs = inputs if x.is_floating_point() else f"{len(x[0])} tokens"
         raise InputError(f"{label} does not accept {inputs}: {_first_line(error)}") from error
-    if shapes != {(2, classes)}:
-        raise InputError(f"{label} must return {classes} scores per sample, got shape {max(shapes)[1:]}")
+    expected = model.objective.score_shape(classes)
+    if shapes != {(2, *expected)}:
+        wanted = f"{classes} scores" if len(expected) == 1 else f"scores of shape {expected}"
+        raise InputError(f"{label} must return {wanted} per sample, got shape {max(shapes)[1:]}")
 
 
 def _check_gradients(model: ModuleModel, label: str, weights: Tensor, x: Tensor, targets: Tensor) -> None:

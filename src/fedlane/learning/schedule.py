@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from fedlane.files import READ_ERRORS, load_arrays
 from fedlane.learning.datasets import dataset_info, load_dataset
 from fedlane.learning.federation import PLAIN, FederationBatch
-from fedlane.learning.models import make_model
+from fedlane.learning.models import dataset_model
 from fedlane.learning.optimization import Optimization
 from fedlane.learning.schedule_checks import LATER, checked_optimization, checked_rounds, checked_task
 from fedlane.records import BoolArray, FloatArray, IntArray, MechanismSpec
@@ -51,7 +51,7 @@ class LearningTask:
         info, per_record = dataset_info(self.dataset), self.mechanism.clip_norm is not None
         if info.digest != self.digest:
             raise InputError(f"data.dataset '{self.dataset}' has changed since the schedule was made")
-        model = make_model(self.model, info.input_shape, info.classes, per_record=per_record, tokens=info.tokens)
+        model = dataset_model(self.model, info, per_record=per_record)
         seeds = [int(seed) for seed in self.seeds]
         data = load_dataset(self.dataset)
         if not self.natural:

@@ -91,7 +91,7 @@ class RecordGradients:
     def __init__(self, model: Model, data: ClientData) -> None:
         self.model, self.data = model, data
         self._inputs = torch.empty(1, 1, *data.images.shape[1:], dtype=as_inputs(data.images[:0]).dtype)
-        self._targets = torch.empty(1, 1, data.targets.shape[1])
+        self._targets = torch.empty(1, 1, data.targets.shape[1], dtype=data.targets.dtype)
         # Models use the input's squared norm only for clipping, which is done here, so 0 is enough.
         self._batch = Batch(self._inputs, self._targets, torch.zeros(1, 1))
         self._scale = torch.ones(1, 1)

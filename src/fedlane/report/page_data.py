@@ -24,7 +24,7 @@ from fedlane.report.run_labels import (
     seeds_text,
     shared_policy,
 )
-from fedlane.report.seed_measures import MEASURES, PROBLEM_SHORTFALL, problem_shortfall, quota_slack
+from fedlane.report.seed_measures import MEASURES, PROBLEM_SHORTFALL, RMSE, problem_shortfall, quota_slack
 from fedlane.report.terminal import LOWER_BOUND_MECHANISMS
 from fedlane.targets import target_measure, time_to_accuracy
 from fedlane.validate import InputError
@@ -122,7 +122,7 @@ def run_data(
         "caution": str(files.summary.get("caution", "")),
         "target": _target(files),
         "times": _times(arrays, targets),
-        "measures": {key: _measure(files.summary.get(key)) for key in MEASURES} | _shortfall(files),
+        "measures": {key: _measure(files.summary.get(key)) for key in (*MEASURES, RMSE)} | _shortfall(files),
         "slack": quota_slack(files.summary),
         "privacy": _privacy(files),
         "epsilon_largest": _finite_largest(arrays.clients["epsilon"]),

@@ -28,6 +28,7 @@ class RunArrays:
     delay_s: FloatArray
     """(R, T): duration of the round, capped at the deadline."""
     accuracy: FloatArray
+    loss: FloatArray
     """(R, T): NaN in rounds without a test."""
     slot_client: IntArray
     """(R, T, S): assigned clients, -1 for an empty slot; the other slot arrays have the same shape."""
@@ -93,6 +94,7 @@ def run_arrays(files: RunFiles) -> RunArrays:
     return RunArrays(
         delay_s=per_round.floats("delay_s"),
         accuracy=per_round.floats("accuracy"),
+        loss=per_round.floats("loss"),
         slot_client=slots.integers("client"),
         slot_channel=slots.integers("channel"),
         download_s=slots.floats("download_s"),

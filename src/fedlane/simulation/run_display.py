@@ -19,6 +19,7 @@ _SHOWN = (
     ("late uploads", "late_share", "{:.1%}", ""),
     ("min. participation", "min_participation", "{:.3f}", ""),
     ("final accuracy", "final_accuracy", "{:.4f}", ""),
+    ("final RMSE", "final_rmse", "{:.4g}", ""),
 )
 """Label, measure, format and unit."""
 

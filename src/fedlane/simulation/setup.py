@@ -25,6 +25,7 @@ from fedlane.scenario import Scenario
 from fedlane.scenario.sections import LearningSettings
 from fedlane.simulation.worlds import make_availability, make_compute, make_energy, make_network, make_places
 from fedlane.theory import feasible_scale, quotas, theta
+from fedlane.validate import InputError
 
 if TYPE_CHECKING:  # only runs that learn load PyTorch
     from fedlane.learning.schedule import LearningTask
@@ -210,14 +211,14 @@ def _model_size(scenario: Scenario, data: DatasetInfo) -> int:
     """Number of the model's weights; 0 for a user's model whose size is not needed, which is then not loaded."""
     name = scenario.learning.model
     if ":" not in name:
-        return parameter_count(name, data.input_shape, data.classes, data.tokens)  # InputError for an unknown name
+        return parameter_count(name, data.input_shape, data.outputs, data.tokens)  # InputError for an unknown name
     by_size = scenario.network.payload_bits == "model" or scenario.compute.model == "devices"
     if not by_size and scenario.privacy.theta_noise != "sqrt_d":
         return 0
-    from fedlane.learning.models import make_model
+    from fedlane.learning.models import dataset_model
 
     private = mechanism_of(scenario.privacy.mechanism).has_ledger
-    return make_model(name, data.input_shape, data.classes, per_record=private, tokens=data.tokens).size
+    return dataset_model(name, data, per_record=private).size
 
 
 def own_data_digest(name: str) -> dict[str, str] | None:
@@ -237,6 +238,8 @@ def learning_task(setup: Setup) -> "LearningTask":
     data = dataset_info(setup.scenario.data.dataset)
     check_learnable(data.class_totals, setup.problem.clients)
     learning = setup.scenario.learning
+    if data.objective.kind == "values" and learning.target_accuracy is not None:
+        raise InputError(f"learning.target_accuracy needs classes, but data set '{data.name}' has float targets")
     return LearningTask(
         dataset=setup.scenario.data.dataset,
         model=learning.model,

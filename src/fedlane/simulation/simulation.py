@@ -215,14 +215,14 @@ class Simulation:
         trace, spending, t = self.trace, self.spending, self.round - 1  # before the first round, t = -1: an unset row
         row = t - trace.first
         queue: FloatArray = self._queue.astype(np.float32)
-        evaluated = not np.isnan(trace.accuracy[:, t]).any()
+        evaluated, classes = bool(trace.evaluated[t]), not np.isnan(trace.accuracy[:, t]).any()
         return RoundRecord(
             round=t,
             delay_s=trace.delay_s[:, t].copy(),
             clock_s=self._clock_s,
             punctual=trace.punctual[:, row].sum(axis=1),
             max_queue=queue.max(axis=1).astype(np.float64),
-            accuracy=trace.accuracy[:, t].copy() if evaluated else None,
+            accuracy=trace.accuracy[:, t].copy() if classes else None,
             loss=trace.loss[:, t].copy() if evaluated else None,
             epsilon=None if spending is None else spending.epsilon(self._uploads).max(axis=1),
             detail=RoundDetail(
@@ -234,6 +234,7 @@ class Simulation:
                 uploads_left=self.setup.mechanism.max_uploads - self._uploads,
                 delay_history_s=trace.delay_s[:, : self.round],
                 accuracy_history=trace.accuracy[:, : self.round],
+                loss_history=trace.loss[:, : self.round],
                 epsilon_shown=None if spending is None else spending.epsilon_shown(self._uploads).max(axis=1),
             ),
         )

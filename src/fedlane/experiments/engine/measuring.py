@@ -11,7 +11,7 @@ import pyarrow as pa
 from fedlane.experiments.engine.user_code import check_code
 from fedlane.scenario import Scenario
 from fedlane.simulation.simulation import Simulation
-from fedlane.simulation.summary import measures_by_seed
+from fedlane.simulation.summary import final_rmse, measures_by_seed
 from fedlane.validate import InputError, ScenarioWarning
 
 MEASURES = (
@@ -19,6 +19,8 @@ MEASURES = (
     *("quota_shortfall", "max_queue", "final_accuracy"),
 )
 """Columns of a result after ``seed``."""
+RMSE = "final_rmse"
+"""Column that follows in results of data sets with float targets, which have no accuracy."""
 _TYPES: dict[str, pa.DataType] = {"seed": pa.int64(), **dict.fromkeys(MEASURES, pa.float64())}
 SCHEMA = pa.schema(_TYPES)
 
@@ -48,7 +50,9 @@ def measure(values: Mapping[str, Any]) -> pa.Table:
     columns = {name: measures[name] for name in MEASURES}
     empty = np.full(len(seeds), np.nan)
     arrays = [pa.array(empty if column is None else column, from_pandas=True) for column in columns.values()]
-    return pa.table([pa.array(seeds, pa.int64()), *arrays], schema=SCHEMA)
+    table = pa.table([pa.array(seeds, pa.int64()), *arrays], schema=SCHEMA)
+    rmse = final_rmse(simulation.trace.played())
+    return table if rmse is None else table.append_column(RMSE, pa.array(rmse, from_pandas=True))
 
 
 @contextlib.contextmanager

@@ -33,7 +33,7 @@ function start() {
 /* The page is rebuilt only if this text changes; otherwise new data goes into the existing figures. */
 function structure() {
   return JSON.stringify(
-    model.runs.map((run) => [run.name, run.clients, run.channels, Boolean(run.per_client.epsilon), run.privacy?.delta]),
+    model.runs.map((run) => [run.name, run.clients, run.channels, Boolean(run.per_client.epsilon), Boolean(run.curves.loss), run.privacy?.delta]),
   );
 }
 
