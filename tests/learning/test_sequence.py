@@ -2,18 +2,20 @@
 
 import os
 from pathlib import Path
+from unittest import mock
 
 import numpy as np
 import pytest
 import torch
 
 from fedlane import Scenario, Simulation
-from fedlane.learning import datasets, shakespeare
+from fedlane.learning import datasets, embedding, shakespeare
 from fedlane.learning.clipping import clipping_slack
 from fedlane.learning.datasets import dataset_info, load_dataset, locate
 from fedlane.learning.model_interface import Batch
 from fedlane.learning.models import make_model
 from fedlane.learning.strict import RecordGradients
+from fedlane.simulation.clipping_audit import audit_clipping
 from fedlane.validate import InputError
 from support import slow
 from support.parts import SHARED_DATA, missing
@@ -156,3 +158,20 @@ def test_shakespeare_trains_from_its_preset(plays):
     commonest = np.bincount(plays.test.labels).max() / len(plays.test.labels)
     assert simulation.trace.accuracy[0, -1] > commonest + 0.04
     assert Scenario.load("shakespeare").privacy.mechanism == "rigorous"
+
+
+def test_the_audit_of_clipping_attacks_the_embedding_of_repeated_tokens():
+    """No weights make a record exceed the clip norm; norms of single places, which repeated tokens break, do."""
+
+    def places_apart(model, weights, x, targets, clip_norm):
+        """A wrong sum: the norm is that of the gradients of all places, not of their sums by token."""
+        total = torch.zeros(1, model.size)
+        with mock.patch.object(embedding, "token_gradients", lambda layer, tokens, gradient: gradient):
+            model.descend(weights[None], Batch(x[None], targets[None]), clip_norm, torch.ones(1, len(x)), total)
+        return total[0].double()
+
+    honest = audit_clipping("sequence", "shakespeare")
+    assert honest.tried > 30
+    assert 0.9 < honest.real <= 1.0
+    assert not honest.flagged
+    assert audit_clipping("sequence", "shakespeare", batched=places_apart).flagged

@@ -98,8 +98,7 @@ def run_folder_audit(run: Path, options: Mapping[str, Any], *, full: bool, out: 
             for k, target in enumerate(targets)
         ]
     model = scenario.learning.model
-    other = ":" in model or model == "sequence"  # the search knows weights for images only
-    own = [part for part, is_own in (("model", other), ("data", is_own_data(scenario.data.dataset))) if is_own]
+    own = [part for part, is_own in (("model", ":" in model), ("data", is_own_data(scenario.data.dataset))) if is_own]
     target = {} if own else {"model": model, "dataset": scenario.data.dataset}  # a user's are not loaded
     clipping = clipping_audit(seed=options["seed"], **target)
     draw_figure(audits[0].result, out)

@@ -92,10 +92,18 @@ def largest_difference(
     return _search(ratio, model, x, climbs, seed)
 
 
-def hostile_records(shape: tuple[int, ...], classes: int, copies: int, seed: int = 0) -> tuple[Tensor, Tensor]:
-    """Return inputs (copies + 1, *shape) and targets: equal records, which flip together, and one more."""
+def hostile_records(
+    shape: tuple[int, ...], classes: int, copies: int, seed: int = 0, tokens: int | None = None
+) -> tuple[Tensor, Tensor]:
+    """Return inputs (copies + 1, *shape) and targets: equal records, which flip together, and one more.
+
+    Records of ``tokens`` different tokens have one of them at every second place: its gradient is a sum.
+    """
     source = torch.Generator().manual_seed(seed)
     x = torch.rand(2, *shape, generator=source)[[0] * copies + [1]]
+    if tokens is not None:
+        x = (x * tokens).long()
+        x[:, ::2] = x[:, :1]
     return x.contiguous(), torch.eye(classes)[[0] * copies + [1]]
 
 
@@ -167,7 +175,10 @@ def _cancelling_positions(model: Model, blocks: list[Tensor], imbalance: float) 
 
 
 def _boundary(weights: Tensor, blocks: list[Tensor], x: Tensor) -> Tensor:
-    """Set biases for which rounding decides whether the first layer's units are active."""
+    """Set biases for which rounding decides whether the units of the first layer with biases are active."""
+    if not x.is_floating_point():
+        table, *blocks = blocks
+        x = torch.nn.functional.embedding(x, weights[table])
     matrix, bias = blocks[0], blocks[1]
     if matrix.ndim == 2:
         values = torch.bmm(x[None, : max(1, len(x) - 1)].flatten(2), weights[matrix].T[None])[0]

@@ -10,8 +10,9 @@ from typing import Any
 
 from fedlane.learning.adversary import ClippedSumOf, batched_sum, hostile_records, largest_contribution, strict_sum
 from fedlane.learning.clipping import clipping_slack
-from fedlane.learning.datasets import dataset_info
-from fedlane.learning.models import make_model
+from fedlane.learning.datasets import DATASETS, dataset_info
+from fedlane.learning.models import dataset_model
+from fedlane.learning.module_checks import stored_shape
 
 CLIMBS = 20
 LARGE_MODEL = 200_000
@@ -64,10 +65,9 @@ def audit_clipping(
         strict: Sum of a real client.
         batched: Sum of a simulated client.
     """
-    info = dataset_info(dataset)
-    channels, *sides = info.input_shape
-    model = make_model(model_name, info.input_shape, info.classes)
-    x, targets = hostile_records((*sides, channels), info.classes, copies=1)
+    info = DATASETS.get(dataset) or dataset_info(dataset)  # shapes are enough, so no file is read
+    model = dataset_model(model_name, info)
+    x, targets = hostile_records(stored_shape(info.input_shape), info.classes, copies=1, tokens=info.tokens)
     climbs = 0 if model.size > LARGE_MODEL else CLIMBS
     real, simulated = (
         largest_contribution(path, model, x[-1:], targets[-1:], 1.0, climbs, seed) for path in (strict, batched)
