@@ -10,11 +10,12 @@ help:  ## show this list
 
 install: .venv/ready  ## create .venv and install FedLane with its developer tools
 
-# Two stamps for one environment: what FedLane needs to run, and the developer tools on top of it.
+# Two stamps for one environment: what FedLane needs to run, and the developer tools on top of it. Without --no-compile,
+# pip takes almost half of its time to compile all of PyTorch and the others to bytecode; Python compiles what it imports.
 .venv/core: pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "FedLane needs Python 3.11 or newer")'
 	$(PYTHON) -m venv .venv
-	$(PIP_INSTALL) --editable .
+	$(PIP_INSTALL) --no-compile --editable .
 	@touch $@
 
 .venv/ready: .venv/core

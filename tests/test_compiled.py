@@ -1,4 +1,4 @@
-"""Kernels on disk: a change in any kernel's source makes all stale, and two processes compile ahead of a run."""
+"""Kernels on disk: a change in any kernel's source makes all stale, and runs use the usual types."""
 
 import re
 import shutil
@@ -76,31 +76,6 @@ def test_a_run_uses_the_usual_types_only(mechanism):
         usual, _ = numba.core.sigutils.normalize_signature(kernel.usual_types)
         assert set(kernel.signatures) - before[kernel] <= {usual}
         assert usual in kernel.signatures
-
-
-@pytest.mark.slow
-def test_a_second_process_compiles_the_kernels_that_do_not_train(monkeypatch):
-    started = []
-    process = compiled._compiling_process
-
-    def start(names):
-        started.extend(names := list(names))
-        return process(names)
-
-    monkeypatch.setattr(compiled, "_compiling_process", start)
-    monkeypatch.setattr(compiled.os, "sched_getaffinity", lambda pid: {0, 1})
-    compiled.compile_ahead([cpu_kernels.gather_images, bottleneck.greedy_batch])
-    assert started == ["fedlane.matching.bottleneck:greedy_batch"]
-    assert bottleneck.greedy_batch._cache._cache_file._load_index()
-
-
-def test_one_core_starts_no_process(monkeypatch):
-    monkeypatch.setattr(compiled.os, "sched_getaffinity", lambda pid: {0})
-    monkeypatch.setattr(compiled, "_compiling_process", lambda names: pytest.fail("no second core"))
-    done = []
-    monkeypatch.setattr(compiled, "_compile_usual", done.append)
-    compiled.compile_ahead([cpu_kernels.gather_images, small.max_sum_small])
-    assert done == [cpu_kernels.gather_images, small.max_sum_small]
 
 
 def test_the_small_solver_agrees_with_the_general_one():

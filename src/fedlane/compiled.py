@@ -10,9 +10,8 @@ import functools
 import hashlib
 import importlib
 import os
-import subprocess
-import sys
-from collections.abc import Callable, Iterable
+import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -30,12 +29,15 @@ def kernel(usual: str, **options: Any) -> Callable[[Callable[..., Any]], Any]:
     """Return the decorator of a kernel that Python calls; its machine code is kept on disk.
 
     Args:
-        usual: The types of the arguments in a simulation, for `compile_ahead`; other types compile on their first call.
+        usual: The types of the arguments in a simulation, for `compile_usual`; other types compile on their first call.
         options: Options of `numba.njit`.
     """
 
     def decorate(function: Callable[..., Any]) -> Any:
-        dispatcher = _njit(cache=True, no_cfunc_wrapper=True, **options)(function)
+        try:
+            dispatcher = _njit(cache=True, no_cfunc_wrapper=True, **options)(function)
+        except RuntimeError:  # no folder can be written, so each process compiles its kernels
+            dispatcher = _njit(no_cfunc_wrapper=True, **options)(function)
         dispatcher.usual_types = usual
         with contextlib.suppress(AttributeError):  # private to Numba, so it may change; a test notices it
             cache = dispatcher._cache._cache_file
@@ -55,53 +57,34 @@ def part(**options: Any) -> Callable[[Callable[..., Any]], Any]:
     return decorator
 
 
-def compile_ahead(kernels: Iterable[Any]) -> None:
-    """Compile kernels for their usual types, those of training here and the others in a second process.
+def compile_for_parent(*names: str) -> None:
+    """Compile the kernels with these names, ``module:function``, for their usual types, and print each name when done.
 
-    Numba compiles one function at a time in a process, so only a second process can use a second core. If it fails,
-    its kernels are compiled on their first call. Without a second core, or with kernels of one kind only, this process
-    compiles all of them.
+    For a process whose standard input is a pipe from its parent: when the parent ends, so does the process.
     """
-    ordered = sorted(kernels, key=_kernel_name)
-    here = [kernel for kernel in ordered if _kernel_name(kernel).startswith("fedlane.learning.")]
-    elsewhere = [kernel for kernel in ordered if kernel not in here]
-    process = None
-    if here and elsewhere and len(os.sched_getaffinity(0)) > 1:
-        with contextlib.suppress(OSError):
-            process = _compiling_process(map(_kernel_name, elsewhere))
-    try:
-        for dispatcher in here if process else ordered:
-            _compile_usual(dispatcher)
-        if process:
-            process.wait()
-    finally:
-        if process:
-            process.kill()
-            process.wait()
-
-
-def compile_named(*names: str) -> None:
-    """Compile the kernels with these names, ``module:function``, for their usual types."""
+    threading.Thread(target=_end_with_parent, daemon=True).start()
     for name in names:
         module, function = name.split(":")
-        _compile_usual(getattr(importlib.import_module(module), function))
+        compile_usual(getattr(importlib.import_module(module), function))
+        print(name, flush=True)
 
 
-def _compile_usual(dispatcher: Any) -> None:
+def _end_with_parent() -> None:
+    """Wait until the parent closes the pipe, which it also does by ending, and end this process."""
+    while os.read(0, 1):
+        pass
+    os._exit(1)
+
+
+def compile_usual(dispatcher: Any) -> None:
+    """Compile a kernel for its usual types, or load it from the cache."""
     types, _ = _types_of(dispatcher.usual_types)  # a call looks for types in the cache, not text
     dispatcher.compile(types)
 
 
-def _kernel_name(dispatcher: Any) -> str:
+def kernel_name(dispatcher: Any) -> str:
+    """Return the name of a kernel, ``module:function``."""
     return f"{dispatcher.py_func.__module__}:{dispatcher.py_func.__name__}"
-
-
-def _compiling_process(names: Iterable[str]) -> "subprocess.Popen[bytes]":
-    code = "import sys; from fedlane.compiled import compile_named; compile_named(*sys.argv[1:])"
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
-    nothing = subprocess.DEVNULL
-    command = [sys.executable, "-P", "-c", code, *names]
-    return subprocess.Popen(command, stdin=nothing, stdout=nothing, stderr=nothing, env=environment)
 
 
 @functools.cache

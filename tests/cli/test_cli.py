@@ -187,6 +187,7 @@ CALIBRATE = ("privacy", "calibrate", "--epsilon", "8", "--delta", "1e-5", *SIZES
         ),
         (("privacy", "account", "x", "--noise", "1"), "a ledger cannot be combined with options"),
         (("privacy", "audit", "--trials", "7"), "trials must be at least 400, got 7"),
+        (("privacy", "audit", "--device", "cuda"), "device cuda is not available here"),
         (("privacy", "audit", "--batch", "99"), "batch must be from 1 to 16 (the number of records), got 99"),
         (("privacy", "audit", "--out", "nowhere/a.png"), "nowhere/a.png cannot be written"),
         (("privacy", "audit", "--out", "a.txt"), "picture a.txt must end in .png, .pdf or .svg"),

@@ -96,7 +96,7 @@ def test_the_first_run_says_that_it_compiles_and_the_second_does_not(tmp_path):
         environment = {"NUMBA_CACHE_DIR": str(tmp_path / "cache")}
         result = fedlane_process(*command, "--out", folder, cwd=tmp_path, code=0, env=environment)
         notices.append([line for line in result.stderr.splitlines() if "ompil" in line])
-    assert notices == [["Compiling 2 kernels (first run only)"], []]
+    assert notices == [["Compiling kernels (first run only)"], []]
     environment = {"NUMBA_CACHE_DIR": str(tmp_path / "other")}
     result = fedlane_process(*command, "--quiet", "--out", "third", cwd=tmp_path, code=0, env=environment)
     assert (result.stdout, result.stderr) == ("", "")

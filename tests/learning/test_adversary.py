@@ -6,6 +6,7 @@ import torch
 from fedlane.learning import adversary, layers
 from fedlane.learning.adversary import (
     batched_sum,
+    batched_sum_on,
     hostile_records,
     largest_contribution,
     largest_difference,
@@ -87,13 +88,9 @@ def test_no_weights_make_a_simulated_contribution_exceed_the_derived_slack(name,
 @pytest.mark.parametrize("name", ["softmax", "mlp", "cnn"])
 def test_on_a_gpu_contributions_stay_within_the_assumed_slack(name):
     torch.set_float32_matmul_precision("high")
-
-    def on_gpu(model, weights, x, targets, clip_norm):
-        return batched_sum(model, weights.cuda(), x.cuda(), targets.cuda(), clip_norm).cpu()
-
     make, shape, climbs = CASES[name]
     model, (x, targets) = make(), hostile_records(shape, 10, copies=1)
-    finding = largest_contribution(on_gpu, model, x, targets, 1.0, climbs)
+    finding = largest_contribution(batched_sum_on(torch.device("cuda")), model, x, targets, 1.0, climbs)
     assert 0.5 < finding.ratio <= 1 + clipping_slack(model, 1, "tf32"), finding.attack
 
 

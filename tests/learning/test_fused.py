@@ -48,6 +48,17 @@ def test_a_step_is_finished_with_the_numbers_of_box_muller(size, source):
     assert not move.any()
 
 
+def test_keys_and_deviations_may_be_views(source):
+    """One key for all rows, as the audit has: the kernel must not read beyond it."""
+    from fedlane.learning.fused.noise import finish_step_
+
+    weights, move = torch.zeros(2, 3, 2501, device="cuda")
+    key, counter = keys(1, source).expand(3), torch.arange(6, device="cuda")[::2]
+    expected = box_muller(key, counter, 2501)
+    finish_step_(weights, move, key, counter, torch.ones(1, device="cuda").expand(3))
+    torch.testing.assert_close(weights, expected, rtol=1e-4, atol=1e-5)
+
+
 def test_noise_is_normal(source):
     """Mean, variance, and shares beyond 1 to 5 sigma of 40 million numbers, within 5 standard errors."""
     from fedlane.learning.fused.noise import finish_step_

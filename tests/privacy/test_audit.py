@@ -89,6 +89,14 @@ def test_the_paper_s_whole_mlp_with_fewer_trials():
 
 
 @pytest.mark.slow
+def test_a_convolutional_network_can_be_attacked():
+    """One step; the same attack runs on a GPU, against its kernels (benchmarks/gpu_mutations.py)."""
+    plan = AuditPlan(model="cnn", pixels=14, local_iterations=1, trials=400)
+    assert not audit(plan).flagged
+    assert audit(plan, replace(plan.spec(), step_noise=plan.spec().step_noise / 10)).flagged
+
+
+@pytest.mark.slow
 def test_too_little_noise_is_flagged_under_sampling_too():
     """At q = 0.1 the right noise passes and a tenth of it does not."""
     plan = AuditPlan(records=160, batch_size=16, epsilon=1.0)

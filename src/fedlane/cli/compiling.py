@@ -9,10 +9,17 @@ from collections.abc import Callable, Iterable, Iterator
 from types import CodeType, FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any
 
+from fedlane.cli.compiling_process import CompilingProcess
+
 if TYPE_CHECKING:  # imported only for annotations, to keep `fedlane --help` fast
     from rich.console import Console
 
+    from fedlane.scenario import Scenario
+    from fedlane.scheduling.policy import Policy
     from fedlane.simulation.run import Simulation
+
+
+NOTICE = "Compiling kernels (first run only)"
 
 
 class Compilation:
@@ -20,10 +27,12 @@ class Compilation:
 
     Args:
         show: Called with the number of the kernel whose compilation begins, from 1, and the number of kernels in all.
+        process: A second process that may have begun to compile kernels; the user has been told about these.
     """
 
-    def __init__(self, show: Callable[[int, int], None]) -> None:
+    def __init__(self, show: Callable[[int, int], None], process: CompilingProcess | None = None) -> None:
         self._show = show
+        self._process = process or CompilingProcess()
         self._expected: set[Any] = set()
         self._begun: set[Any] = set()
 
@@ -32,13 +41,28 @@ class Compilation:
         self._expected |= {kernel for kernel in entry_points if not is_cached(kernel)}
 
     def compile_ahead(self, entry_points: Iterable[Any]) -> None:
-        """Compile the kernels that are not in the cache among these, some of them in another process."""
-        from fedlane.compiled import compile_ahead
+        """Compile the kernels that are not in the cache among these.
 
-        self.expect(entry_points)
-        for kernel in self._expected:
+        If there are kernels of training and others, this process compiles the former and a second process the latter.
+        """
+        from fedlane.compiled import compile_usual, kernel_name
+
+        names = {kernel: kernel_name(kernel) for kernel in entry_points}
+        told = {kernel for kernel in names if names[kernel] in self._process.kernels}
+        self._begun |= told
+        self._expected |= told
+        self.expect(names)
+        here = sorted(self._expected - told, key=kernel_name)
+        training = [kernel for kernel in here if names[kernel].startswith("fedlane.learning.")]
+        others = [kernel for kernel in here if kernel not in training and has_file(kernel)]
+        if training and self._process.start(names[kernel] for kernel in others):
+            here = [kernel for kernel in here if kernel not in others]
+            for kernel in others:
+                self.begin(kernel)
+        for kernel in here:
             self.begin(kernel)
-        compile_ahead(self._expected)
+            compile_usual(kernel)
+        self._process.wait_for(names.values())
 
     def begin(self, kernel: Any) -> None:
         """Count a kernel whose compilation begins; only its first signature counts."""
@@ -48,11 +72,13 @@ class Compilation:
 
 
 @contextlib.contextmanager
-def watch_compilation(show: Callable[[int, int], None]) -> Iterator[Compilation]:
+def watch_compilation(
+    show: Callable[[int, int], None], process: CompilingProcess | None = None
+) -> Iterator[Compilation]:
     """Call ``show`` whenever Numba begins to compile one of FedLane's kernels, see `Compilation`."""
     from numba.core import event
 
-    compilation = Compilation(show)
+    compilation = Compilation(show, process)
 
     class Listener(event.Listener):
         """Passes FedLane's kernels on; their parts and Numba's helpers do not count."""
@@ -75,7 +101,7 @@ def announce_compilation(console: "Console", *, quiet: bool = False) -> Iterator
 
     def show(number: int, total: int) -> None:
         if number == 1 and not quiet:
-            console.print("Compiling kernels (first run only)", highlight=False, soft_wrap=True)
+            console.print(NOTICE, highlight=False, soft_wrap=True)
 
     with watch_compilation(show):
         yield
@@ -83,15 +109,12 @@ def announce_compilation(console: "Console", *, quiet: bool = False) -> Iterator
 
 def progress_line(number: int, total: int) -> str:
     """Return the line that shows the progress of compilation."""
-    return f"Compiling kernels (first run only): {number} of {total}"
+    return f"{NOTICE}: {number} of {total}"
 
 
 def entry_points(simulation: "Simulation") -> set[Any]:
     """Return the kernels that a simulation calls from Python."""
-    policy = getattr(simulation.policy, "single", simulation.policy)
-    methods = [method for kind in type(policy).__mro__ for method in vars(kind).values()]
-    kernels = {kernel for method in methods if isinstance(method, FunctionType) for kernel in _called(method)}
-    kernels -= _unused_matching_kernels(kernels, simulation)
+    kernels = policy_kernels(simulation.policy, simulation.scenario)
     federation = simulation.federation
     if federation is not None and federation.device.type == "cpu":
         from fedlane.learning import cpu_kernels
@@ -105,14 +128,35 @@ def entry_points(simulation: "Simulation") -> set[Any]:
     return kernels
 
 
-def _unused_matching_kernels(kernels: set[Any], simulation: "Simulation") -> set[Any]:
-    """Return the kernel that `max_sum_batch` does not call for a network of this size, if the policy calls it."""
+def policy_kernels(policy: "Policy", scenario: "Scenario") -> set[Any]:
+    """Return the kernels that a policy calls from Python in a scenario."""
     from fedlane.matching.bottleneck import solve_batch
     from fedlane.matching.small import is_small, max_sum_small
 
-    network = simulation.scenario.network
-    unused = solve_batch if is_small(network.clients, network.channels) else max_sum_small
-    return {unused} if max_sum_small in kernels else set()
+    single = getattr(policy, "single", policy)
+    methods = [method for kind in type(single).__mro__ for method in vars(kind).values()]
+    kernels = {kernel for method in methods if isinstance(method, FunctionType) for kernel in _called(method)}
+    if max_sum_small in kernels:  # `max_sum_batch` calls one of the two, depending on the size of the network
+        kernels.discard(solve_batch if is_small(scenario.network.clients, scenario.network.channels) else max_sum_small)
+    return kernels
+
+
+def start_early(process: CompilingProcess, policies: Iterable["Policy"], scenario: "Scenario") -> bool:
+    """Start to compile the policies' kernels in a second process, unless they are in the cache.
+
+    Returns:
+        Whether there is something to compile and a second core to do it.
+    """
+    from fedlane.compiled import kernel_name
+
+    kernels = [kernel for policy in policies for kernel in sorted(policy_kernels(policy, scenario), key=kernel_name)]
+    missing = [kernel for kernel in kernels if has_file(kernel) and not is_cached(kernel)]
+    return process.start(dict.fromkeys(map(kernel_name, missing)))
+
+
+def has_file(kernel: Any) -> bool:
+    """Whether Numba can store the kernel, so that another process can compile it for this one."""
+    return hasattr(kernel._cache, "_cache_file")
 
 
 def is_cached(kernel: Any) -> bool:

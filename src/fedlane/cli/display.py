@@ -11,7 +11,7 @@ from rich.live import Live
 from rich.status import Status
 from rich.text import Text
 
-from fedlane.cli.compiling import progress_line
+from fedlane.cli.compiling import NOTICE, progress_line
 from fedlane.records import RoundRecord, RunInfo
 from fedlane.report.live import live_line, live_panel
 from fedlane.report.live_view import Assigned, Finished, LiveView, PrivacySpent
@@ -76,7 +76,7 @@ class Display:
         elif self._status is not None:
             self._status.update(line)
         elif self._lines and number == 1:
-            self.console.print(f"Compiling {total} kernels (first run only)", highlight=False, soft_wrap=True)
+            self.console.print(NOTICE, highlight=False, soft_wrap=True)
 
     def begin(self, simulation: "Simulation") -> None:
         """Start showing a run, before its first round."""

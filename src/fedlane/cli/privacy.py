@@ -10,6 +10,7 @@ import typer
 from fedlane.cli import privacy_accounts as accounts
 from fedlane.cli import privacy_audit as auditing
 from fedlane.cli.help import examples
+from fedlane.cli.options import Device, DeviceOption
 from fedlane.cli.session import messages
 from fedlane.validate import InputError, at_least, printable
 
@@ -139,6 +140,7 @@ def audit(
     batch: BatchOption = None,
     iterations: StepsOption = 5,
     full: Annotated[bool, typer.Option("--full", help="Train the paper's whole MLP, 784-64-10.")] = False,
+    device: DeviceOption = Device.cpu,
     trials: Annotated[
         int | None, typer.Option("--trials", metavar="K", help="Number of trials (default: 20000; 4000 with --full).")
     ] = None,
@@ -152,15 +154,15 @@ def audit(
     at_least("--seed", seed, 0)
     if run is not None:
         _refuse_with_run(context)
-        options = {"trials": trials, "confidence": confidence, "seed": seed}
+        options = {"trials": trials, "confidence": confidence, "seed": seed, "device": device.value}
         auditing.run_folder_audit(run, options, full=full, out=out, as_json=as_json)
         return
     changes = {"epsilon": epsilon, "delta": delta, "records": size, "batch_size": batch, "trials": trials}
-    options = {"local_iterations": iterations, "confidence": confidence, "seed": seed}
+    options = {"local_iterations": iterations, "confidence": confidence, "seed": seed, "device": device.value}
     plan = auditing.audit_plan(mechanism.value, changes, full=full, **options)
     auditing.check_figure(out)
     result, samples = auditing.run_audit(plan, show_progress=not as_json and messages.is_terminal)
-    clipping = auditing.clipping_audit(seed=seed)
+    clipping = auditing.clipping_audit(seed=seed, device=device.value)
     auditing.draw_figure(result, out)
     if as_json:
         print(json.dumps({**auditing.audit_report(plan, result, samples), "clipping": clipping.report()}))

@@ -78,7 +78,7 @@ def run_folder_audit(run: Path, options: Mapping[str, Any], *, full: bool, out: 
 
     Args:
         run: The run folder.
-        options: Trials (None for the default), confidence and seed.
+        options: Trials (None for the default), confidence, seed and device.
         full: Whether the whole MLP is trained on full-size images, with fewer trials.
         out: Picture of the first audit; None for none.
         as_json: Whether the report is printed as JSON.
@@ -100,7 +100,7 @@ def run_folder_audit(run: Path, options: Mapping[str, Any], *, full: bool, out: 
     model = scenario.learning.model
     own = [part for part, is_own in (("model", ":" in model), ("data", is_own_data(scenario.data.dataset))) if is_own]
     target = {} if own else {"model": model, "dataset": scenario.data.dataset}  # a user's are not loaded
-    clipping = clipping_audit(seed=options["seed"], **target)
+    clipping = clipping_audit(seed=options["seed"], device=options["device"], **target)
     draw_figure(audits[0].result, out)
     if as_json:
         kinds = [json_safe(_target_report(entry)) for entry in audits]
@@ -114,11 +114,13 @@ def run_folder_audit(run: Path, options: Mapping[str, Any], *, full: bool, out: 
         messages.print(text, highlight=False)
 
 
-def clipping_audit(*, seed: int, model: str = "mlp", dataset: str = "fashion-mnist-mini") -> "ClippingResult":
+def clipping_audit(
+    *, seed: int, device: str = "cpu", model: str = "mlp", dataset: str = "fashion-mnist-mini"
+) -> "ClippingResult":
     """Search for weights under which clipping fails."""
     from fedlane.simulation.clipping_audit import audit_clipping
 
-    return audit_clipping(model, dataset, seed=seed)
+    return audit_clipping(model, dataset, seed=seed, device=device)
 
 
 def check_figure(out: Path | None) -> None:

@@ -6,6 +6,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+import click
 import typer
 from rich.console import RenderableType
 
@@ -82,7 +83,7 @@ def run(
         plan = RunPlan(loaded, chosen_seeds(seed, seeds), not no_learning, device).with_stored(stored)
         plan = plan.with_target(target, set_)
         policy = policy or (stored.policy if stored else "lane")
-        plan.check_policies([policy])
+        session.compile_early(plan.check_policies([policy]), plan.scenario)
         plan.check_size([policy], quiet=session.quiet)
         if save_schedule is not None:
             check_writable(save_schedule)
@@ -129,7 +130,7 @@ def compare(
     extra = [extra_run(path, plan.target) for path in extra_runs or []]
     if len({file_name(text) for text in policy}) < len(policy):
         raise InputError(f"--policy names the same policy twice: {', '.join(policy)}")
-    plan.check_policies(policy)
+    session.compile_early(plan.check_policies(policy), plan.scenario)
     plan.check_size(policy, quiet=session.quiet)
     folder = out or new_folder(f"{file_name(loaded.name)}-compare")
     runs = _played(session, plan, policy, folder)
@@ -147,11 +148,13 @@ def compare(
 
 
 def _session(quiet: bool, checkpoint_every: int, track: list[str] | None) -> Session:
-    """Check the options of a session before any work is done."""
+    """Check the options of a session before any work is done; what it starts ends with the command."""
     at_least("--checkpoint-every", checkpoint_every, 1)
     for text in track or []:
         check_tracker(text)
-    return Session(quiet, checkpoint_every, track or [])
+    session = Session(quiet, checkpoint_every, track or [])
+    click.get_current_context().with_resource(session.compiling)
+    return session
 
 
 def _stored_settings(scenario: str | None) -> "RunSettings | None":

@@ -11,6 +11,7 @@ from fedlane.cli.session import messages, print_notes
 if TYPE_CHECKING:  # imported inside functions, to keep `fedlane --help` fast
     from fedlane.scenario import Scenario
     from fedlane.scenario.run_settings import RunSettings
+    from fedlane.scheduling.policy import Policy
     from fedlane.simulation.run import Simulation
 
 
@@ -23,12 +24,11 @@ class RunPlan:
     learning: bool
     device: str
 
-    def check_policies(self, policies: Sequence[str]) -> None:
-        """Raise `InputError` for a mistyped policy before anything is computed or written."""
+    def check_policies(self, policies: Sequence[str]) -> "list[Policy]":
+        """Raise `InputError` for a mistyped policy before anything is computed or written; return the policies."""
         from fedlane.scheduling import make_policy
 
-        for policy in policies:
-            make_policy(policy, self.scenario.policies)
+        return [make_policy(policy, self.scenario.policies) for policy in policies]
 
     def check_size(self, policies: Sequence[str], *, quiet: bool) -> None:
         """Refuse runs that do not fit into memory, and say beforehand how long large runs take."""

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 
 from fedlane.cli.command_line import recorded_command
-from fedlane.cli.compiling import entry_points, watch_compilation
+from fedlane.cli.compiling import NOTICE, entry_points, start_early, watch_compilation
+from fedlane.cli.compiling_process import CompilingProcess
 from fedlane.cli.display import Display
 from fedlane.cli.interrupts import AT_ONCE, Interrupts
 from fedlane.trackers import Tracking, make_tracker
@@ -20,6 +21,8 @@ if TYPE_CHECKING:  # imported only for annotations, to keep `fedlane --help` fas
     from collections.abc import Callable, Iterator, Sequence
 
     from fedlane.report.live_view import Finished
+    from fedlane.scenario import Scenario
+    from fedlane.scheduling.policy import Policy
     from fedlane.simulation import Run
     from fedlane.simulation.results import RunFolder
     from fedlane.simulation.run import Simulation
@@ -46,12 +49,19 @@ class Session:
         checkpoint_every: Rounds between two checkpoints of a run that learns.
         track: Trackers as the user named them, for example ``mlflow:URI``.
         remarks: Remarks on the scenario that have been printed, which is the same for all runs of a comparison.
+        compiling: A second process for the kernels that no earlier run has compiled.
     """
 
     quiet: bool = False
     checkpoint_every: int = 50
     track: "Sequence[str]" = ()
     remarks: set[str] = field(default_factory=set)
+    compiling: CompilingProcess = field(default_factory=CompilingProcess)
+
+    def compile_early(self, policies: "Sequence[Policy]", scenario: "Scenario") -> None:
+        """Start to compile the policies' kernels in a second process if that is necessary, and tell the user."""
+        if start_early(self.compiling, policies, scenario) and not self.quiet:
+            messages.print(NOTICE, highlight=False, soft_wrap=True)
 
     def play(
         self,
@@ -85,7 +95,7 @@ class Session:
                 Interrupts() as interrupts,
                 display,
                 tracking.closing(),
-                watch_compilation(display.compiling) as compilation,
+                watch_compilation(display.compiling, self.compiling) as compilation,
             ):
                 with display.preparing(name):
                     simulation = make()

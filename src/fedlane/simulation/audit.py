@@ -14,6 +14,7 @@ from torch import Tensor
 
 from fedlane.learning.counter_rng import CounterNoise, add_normals_, keys
 from fedlane.learning.datasets import load_dataset
+from fedlane.learning.federation import torch_device
 from fedlane.learning.local import ClientData, TrainingBatch, as_inputs, train_locally
 from fedlane.learning.models import Model, make_model
 from fedlane.learning.optimization import LocalOptimizer
@@ -50,7 +51,9 @@ class AuditPlan:
         learning_rate: Learning rate, eta.
         local: Momentum and proximal term of the local steps; None for plain SGD.
         clip_norm: Clipping norm, C.
-        pixels: Side of the images, which are shrunk from 28 pixels for the `mlp` that is trained.
+        pixels: Side of the images, which are shrunk from 28 pixels.
+        model: Built-in model that is trained, `mlp` or `cnn`.
+        device: Device that trains it, `cpu` or `cuda`, whose kernels differ.
         trials: Number of uploads, half of them with the canary.
         confidence: Confidence of the lower bound on epsilon.
         seed: Seed of all random draws.
@@ -68,6 +71,8 @@ class AuditPlan:
     local: LocalOptimizer | None = None
     clip_norm: float = 1.0
     pixels: int = 4
+    model: str = "mlp"
+    device: str = "cpu"
     trials: int = 20_000
     confidence: float = 0.999
     seed: int = 0
@@ -117,7 +122,7 @@ def audit(
         raise InputError(f"trials must be at most {MAX_TRIALS:,}, got {plan.trials:,}")
     played = spec or plan.spec()
     model, data = _stage(plan)
-    first = model.initial(plan.seed)
+    first = model.initial(plan.seed).to(data.images.device)
     silent = replace(played, step_noise=np.zeros((2, 1)), upload_noise=np.zeros((2, 1)))
     move = _canary_move(plan, silent, model, data, first)
     directions, shift = _directions(model, move)
@@ -129,7 +134,7 @@ def audit(
         for start in range(0, half, chunk):
             count = min(chunk, half - start)
             uploads = _uploads(plan, played, model, data, first, world, count, world * half + start)
-            features.append((uploads - first).numpy() @ directions)
+            features.append(_projected(uploads - first, directions))
             if progress is not None:
                 progress(world * half + start + count)
         worlds.append(np.concatenate(features).astype(np.float64))
@@ -147,24 +152,26 @@ def audit(
 def audit_samples(plan: AuditPlan, sampling: str = "poisson") -> SamplingResult:
     """Test whether training draws its samples independently, each record with the same probability."""
     rate = plan.batch_size / plan.records if plan.batch_size < plan.records else SAMPLING_RATE
-    return audit_sampling(drawn_samples(plan.seed, sampling, rate), rate, plan.confidence)
+    chosen = drawn_samples(plan.seed, sampling, rate, plan.device)
+    return audit_sampling(chosen, rate, plan.confidence)
 
 
-def drawn_samples(seed: int, sampling: str, rate: float = SAMPLING_RATE) -> BoolArray:
+def drawn_samples(seed: int, sampling: str, rate: float = SAMPLING_RATE, device_name: str = "cpu") -> BoolArray:
     """(draws, steps, records): which records `draw_samples` drew."""
+    device = torch_device(device_name)
     sizes, steps = np.array([[SAMPLING_RECORDS]]), SAMPLING_STEPS
     batch = max(1, round(rate * SAMPLING_RECORDS))
     spec = MechanismSpec.simple(sizes, batch_size=batch, local_iterations=steps, sampling=sampling)
     spec = replace(spec, sample_rate=np.full((1, 1), rate))
     empty = torch.zeros(0)
     order, start = torch.arange(SAMPLING_RECORDS, dtype=torch.int32)[None], torch.zeros(1, 1, dtype=torch.int64)
-    data = ClientData(empty, empty, empty, order, start, torch.from_numpy(sizes))
-    row = torch.zeros(SAMPLING_DRAWS, dtype=torch.int64)
-    key = keys([seed], "audit-samples", torch.device("cpu")).expand(SAMPLING_DRAWS)
-    counter = torch.arange(SAMPLING_DRAWS) * steps
-    indices, mask = draw_samples(data, sampling_of(spec, sizes, torch.device("cpu")), key, row, row, counter, steps)
-    counts = torch.ones(indices.shape) if mask.numel() == 0 else mask.float()
-    chosen = torch.zeros(SAMPLING_DRAWS, steps, SAMPLING_RECORDS).scatter_add_(2, indices, counts)
+    data = ClientData(empty, empty, empty, order.to(device), start.to(device), torch.from_numpy(sizes).to(device))
+    row = torch.zeros(SAMPLING_DRAWS, dtype=torch.int64, device=device)
+    key = keys([seed], "audit-samples", device).expand(SAMPLING_DRAWS)
+    counter = torch.arange(SAMPLING_DRAWS, device=device) * steps
+    indices, mask = draw_samples(data, sampling_of(spec, sizes, device), key, row, row, counter, steps)
+    counts = torch.ones(indices.shape) if mask.numel() == 0 else mask.float().cpu()
+    chosen = torch.zeros(SAMPLING_DRAWS, steps, SAMPLING_RECORDS).scatter_add_(2, indices.cpu(), counts)
     return np.asarray(chosen.numpy() > 0)
 
 
@@ -187,7 +194,7 @@ def _stage(plan: AuditPlan) -> tuple[Model, ClientData]:
     images = source.train.images[chosen].reshape(-1, side, block, side, block).mean(axis=(2, 4)).astype(np.uint8)
     if plan.blank_records:
         images[:] = 0
-    model = make_model("mlp", (1, side, side), source.info.classes)
+    model = make_model(plan.model, (1, side, side), source.info.classes)
     white = np.full((1, side, side), 255, np.uint8)
     pictures = torch.from_numpy(np.concatenate([images, white])[..., None])
     scores = model.logits(model.initial(plan.seed)[None], as_inputs(pictures[None, -1:]))[0, 0]
@@ -201,7 +208,8 @@ def _stage(plan: AuditPlan) -> tuple[Model, ClientData]:
         start=torch.zeros(2, 1, dtype=torch.int64),
         size=torch.tensor([[plan.records], [plan.records + 1]]),
     )
-    return model, data
+    device = torch_device(plan.device)
+    return model, ClientData(**{name: tensor.to(device) for name, tensor in vars(data).items()})
 
 
 @torch.no_grad()
@@ -216,26 +224,28 @@ def _uploads(
     start: int = 0,
 ) -> Tensor:
     """(count, d): uploads of the client in one world (0: without the canary, 1: with it), all from the same model."""
-    device = torch.device("cpu")
-    replica, client = torch.full((count,), world), torch.zeros(count, dtype=torch.int64)
-    counter = torch.arange(start, start + count) * spec.local_iterations
-    sampling = sampling_of(spec, data.size.numpy(), device)
+    device = first.device
+    replica, client = torch.full((count,), world, device=device), torch.zeros(count, dtype=torch.int64, device=device)
+    counter = torch.arange(start, start + count, device=device) * spec.local_iterations
+    sampling = sampling_of(spec, data.size.cpu().numpy(), device)
     sample_key, noise_key, upload_key = (
         keys([plan.seed], f"audit-{purpose}", device).expand(count) for purpose in ("samples", "steps", "uploads")
     )
     indices, mask = draw_samples(data, sampling, sample_key, replica, client, counter, spec.local_iterations)
-
+    if bool(sampling.overflow):
+        raise InputError("a sample has more records than places on this device: audit with another seed")
     rows = TrainingBatch(
         indices,
         mask,
         sampling.batch_size[replica, client],
-        torch.from_numpy(spec.step_noise)[replica, client].float(),
+        torch.from_numpy(spec.step_noise).to(device)[replica, client].float(),
         CounterNoise(noise_key, counter) if spec.step_noise.any() else None,
     )
     weights = first.repeat(count, 1)
     train_locally(model, weights, data, rows, plan.learning_rate, spec.clip_norm, plan.local)
     weight = 1.0 if plan.local is None else plan.local.first_step_weight(plan.learning_rate, spec.local_iterations)
-    deviation = torch.from_numpy(weight * spec.upload_deviation(plan.learning_rate))[replica, client].float()
+    deviations = torch.from_numpy(weight * spec.upload_deviation(plan.learning_rate)).to(device)
+    deviation = deviations[replica, client].float()
     return add_normals_(weights, upload_key, counter, deviation) if spec.upload_noise.any() else weights
 
 
@@ -249,20 +259,31 @@ def _canary_move(plan: AuditPlan, silent: MechanismSpec, model: Model, data: Cli
         without, with_ = (_uploads(plan, silent, model, data, first, world, 1)[0] for world in (0, 1))
         return with_ - without
     b = plan.batch_size
-    samples, mask = torch.zeros(2, 1, b + 1, dtype=torch.int64), torch.ones(2, 1, b + 1, dtype=torch.bool)
+    device = first.device
+    samples = torch.zeros(2, 1, b + 1, dtype=torch.int64, device=device)
+    mask = torch.ones(2, 1, b + 1, dtype=torch.bool, device=device)
     samples[1, 0, b] = plan.records
     mask[0, 0, b] = False
     if silent.sampling == "fixed":
         mask[1, 0, 0] = False
-    rows = TrainingBatch(samples, mask, torch.tensor([b, b]), torch.zeros(2))
+    rows = TrainingBatch(samples, mask, torch.tensor([b, b], device=device), torch.zeros(2, device=device))
     weights = first.repeat(2, 1)
     train_locally(model, weights, data, rows, plan.learning_rate, silent.clip_norm, plan.local)
     return weights[1] - weights[0]
 
 
+def _projected(moves: Tensor, directions: FloatArray) -> FloatArray:
+    """Return moves (n, d) times directions (d, K)."""
+    if moves.device.type == "cpu":
+        return np.asarray(moves.numpy() @ directions)
+    columns = torch.from_numpy(directions).to(moves.device, torch.float64)
+    return np.asarray((moves.double() @ columns).cpu().numpy())
+
+
 def _directions(model: Model, move: Tensor) -> tuple[FloatArray, FloatArray]:
     """For each of the K tensors: the unit vector along which the canary moves it, (d, K), and how far, (K,)."""
     columns, lengths, at = [], [], 0
+    move = move.cpu()
     for tensor in model.tensors(move).values():
         column = torch.zeros(model.size)
         piece = move[at : at + tensor.numel()]

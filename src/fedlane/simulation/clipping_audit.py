@@ -8,9 +8,10 @@ import math
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from fedlane.learning.adversary import ClippedSumOf, batched_sum, hostile_records, largest_contribution, strict_sum
+from fedlane.learning.adversary import ClippedSumOf, batched_sum_on, hostile_records, largest_contribution, strict_sum
 from fedlane.learning.clipping import clipping_slack
 from fedlane.learning.datasets import DATASETS, dataset_info
+from fedlane.learning.federation import torch_device
 from fedlane.learning.models import dataset_model
 from fedlane.learning.module_checks import stored_shape
 
@@ -54,7 +55,8 @@ def audit_clipping(
     *,
     seed: int = 0,
     strict: ClippedSumOf = strict_sum,
-    batched: ClippedSumOf = batched_sum,
+    batched: ClippedSumOf | None = None,
+    device: str = "cpu",
 ) -> ClippingResult:
     """Search for weights under which clipping fails.
 
@@ -63,12 +65,14 @@ def audit_clipping(
         dataset: Name of the data set whose shapes the model has.
         seed: Seed of the search.
         strict: Sum of a real client.
-        batched: Sum of a simulated client.
+        batched: Sum of a simulated client; None for that of the device.
+        device: Device of the simulated client, `cpu` or `cuda`.
     """
     info = DATASETS.get(dataset) or dataset_info(dataset)  # shapes are enough, so no file is read
     model = dataset_model(model_name, info)
     x, targets = hostile_records(stored_shape(info.input_shape), info.classes, copies=1, tokens=info.tokens)
     climbs = 0 if model.size > LARGE_MODEL else CLIMBS
+    batched = batched or batched_sum_on(torch_device(device))
     real, simulated = (
         largest_contribution(path, model, x[-1:], targets[-1:], 1.0, climbs, seed) for path in (strict, batched)
     )
@@ -77,5 +81,5 @@ def audit_clipping(
         tried=real.tried + simulated.tried,
         real=real.ratio,
         simulated=simulated.ratio,
-        simulated_limit=1.0 + clipping_slack(model, 1),
+        simulated_limit=1.0 + clipping_slack(model, 1, "float32" if device == "cpu" else "tf32"),
     )

@@ -99,7 +99,7 @@ def run_targets(folder: Path, **options: object) -> tuple[Scenario, list[AuditTa
 
     Args:
         folder: The run folder of a simulation.
-        options: Fields of `AuditPlan`: trials, confidence, seed and pixels.
+        options: Fields of `AuditPlan`: trials, confidence, seed, device and pixels.
 
     Raises:
         InputError: The folder is not that of a run that made private uploads, or its files do not agree.
@@ -137,7 +137,8 @@ def audit_target(target: AuditTarget, progress: Callable[[int], None] | None = N
     samples = None
     if spec.sampling == "poisson":
         rate = float(np.clip(target.terms.sample_rate, *TESTED_RATES))
-        samples = audit_sampling(drawn_samples(plan.seed, "poisson", rate), rate, plan.confidence)
+        chosen = drawn_samples(plan.seed, "poisson", rate, plan.device)
+        samples = audit_sampling(chosen, rate, plan.confidence)
     gaussian = result.epsilon_low_gaussian is not None
     largest = largest_bound(result.trials, plan.delta, plan.confidence, gaussian=gaussian)
     return TargetAudit(target, result, samples, largest, half_noise)

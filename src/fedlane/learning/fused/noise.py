@@ -50,6 +50,7 @@ def finish_step_(weights: Tensor, move: Tensor, key: Tensor, counter: Tensor, de
     """
     rows, size = weights.shape
     half = (size + 1) // 2
+    key, counter, deviation = key.contiguous(), counter.contiguous(), deviation.contiguous()  # read as plain arrays
     _finish_step[(triton.cdiv(half, BLOCK), rows)](weights, move, key, counter, deviation, size, half, block=BLOCK)
 
 
@@ -89,5 +90,6 @@ def average_(
     """
     rows, size = weights.shape
     half = (size + 1) // 2
+    key, share, deviation = key.contiguous(), share.contiguous(), deviation.contiguous()
     grid = (triton.cdiv(half, BLOCK), rows)
     _average[grid](weights, models, share, key, round, deviation, size, half, share.shape[-1], noisy=noisy, block=BLOCK)
