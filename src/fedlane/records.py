@@ -10,6 +10,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedlane.loss_records import ClientLosses as ClientLosses
+from fedlane.loss_records import LossQuery as LossQuery
+
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 BoolArray = NDArray[np.bool_]
@@ -75,7 +78,7 @@ class Context:
     Attributes:
         round: Index of the round.
         available: Whether each client may be selected (R, U).
-        losses: Each client's last reported training loss (R, U); no run supplies it yet.
+        losses: The losses that clients reported with their last uploads, if it `requires` "losses".
         channel_state: This round's delay of every pair in seconds (R, U, N), if it `requires` "channel_state".
         distributions: The true delay distributions, if it `requires` "distributions".
         problem: The problem in this round; every run sets it.
@@ -86,7 +89,7 @@ class Context:
 
     round: int
     available: BoolArray
-    losses: FloatArray | None = None
+    losses: ClientLosses | None = None
     channel_state: FloatArray | None = None
     distributions: DelayDistributions | None = None
     problem: Problem | None = None
@@ -274,6 +277,7 @@ class MechanismSpec:
         delta: Agreed deltas (U,).
         max_uploads: Largest number of uploads of each client (U,).
         histogram_noise: Noise of the label-histogram release, in records; 0 if the budget covers no release.
+        loss_query: How clients report losses; None if they report none.
 
     Examples:
         >>> spec = MechanismSpec.simple(np.array([[600, 800]]), batch_size=64, local_iterations=5, clip_norm=1.0)
@@ -294,6 +298,7 @@ class MechanismSpec:
     delta: FloatArray
     max_uploads: IntArray
     histogram_noise: float
+    loss_query: LossQuery | None = None
 
     @classmethod
     def simple(

@@ -213,7 +213,7 @@ def test_the_four_verdicts() -> None:
     assert judged(Finding([clear], lambda: [wrong])) == ["depends on the reading"]
     assert judged(Finding([clear], lambda: [open_])) == ["holds"]
     assert judged(Finding([open_], lambda: [clear])) == ["not decided"]
-    assert judged(Finding([wrong], alternative=(12, [clear]))) == ["depends on the reading"]
+    assert judged(Finding([wrong], alternative=("reading 12", [clear]))) == ["depends on the reading"]
 
 
 def test_an_interval_on_the_wrong_side_must_survive_the_number_of_cases() -> None:

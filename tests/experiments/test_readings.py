@@ -10,9 +10,16 @@ from fedlane.experiments.claims.verdicts import DEPENDS, HOLDS, NOT_COMPUTED, NO
 from fedlane.experiments.engine.local_runners import InProcessRunner
 from fedlane.experiments.readings.axes import AXES, PRESET, PaperReading
 from fedlane.experiments.readings.design import balance, design_text, even_design, reading_named, stored_design
+from fedlane.experiments.readings.favourable import (
+    FRESH_SEED,
+    confirmation_plan,
+    favourable_section,
+    favourable_table,
+    most_favourable,
+)
 from fedlane.experiments.readings.map_page import map_page
 from fedlane.experiments.readings.mapping import MapPlan, judge_readings
-from fedlane.experiments.readings.shares import map_table, sentences, shares
+from fedlane.experiments.readings.shares import map_of, map_table, sentences, shares, shown_verdict
 from fedlane.experiments.reproduce import compute_schedules
 from fedlane.experiments.store import Experiment, under
 from fedlane.report.verdict_map import draw_verdict_map
@@ -76,14 +83,14 @@ class TestReading:
 
 def verdicts(*of_claims: str) -> list[Verdict]:
     return [
-        Verdict(number, "Fig. 2", f"claim {number}", "measure", 0.1, 0.0, 0.2, verdict, 3, "")
+        Verdict(number, "Fig. 2", f"claim {number}", "measure", 0.1, 0.0, 0.2, verdict, 3, "", verdict)
         for number, verdict in enumerate(of_claims, start=1)
     ]
 
 
 def tiny_map() -> dict[PaperReading, list[Verdict]]:
-    """Four readings: claim 1 always holds, claim 2 holds at 1 kbit only, claim 3 never, claim 4 was not computed."""
-    levels = {"a": "1 kbit", "b": "1 kbit", "c": "10 kbit", "d": "10 kbit"}
+    """40 readings: claim 1 always holds, claim 2 holds at 1 kbit only, claim 3 never, claim 4 was not computed."""
+    levels = {f"reading {k}": "1 kbit" if k < 20 else "10 kbit" for k in range(40)}
     return {
         PaperReading(name, (payload, *PRESET.levels[1:])): verdicts(
             HOLDS, HOLDS if payload == "1 kbit" else NOT_DECIDED, REFUTED, NOT_COMPUTED
@@ -98,29 +105,72 @@ class TestSummary:
         assert first.share(HOLDS) == 1.0
         assert second.share(HOLDS) == 0.5
         assert second.deciding == ["payload (1 kbit: 100%, 10 kbit: 0%)"]
-        assert third.counts[REFUTED] == 4
+        assert third.counts[REFUTED] == 40
         assert third.deciding == []
         assert fourth.judged == 0
 
     def test_the_sentences_name_the_claims_at_both_ends_and_the_shares_between(self):
         text = sentences(shares(tiny_map()))
-        assert text == (
-            "Over 4 readings of what the paper leaves out, claim 1 holds under at least 90% of the readings, and claim "
-            "3 holds under none. The verdict on the other 1 depends on the reading; the share of readings under which "
-            "each holds is: 2 (50%)."
+        ends = (
+            "claim 1 holds under at least 90% of the readings, and claim 3 holds under none; the share of readings "
+            "under which each of the others holds is: 2 (50%). Refuted under more than half of the readings: 3 (100%)."
         )
+        assert text.startswith("Over 40 readings of what the paper leaves out, " + ends)
+        assert text.endswith("without a correction, " + ends)
 
     def test_the_table_has_a_row_for_every_cell(self):
         table = map_table(tiny_map())
-        assert table.num_rows == 16
+        assert table.num_rows == 160
         assert table.column("payload").to_pylist()[:4] == ["1 kbit"] * 4
+
+    def test_a_cell_that_the_correction_leaves_open_shows_its_own_intervals(self):
+        decided, open_, shown = verdicts(HOLDS, NOT_DECIDED, NOT_DECIDED)
+        assert shown_verdict(decided) == HOLDS
+        assert shown_verdict(open_) == NOT_DECIDED
+        assert shown_verdict(replace(shown, uncorrected=REFUTED)) == "refuted, uncorrected"
+
+    def test_the_stored_table_gives_the_same_map(self):
+        stored = map_of(map_table(tiny_map()))
+        assert list(stored) == list(tiny_map())
+        assert [row.counts for row in shares(stored)] == [row.counts for row in shares(tiny_map())]
+        assert shares(stored)[1].deciding == shares(tiny_map())[1].deciding
 
     def test_the_page_shows_picture_claims_and_readings(self):
         page = map_page(tiny_map(), "figures/fig-readings.png", 3, 2)
         assert "delays over 3 paired seeds, accuracy over\n2, on Fashion-MNIST" in page
         assert "![verdicts by claim and reading](figures/fig-readings.png)" in page
-        assert "| 2 | Fig. 2: claim 2 | 50% | 0% | 0% | 50% | 4 | payload (1 kbit: 100%, 10 kbit: 0%) |" in page
-        assert "4 of 16 cells are not computed" in page
+        assert "| 50% | 0% | 0% | 50% | 40 | 50% | 0% | payload (1 kbit: 100%, 10 kbit: 0%) |" in page
+        assert "40 of 160 cells are not computed: " in page
+
+
+class TestFavourable:
+    def test_most_claims_hold_under_it_and_ties_go_to_the_fewest_refuted(self):
+        many = {
+            PaperReading("a", PRESET.levels): verdicts(HOLDS, HOLDS, REFUTED, REFUTED),
+            PaperReading("b", PRESET.levels): verdicts(HOLDS, HOLDS, REFUTED, NOT_DECIDED),
+            PaperReading("c", PRESET.levels): verdicts(HOLDS, NOT_DECIDED, NOT_DECIDED, NOT_DECIDED),
+        }
+        assert most_favourable(many).name == "b"
+
+    def test_it_is_judged_on_seeds_that_the_choice_has_not_seen(self):
+        plan = MapPlan(stored_design())
+        fresh = confirmation_plan(plan, stored_design()[3])
+        assert fresh.readings == (stored_design()[3],)
+        assert fresh.first_seed == FRESH_SEED >= plan.first_seed + plan.schedule_seeds
+        assert fresh.schedule_seeds == plan.schedule_seeds
+
+    def test_the_section_says_what_is_confirmed_lost_and_refuted(self):
+        reading = PaperReading("map-07", ("1 kbit", *PRESET.levels[1:]))
+        table = favourable_table(
+            {reading: verdicts(HOLDS, HOLDS, HOLDS, NOT_DECIDED)},
+            {reading: verdicts(HOLDS, HOLDS, REFUTED, HOLDS)},
+        )
+        text = favourable_section(table, reading, 20)
+        assert "hold under map-07: 3 of 4" in text
+        assert "by payload 1 kbit (not 5 kbit), and" in text
+        assert "seeds 1000 to 1019" in text
+        confirmed = "2 of these 3 claims hold again (1, 2); 3 no longer holds; 4 holds in addition; 1 is refuted (3)."
+        assert confirmed in text
 
 
 class Refusing:
@@ -165,7 +215,7 @@ class TestMapping:
 
 
 def test_the_picture_is_drawn(tmp_path):
-    cells = [[HOLDS, REFUTED], [NOT_DECIDED, NOT_COMPUTED]]
-    written = draw_verdict_map(["1. first", "2. second"], ["map-00", "map-01"], cells, tmp_path / "map")
+    cells = [[HOLDS, REFUTED], [NOT_DECIDED, NOT_COMPUTED], ["holds, uncorrected", "refuted, uncorrected"]]
+    written = draw_verdict_map(["1. first", "2. second", "3. third"], ["map-00", "map-01"], cells, tmp_path / "map")
     assert [path.name for path in written] == ["map.png", "map.pdf"]
     assert written[0].read_bytes()[:4] == b"\x89PNG"

@@ -1,9 +1,21 @@
 """The results page shows every figure and every claim."""
 
-from fedlane.experiments.claims import CLAIMS, judge
+from pathlib import Path
+
+import pyarrow.parquet as pq
+
+from fedlane.experiments.claims import CLAIMS, Verdict, judge
+from fedlane.experiments.readings.design import stored_design
+from fedlane.experiments.readings.favourable import most_favourable
+from fedlane.experiments.readings.map_page import map_page
+from fedlane.experiments.readings.mapping import MapPlan
+from fedlane.experiments.readings.shares import COUNTED, ClaimShares, map_of, sentences
 from fedlane.experiments.reproduce import FIGURES, ReproductionPlan
-from fedlane.experiments.results_page import CAPTIONS, page, write_page
+from fedlane.experiments.results_page import CAPTIONS, PageParts, claims_section, page, stored_map, write_page
 from fedlane.experiments.store import ResultStore
+from fedlane.scenario import Scenario
+
+DOCS = Path(__file__).resolve().parents[2] / "docs"
 
 
 def test_every_figure_has_a_caption():
@@ -14,10 +26,42 @@ def test_the_page_shows_figures_and_all_claims(tmp_path):
     """With an empty store, every claim is listed as not computed."""
     plan = ReproductionPlan(FIGURES, 2, 2)
     verdicts = judge(plan, ResultStore(tmp_path))
-    text = page(plan, ["fig-v", "fig-delay"], verdicts, "| 5 | a bound |", "pictures", note="Computed on a laptop.")
+    parts = PageParts(theorems="| 5 | a bound |", note="Computed on a laptop.")
+    text = page(plan, ["fig-v", "fig-delay"], verdicts, "pictures", parts)
     assert "![fig-v](pictures/fig-v.png)" in text
     assert CAPTIONS["fig-delay"] in text
     assert sum(line.startswith("| ") for line in text.splitlines()) == 2 + len(CLAIMS)
     assert "## The theorems" in text
     assert "not computed (34)" in text
-    assert write_page(tmp_path, plan, [], verdicts, "").read_text().startswith("# Results")
+    assert "| readings |" not in text
+    assert write_page(tmp_path, plan, [], verdicts, PageParts()).read_text().startswith("# Results")
+    assert stored_map(tmp_path / "figures") == []
+
+
+def test_the_claims_name_the_readings_under_which_they_hold():
+    counts = {**dict.fromkeys(COUNTED, 0), "holds": 3, "refuted": 1}
+    rows = [ClaimShares(number, claim.text, counts, counts, []) for number, claim in enumerate(CLAIMS, start=1)]
+    verdict = Verdict(1, "Fig. 2", "a claim", "measure", 0.1, 0.0, 0.2, "holds", 3, "")
+    text = claims_section([verdict], rows)
+    assert "| 1 | Fig. 2: a claim | 0.1 [0, 0.2] measure | holds | 3 of 4 | 3 |  |" in text
+    assert sentences(rows) in text
+
+
+def test_the_pages_show_the_stored_verdicts():
+    """docs/results.md and docs/readings.md come from the tables beside their pictures."""
+    stored = [Verdict(**row) for row in pq.read_table(DOCS / "results" / "claims.parquet").to_pylist()]
+    assert [verdict.claim for verdict in stored] == [claim.text for claim in CLAIMS]
+    shown = (DOCS / "results.md").read_text(encoding="utf-8")
+    assert shown.endswith(claims_section(stored, stored_map(DOCS / "results")))
+    favourable = pq.read_table(DOCS / "results" / "map-favourable.parquet")
+    plan, readings = MapPlan(stored_design()), map_of(pq.read_table(DOCS / "results" / "fig-readings.parquet"))
+    assert tuple(readings) == plan.readings
+    page_text = map_page(readings, "results/fig-readings.png", plan.schedule_seeds, plan.learning_seeds, favourable)
+    assert (DOCS / "readings.md").read_text(encoding="utf-8") == page_text
+
+
+def test_the_favourable_preset_is_the_map_s_most_favourable_reading():
+    reading = most_favourable(map_of(pq.read_table(DOCS / "results" / "fig-readings.parquet")))
+    preset = Scenario.load("paper-fmnist-favourable")
+    expected = Scenario.load("paper-fmnist").with_values(reading.values())
+    assert preset.model_copy(update={"name": "paper-fmnist"}) == expected

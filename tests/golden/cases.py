@@ -40,9 +40,14 @@ LINES_SINCE = (
     *("momentum = 0.0\n", "proximal = 0.0\n", 'learning_rate_schedule = "constant"\n', 'aggregation = "size"\n'),
     *('server_optimizer = "sgd"\n', "server_momentum = 0.9\n", "server_decay = 0.99\n"),
     "server_adaptivity = 0.001\n",
+    "loss_clip = 4.0\nloss_noise = 4.0\n",
 )
 """Lines of a scenario file with the defaults of keys that were added since the time of writing."""
-COLUMNS_SINCE = {"assignments": {"energy_j"}, "clients": {"present_share", "shortfall", "energy_j"}}
+COLUMNS_SINCE = {
+    "assignments": {"energy_j"},
+    "clients": {"present_share", "shortfall", "energy_j"},
+    "client_rounds": {"present"},
+}
 """Columns that tables have since then."""
 MEASURES_SINCE = {"energy_j", "present_share", "shortfall"}
 """Keys that summaries have since then."""

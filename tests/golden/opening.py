@@ -196,7 +196,9 @@ def server_record(folder: Path) -> dict[str, Any]:
     saved = StateStore(folder).load()
     assert saved is not None
     arrays = dict(saved.arrays)
-    arrays.pop("scheduler.trace.punctual", None)  # not stored when the digests were made
+    for name in ("trace.punctual", "present_rounds"):
+        arrays.pop(f"scheduler.{name}", None)  # not stored when the digests were made
+    arrays |= _with_invented_delays(arrays)
     del arrays["scheduler.epsilon"]
     values = {name: value for name, value in saved.values.items() if name not in GUARD_MEMORY}
     quota = (1.0 - make_policy("lane").quota_slack) * arrays["scheduler.quotas"]
@@ -210,6 +212,17 @@ def server_record(folder: Path) -> dict[str, Any]:
         "state": {arithmetic(): digest.hexdigest()},
         "sums": {name: float(np.nansum(array)) for name, array in arrays.items() if array.dtype.kind in "fiub"},
         "orders": {arithmetic(): hashlib.sha256((folder / "orders.jsonl").read_bytes()).hexdigest()},
+    }
+
+
+def _with_invented_delays(arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """The trace as it was stored at that time: a client that did not answer was late by a millisecond."""
+    total_s = float(SETTINGS["deadline_s"]) + 1e-3
+    parts = {"download_s": total_s / 2, "compute_s": 0.0, "upload_s": total_s / 2}
+    assigned = arrays["scheduler.trace.client"] >= 0
+    return {
+        name: np.where(assigned & np.isnan(arrays[name]), invented, arrays[name])
+        for name, invented in ((f"scheduler.trace.{part}", value) for part, value in parts.items())
     }
 
 

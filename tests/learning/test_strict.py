@@ -10,10 +10,11 @@ import torch
 
 from fedlane.learning.adversary import hostile_records, hostile_weights, strict_sum
 from fedlane.learning.local import ClientData, train_locally
+from fedlane.learning.loss_reports import loss_sums
 from fedlane.learning.models import ModuleModel, make_model
 from fedlane.learning.strict import ClippedSum, RecordGradients, one_thread, train_strictly
-from fedlane.learning.system_random import system_rows
-from fedlane.records import MechanismSpec
+from fedlane.learning.system_random import _add_noise, system_rows
+from fedlane.records import LossQuery, MechanismSpec
 
 
 class Net(torch.nn.Module):
@@ -170,6 +171,49 @@ def test_the_noise_of_a_step_is_z_c_eta_over_b():
     assert float(weights.std()) == pytest.approx(2.0 * 0.5 * 0.3 / 5, rel=5 / (2 * model.size) ** 0.5)
 
 
+def loss_rows(size, **changes):
+    """Every record in one step, without noise but with the settings of a release of losses."""
+    spec = mechanism(size, size, local_iterations=1, step_noise=1.0)
+    spec = replace(spec, loss_query=LossQuery(2.2, 1.25, np.array([[5 / 3]])))
+    rows = replace(system_rows(spec, size), add_noise=lambda move, step, deviation: None, **changes)
+    return spec.loss_query, rows
+
+
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("kind", ["bytes", "floats"])
+def test_strict_losses_are_those_that_simulations_report(name, kind):
+    """Without noise, the sums over the first step's sample; some losses are clipped and some are not."""
+    model, (x, targets) = MODELS[name](), records(40, kind)
+    data, weights = client_data(x, targets), model.initial(1)[None]
+    query, rows = loss_rows(40)
+    released = train_strictly(model, weights.clone(), data, rows, 0.3, 0.5, query)
+    expected = loss_sums(model, weights, data, rows, query)
+    torch.testing.assert_close(released, expected, rtol=1e-5, atol=1e-5)
+    unclipped = loss_sums(model, weights, data, rows, replace(query, clip=np.inf))
+    assert 0 < float(expected[0, 0]) < float(unclipped[0, 0])
+
+
+def test_the_noise_of_losses_and_of_the_step_that_pays_for_them():
+    """Empty samples: 4,000 releases of noise alone have the deviations z_l sqrt(2) L and z_g C."""
+    model, (x, targets) = make_model("softmax", (1, 8, 8), 10), records(5)
+    spec = replace(mechanism(5, 5, step_noise=1.0), loss_query=LossQuery(2.2, 1.25, np.array([[5 / 3]])))
+    deviations, normal = [], []
+
+    def watched(move, step, deviation):
+        deviations.append((tuple(move.shape), float(deviation)))
+        normal.append(_add_noise(torch.zeros(1, 2000, dtype=torch.float64), step, deviation).std().item())
+
+    rows = replace(system_rows(spec, 5), add_noise=watched)
+    train_strictly(model, model.initial(0)[None], client_data(x, targets), rows, 0.3, 0.5, spec.loss_query)
+    shapes, amounts = zip(*deviations, strict=True)
+    assert shapes == ((1, 2), *[(1, model.size)] * 3)
+    assert amounts == pytest.approx([1.25 * 2**0.5 * 2.2, 0.5 * 5 / 3, 0.5, 0.5])
+    assert normal == pytest.approx(amounts, rel=5 / (2 * 2000) ** 0.5)
+    exact = LossQuery(np.inf, 0.0, np.zeros((1, 1)))
+    with pytest.raises(ValueError, match="losses need noise"):
+        train_strictly(model, model.initial(0)[None], client_data(x, targets), rows, 0.3, 0.5, exact)
+
+
 def choosy_scores(scores, error):
     """A module's scores that fail if the weights meet an input of 7."""
 
@@ -192,6 +236,12 @@ def test_a_record_on_which_a_module_fails_contributes_nothing(monkeypatch, caplo
     weights, without = model.initial(0)[None], model.initial(0)[None]
     train_strictly(model, weights, client_data(x, targets), rows, 0.3, 0.5)
     assert "record 2 has no gradient" in caplog.text
+    query, loss_batch = loss_rows(5)
+    released = train_strictly(model, model.initial(0)[None], client_data(x, targets), loss_batch, 0.3, 0.5, query)
+    assert "record 2 has no loss" in caplog.text
+    others = replace(loss_batch, mask=loss_batch.indices != 2)
+    expected = train_strictly(model, model.initial(0)[None], client_data(x, targets), others, 0.3, 0.5, query)
+    assert torch.equal(released, expected)
     rows = replace(rows, mask=rows.indices != 2)
     train_strictly(model, without, client_data(x, targets), rows, 0.3, 0.5)
     torch.testing.assert_close(weights, without, rtol=0, atol=1e-8)

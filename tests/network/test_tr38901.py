@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from fedlane.network.link_rate import LTE_DOWNLINK, LTE_UPLINK, failed_uploads
+from fedlane.network.link_rate import LTE_DOWNLINK, LTE_UPLINK, UploadFailures
 from fedlane.network.tr38901 import (
     SCENARIOS,
     UMA,
@@ -154,8 +154,8 @@ def test_the_rate_is_attenuated_and_capped(link, sinr_db, efficiency):
 
 
 def test_uploads_fail_with_the_stated_probability_from_seed_and_round_alone():
-    failed = np.stack([failed_uploads(range(50), t, 20, 0.05) for t in range(40)], axis=1)
+    failed = np.stack([UploadFailures(range(50), 20, 0.05).at(t) for t in range(40)], axis=1)
     # 40,000 draws: standard error sqrt(0.05 x 0.95 / 40000)
     assert failed.mean() == pytest.approx(0.05, abs=4 * (0.05 * 0.95 / 40_000) ** 0.5)
-    np.testing.assert_array_equal(failed_uploads([7], 31, 20, 0.05)[0], failed[7, 31])
-    assert failed_uploads(range(50), 0, 200).mean() == pytest.approx(0.01, abs=4 * (0.01 * 0.99 / 10_000) ** 0.5)
+    np.testing.assert_array_equal(UploadFailures([7], 20, 0.05).at(31)[0], failed[7, 31])
+    assert UploadFailures(range(50), 200).at(0).mean() == pytest.approx(0.01, abs=4 * (0.01 * 0.99 / 10_000) ** 0.5)

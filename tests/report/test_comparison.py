@@ -252,6 +252,27 @@ def test_compare_with_learning_and_a_target_fits_80_columns(tmp_path):
     )
 
 
+def test_compare_and_show_print_the_energy_of_all_clients_and_its_difference(tmp_path):
+    options = ("--policy", "lane", "--policy", "random", "--rounds", "10", "--seeds", "2", "--no-learning")
+    result = fedlane("compare", "phones", *options, "--out", "o", cwd=tmp_path, code=0)
+    saved = json.loads((tmp_path / "o" / "comparison.json").read_text())
+    assert "energy_j" in saved["measures"]
+    lane, random = saved["runs"]
+    (line,) = [
+        row for row in result.stdout.splitlines() if row.split()[:2] == ["random", f"{random['energy_j']['mean']:,.1f}"]
+    ]
+    difference = random["differences"]["energy_j"]["mean"]
+    assert difference == pytest.approx(random["energy_j"]["mean"] - lane["energy_j"]["mean"])
+    assert f"{difference:+,.1f} [" in line or f"{difference:+,.0f} [" in line
+    assert max(map(len, result.stdout.splitlines())) <= 80
+    rows = list(csv.DictReader((tmp_path / "o" / "comparison.csv").read_text().splitlines()))
+    assert {row["unit"] for row in rows if row["measure"] == "energy_j"} == {"J"}
+    assert "Energy (J)" in (tmp_path / "o" / "comparison.tex").read_text()
+    assert "energy of all clients" in fedlane("show", "o", cwd=tmp_path, code=0).stdout
+    shown = fedlane("show", "o/lane", cwd=tmp_path, code=0).stdout
+    assert re.search(rf"energy of all clients.*{lane['energy_j']['mean']:,.1f} J", shown)
+
+
 HOSTILE = r"a&b%c$d#e_f{g}h~i^j\k<l>m|n\"o é ∑"
 
 

@@ -1,6 +1,5 @@
 """The data embedded in a report page: equal to the tables, small enough, and clear errors for damaged folders."""
 
-import base64
 import json
 import re
 import shutil
@@ -21,20 +20,9 @@ from fedlane.report.run_arrays import run_arrays
 from fedlane.report.run_files import read_run, run_folders, signature
 from fedlane.validate import InputError
 from support.browsing import save_run
+from support.packed import unpacked
 
 pytestmark = pytest.mark.xdist_group("report-data")
-
-
-def unpacked(packed):
-    """Unpack an array as the page's script does; written independently from the description of the format."""
-    kinds = {"f4": "<f4", "f8": "<f8", "u1": "u1", "u2": "<u2", "bits": "u1", "level": "<u2"}
-    codes = np.frombuffer(base64.b64decode(packed["data"]), kinds[packed["kind"]])
-    if packed["kind"] == "bits":
-        return np.unpackbits(codes)[: np.prod(packed["shape"], dtype=int)].reshape(packed["shape"])
-    codes = codes.reshape(packed["shape"])
-    if packed["kind"] == "level":
-        return np.where(codes == 65535, np.nan, codes * packed["step"])
-    return codes
 
 
 @pytest.fixture(scope="module")

@@ -19,8 +19,8 @@ pytestmark = [pytest.mark.xdist_group("browser"), pytest.mark.slow]
 SVG = "{http://www.w3.org/2000/svg}"
 PAUSE_MS = 150
 """Chromium silently drops a download that follows ten others within a second."""
-FIGURES = 14
-"""Charts of a page with learning and privacy: eleven figures, and the links, delays and queues of a round."""
+FIGURES = 15
+"""Charts of a page with learning and privacy: twelve figures, and the links, delays and queues of a round."""
 
 
 @pytest.fixture(scope="module")

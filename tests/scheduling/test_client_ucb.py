@@ -169,6 +169,20 @@ def test_a_folder_of_the_former_single_ucb_opens_and_is_not_resumed(label, tmp_p
     assert "\n" not in str(error.value)
 
 
+def test_a_checkpoint_that_does_not_say_who_was_absent_is_refused_by_its_version(tmp_path):
+    """Version 1 had no array `absent`."""
+    simulation = Simulation(Scenario.load("paper-fmnist").with_values({"rounds": 20}), "cs-ucb-q", [3])
+    for _ in range(8):
+        simulation.step()
+    saved = simulation.checkpoint()
+    assert saved.version == 2
+    arrays = {name: array for name, array in saved.arrays.items() if name != "state.absent"}
+    old = replace(saved, arrays=arrays, version=1)
+    RunFolder.create(tmp_path / "r").write(simulation.result(), checkpoint=old, interrupted=True)
+    with pytest.raises(InputError, match=r"played with version 1 of policy cs-ucb-q, and this is version 2$"):
+        Simulation.resume(tmp_path / "r")
+
+
 def test_a_state_without_queues_names_ucb_index():
     problem = Problem(3, 1, 10, DEADLINE_S, np.full((1, 3), 0.3))
     with pytest.raises(InputError, match="ucb-index"):

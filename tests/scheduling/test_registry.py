@@ -154,7 +154,7 @@ def mutating(self, state, context, rng):
         (broken(select=unseeded), "the same seeds gave different rounds"),
         (broken(select=mutating), "select changed the state"),
         (broken(requires=frozenset({"tea"})), "requires 'tea', which no run supplies: choose from channel_state, dist"),
-        (broken(requires=frozenset({"losses"})), "requires 'losses', which no run supplies"),
+        (broken(requires=frozenset({"loss"})), r"requires 'loss', which no run supplies \(did you mean 'losses'\?\)"),
         (broken(requires=frozenset({"distribution"})), r"no run supplies \(did you mean 'distributions'\?\)"),
         (broken(requires="channel_state"), "requires must be a set of names, got 'channel_state'"),
         (broken(quota_slack=1.5), "quota_slack must be"),

@@ -67,4 +67,5 @@ def test_flower_s_policy_is_told_the_same():
     scheduler.learn({0: MeasuredDelay(0, 2.0, 1.0), 1: MeasuredDelay(1, None, 1.0)}, np.ones(3, bool))
     heard = policy.heard[0].delays
     np.testing.assert_array_equal(heard.total_s, [[2.0, np.inf, np.nan]])
-    assert np.isfinite(scheduler.trace.total_s[0, 0, 1])
+    assert np.isnan(scheduler.trace.total_s[0, 0, 1])  # a server does not learn how late an upload would have been
+    assert not scheduler.trace.punctual[0, 0, 1]

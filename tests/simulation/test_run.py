@@ -10,7 +10,7 @@ import pytest
 from fedlane import Run, Scenario, Simulation, check_policy, simulate
 from fedlane.intervals import interval
 from fedlane.scheduling import SinglePolicy, policies
-from fedlane.simulation import table_parts
+from fedlane.simulation import results, table_parts
 from fedlane.simulation.results import COLUMNS, MEASURES, RunFolder
 from fedlane.validate import InputError
 
@@ -132,7 +132,7 @@ def test_very_large_networks_are_not_checked_for_feasibility():
 
 class Wants(SinglePolicy):
     name = "wants"
-    requires = frozenset({"losses"})
+    requires = frozenset({"weather"})
 
     def init(self, problem):
         return {}
@@ -158,7 +158,7 @@ class Clairvoyant(SinglePolicy):
 
 def test_a_policy_that_needs_what_the_run_lacks_is_refused():
     with pytest.raises(
-        InputError, match="policy wants requires 'losses', which no run supplies: choose from channel_st"
+        InputError, match="policy wants requires 'weather', which no run supplies: choose from channel_st"
     ):
         Simulation(Scenario(), Wants(), [0])
 
@@ -230,7 +230,7 @@ def test_a_run_folder_has_the_documented_files_and_columns(saved):
     for name, columns in COLUMNS.items():
         written = pq.read_table(folder / f"{name}.parquet").column_names
         extra = {
-            "client_rounds": ["epsilon_paper"],
+            "client_rounds": ["epsilon_paper", "present"],
             "assignments": ["energy_j"],
             "clients": ["present_share", "shortfall", "energy_j"],
         }.get(name, [])
@@ -320,13 +320,13 @@ def test_a_full_disk_leaves_nothing(saved, tmp_path, monkeypatch):
     """The disk is full when the third file is written."""
     written = []
 
-    def full(table, path, **options):
-        written.append(path)
+    def full(tables, name, folder):
+        written.append(name)
         if len(written) == 3:
             raise OSError(28, "No space left on device")
-        pq.write_table(table, path, **options)
+        table_parts.write_table(tables, name, folder)
 
-    monkeypatch.setattr(table_parts, "pq", type("pq", (), {"write_table": staticmethod(full)}))
+    monkeypatch.setattr(results, "write_table", full)
     with pytest.raises(InputError, match="cannot be written: No space left on device"):
         saved[0].save(tmp_path / "new")
     assert len(written) == 3
@@ -337,10 +337,10 @@ def test_a_failed_rewrite_keeps_the_last_good_state(saved, tmp_path, monkeypatch
     folder = RunFolder.create(tmp_path / "new")
     folder.write(saved[0])
 
-    def full(table, path, **options):
+    def full(tables, name, folder):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(table_parts, "pq", type("pq", (), {"write_table": staticmethod(full)}))
+    monkeypatch.setattr(results, "write_table", full)
     with pytest.raises(InputError, match="No space left"):
         folder.write(saved[0])
     assert Run.load(tmp_path / "new").rounds.equals(saved[0].rounds)

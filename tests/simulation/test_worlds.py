@@ -8,7 +8,7 @@ from fedlane.network import CellNetwork, TraceNetwork
 from fedlane.simulation.setup import prepare
 from fedlane.validate import InputError
 
-WORLDS = ("campus-5g", "cell-1000", "cell-3gpp", "churn", "commute-lte", "drifting", "phones")
+WORLDS = ("campus-5g", "cell-1000", "cell-3gpp", "churn", "city-munich", "commute-lte", "drifting", "phones")
 BASE = Scenario.load("quickstart").with_values({"privacy.mechanism": "none", "rounds": 30})
 CELL = {
     "network.model": "3gpp",
@@ -19,9 +19,21 @@ CELL = {
     "network.bandwidth_down_hz": 5e6,
     "network.payload_bits": "model",
 }
+CITY = {
+    "network.model": "city",
+    "network.map": "munich",
+    "network.mobility": "streets",
+    "network.fading": "rayleigh",
+    "network.shadowing_db": 4.0,
+    "network.drift_s": 20.0,
+    "network.bandwidth_up_hz": 5e6,
+    "network.bandwidth_down_hz": 5e6,
+    "network.payload_bits": "model",
+}
 TRACE = {"network.model": "trace", "network.trace": "5gophers", "network.payload_bits": "model"}
 CHANGING = {
     "3gpp": CELL,
+    "city": CITY,
     "paper-walk": {"network.mobility": "waypoint", "network.shadowing_db": 6.0, "network.shadowing_distance_m": 30.0},
     "drift": {"network.drift_s": 30.0},
     "trace": TRACE,
@@ -111,7 +123,7 @@ def test_a_cell_that_stands_still_has_the_delays_of_the_paper_s_network():
     assert Simulation(BASE.with_values({"network.drift_s": 9.0}), "random").feasible_scale is None
 
 
-@pytest.mark.parametrize("world", ["3gpp", "trace", "drift"])
+@pytest.mark.parametrize("world", ["3gpp", "city", "trace", "drift"])
 def test_distributions_are_averages_over_time(world):
     scenario = BASE.with_values({**CHANGING[world], "network.deadline_s": 1.0 if world != "drift" else 5.0})
     network = prepare(scenario, [5]).network
@@ -157,6 +169,16 @@ def test_a_failed_upload_is_late_and_null():
         ({**TRACE, "network.drift_s": 3.0}, 'network.drift_s has no effect with model "trace"'),
         ({**TRACE, "network.fading": "rayleigh"}, 'network.fading has no effect with model "trace"'),
         ({"network.uplink_share": 0.5}, 'network.uplink_share has no effect with model "paper"'),
+        ({"network.model": "city"}, 'network.model "city" needs map'),
+        ({"network.map": "munich"}, 'network.map needs model = "city", got "paper"'),
+        ({"network.mobility": "streets"}, 'network.mobility "streets" needs model "city", got "paper"'),
+        ({**CITY, "network.mobility": "waypoint"}, 'network.mobility "waypoint" needs model "paper" or "3gpp"'),
+        ({**CITY, "network.area_m": 400.0}, 'network.area_m has no effect with model "city"'),
+        ({**CITY, "network.cell": "uma"}, 'network.cell has no effect with model "city"'),
+        (
+            {**CITY, "network.mobility": "static", "network.speed_m_s": [1.0, 2.0]},
+            'speed_m_s has no effect with mobility "static": set mobility = "streets"',
+        ),
         ({"network.cell": "uma"}, 'network.cell has no effect with model "paper": it needs "3gpp"'),
         ({"network.speed_m_s": [1.0, 2.0]}, 'network.speed_m_s has no effect with mobility "static"'),
         ({"network.mobility": "waypoint", "network.speed_m_s": [3.0, 2.0]}, "network.speed_m_s must be"),

@@ -11,6 +11,7 @@ from fedlane import __version__
 from fedlane.cli import privacy as privacy_commands
 from fedlane.cli.artifact import artifact
 from fedlane.cli.bench import bench
+from fedlane.cli.city import city
 from fedlane.cli.help import dedupe_suggestion, examples, explain_arguments
 from fedlane.cli.list import list_
 from fedlane.cli.merge import merge
@@ -95,6 +96,7 @@ app.command(epilog=examples("fedlane watch runs/mine"))(watch)
 app.command(epilog=examples("fedlane replay runs/mine"))(replay)
 app.command(epilog=examples("fedlane merge runs/seeds-0-9 runs/seeds-10-19 --out runs/all"))(merge)
 app.command(epilog=examples("fedlane artifact runs/mine --out artifact.zip"))(artifact)
+app.command(epilog=examples("fedlane city munich --stations 4 --out munich.npz"))(city)
 app.command(epilog=examples("fedlane bench matching"))(bench)
 app.command("testbed", epilog=examples("fedlane testbed --calibrate --policy lane --policy random"))(run_testbed)
 app.add_typer(privacy_commands.app, name="privacy")

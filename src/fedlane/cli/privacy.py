@@ -125,6 +125,7 @@ def account(
     epilog=examples(
         "fedlane privacy audit",
         "fedlane privacy audit runs/mine",
+        "fedlane privacy audit --loss-noise 4",
         "fedlane privacy audit --mechanism paper --out audit.png",
     )
 )
@@ -139,6 +140,12 @@ def audit(
     size: SizeOption = None,
     batch: BatchOption = None,
     iterations: StepsOption = 5,
+    loss_noise: Annotated[
+        float | None,
+        typer.Option(
+            metavar="Z", help="Also attack losses that are released with the upload, with this noise multiplier."
+        ),
+    ] = None,
     full: Annotated[bool, typer.Option("--full", help="Train the paper's whole MLP, 784-64-10.")] = False,
     device: DeviceOption = Device.cpu,
     trials: Annotated[
@@ -157,7 +164,10 @@ def audit(
         options = {"trials": trials, "confidence": confidence, "seed": seed, "device": device.value}
         auditing.run_folder_audit(run, options, full=full, out=out, as_json=as_json)
         return
+    if loss_noise is not None and not 0 < loss_noise <= LARGEST:
+        raise InputError(f"--loss-noise must be greater than 0 and at most {LARGEST:g}, got {loss_noise:g}")
     changes = {"epsilon": epsilon, "delta": delta, "records": size, "batch_size": batch, "trials": trials}
+    changes["loss_noise"] = loss_noise
     options = {"local_iterations": iterations, "confidence": confidence, "seed": seed, "device": device.value}
     plan = auditing.audit_plan(mechanism.value, changes, full=full, **options)
     auditing.check_figure(out)
@@ -185,10 +195,11 @@ def new_ledger(
 
 def _refuse_with_run(context: typer.Context) -> None:
     """Raise an `InputError` if an option was given whose value a run determines."""
-    for name in ("mechanism", "epsilon", "delta", "size", "batch", "iterations"):
+    for name in ("mechanism", "epsilon", "delta", "size", "batch", "iterations", "loss_noise"):
         source = context.get_parameter_source(name)
         if source is not None and source.name == "COMMANDLINE":
-            raise InputError(f"a run cannot be combined with --{name}: the audit takes its value from the run")
+            option = name.replace("_", "-")
+            raise InputError(f"a run cannot be combined with --{option}: the audit takes its value from the run")
 
 
 def _required(**values: float | None) -> dict[str, Any]:

@@ -70,6 +70,7 @@ def audit_report(plan: "AuditPlan", result: "AuditResult", samples: "SamplingRes
         "true_positive": result.true_positive,
         "flagged": result.flagged,
         "samples_flagged": None if samples is None else samples.flagged,
+        "loss_noise": plan.loss_noise,
     }
 
 
@@ -144,7 +145,7 @@ def print_audit(
     plan: "AuditPlan", result: "AuditResult", samples: "SamplingResult | None", clipping: "ClippingResult"
 ) -> None:
     """Print the audit as a table, the verdict, and the result of the search for weights that break clipping."""
-    screen.print(_audit_table(f"mechanism {plan.mechanism}", result, samples))
+    screen.print(_audit_table(f"mechanism {plan.mechanism}", plan, result, samples))
     refuted = result.flagged or (samples is not None and samples.flagged)
     screen.print(f"The claim is {_REFUTED if refuted else 'not refuted.'}", style=_style(refuted), highlight=False)
     _print_clipping(clipping)
@@ -157,7 +158,9 @@ def _style(refuted: bool, *, weak: bool = False) -> str:
     return "red" if refuted else "yellow" if weak else "green"
 
 
-def _audit_table(subject: str, result: "AuditResult", samples: "SamplingResult | None") -> Table:
+def _audit_table(subject: str, plan: "AuditPlan", result: "AuditResult", samples: "SamplingResult | None") -> Table:
+    from fedlane.privacy import mechanism_of
+
     title = f"Audit of one upload · {subject} · {result.trials:,} trials · epsilon at delta {result.delta:g}"
     table = Table(title=title)
     table.add_column("quantity")
@@ -166,6 +169,10 @@ def _audit_table(subject: str, result: "AuditResult", samples: "SamplingResult |
     table.add_row(f"measured lower bound on epsilon ({result.confidence:.1%} confidence)", f"{result.epsilon_low:.3f}")
     table.add_row("  without assumptions about the mechanism", f"{result.epsilon_low_any:.3f}")
     table.add_row("attack: false and true positive rates", f"{result.false_positive:.4f}, {result.true_positive:.4f}")
+    if plan.loss_noise is not None:
+        protected = mechanism_of(plan.mechanism).is_calibrated
+        noise = f"noise multiplier {plan.loss_noise:g}" if protected else "exact, outside the claim"
+        table.add_row("losses, attacked with the upload" if protected else "losses, not attacked", noise)
     if samples is not None:
         table.add_row("Poisson samples: smallest p-value of four tests", f"{samples.smallest:.3f}")
     return table
@@ -200,7 +207,8 @@ def _print_target(entry: "TargetAudit") -> None:
 
     target, terms = entry.target, entry.target.terms
     mechanism = mechanism_of(terms.mechanism)
-    table = _audit_table(f"mechanism {terms.mechanism}, {_clients(target.clients)}", entry.result, entry.samples)
+    subject = f"mechanism {terms.mechanism}, {_clients(target.clients)}"
+    table = _audit_table(subject, target.plan, entry.result, entry.samples)
     noise = mechanism.noise(terms.step_noise, terms.upload_noise)
     table.add_row(
         "sample rate, noise multiplier, steps", f"{terms.sample_rate:.4g}, {noise:.4g}, {terms.local_iterations}"
@@ -240,7 +248,8 @@ def _print_clipping(clipping: "ClippingResult") -> None:
         f"Search for weights that break clipping ({clipping.model}, {clipping.tried} tried): "
         f"{'FOUND' if clipping.flagged else 'none found'}. "
         f"One record contributed at most {clipping.real:.7f} C on real clients (limit 1 C) and "
-        f"{clipping.simulated:.7f} C in simulations (limit {clipping.simulated_limit:.7f} C).",
+        f"{clipping.simulated:.7f} C in simulations (limit {clipping.simulated_limit:.7f} C), and at most "
+        f"{clipping.losses:.7f} of the bound to released losses (limit 1).",
         style=_style(clipping.flagged),
         highlight=False,
         soft_wrap=True,

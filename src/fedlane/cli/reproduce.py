@@ -20,7 +20,7 @@ from rich.text import Text
 
 from fedlane.cli.compiling import announce_compilation
 from fedlane.cli.options import RayAddressOption, RayOption, WorkersOption, chosen_ray, parsed_seeds
-from fedlane.cli.reproduce_map import judge_map, map_plan, write_map
+from fedlane.cli.reproduce_map import fresh_plan, judge_map, map_plan, write_map
 from fedlane.cli.session import messages, screen
 from fedlane.validate import InputError, unknown
 
@@ -116,9 +116,9 @@ def reproduce(
         _export([(plan, store), *groups], export, quiet, runner)
         return
     _compute(plan, store, device, quiet, runner)
-    _draw(plan, store, quiet)
-    if with_map:
+    if with_map:  # before the page, which states how many readings each verdict holds under
         _map(out, device, quiet, runner)
+    _draw(plan, store, quiet)
 
 
 def _reproduce_quickly(plan: "ReproductionPlan", folder: Path, device: str, quiet: bool, runner: "Runner") -> None:
@@ -151,7 +151,13 @@ def _map(folder: Path, device: str, quiet: bool, runner: "Runner", *, quick: boo
                 f"Left out the map's learning over {store.rounds} rounds: use --device cuda, or --export and --import."
             )
             screen.print(note, highlight=False)
-    write_map(plan, judge_map(plan, folder, runner, quiet), folder, quiet)
+    verdicts = judge_map(plan, folder, runner, quiet)
+    fresh, confirmed = fresh_plan(plan, verdicts, folder), None
+    if fresh is not None:
+        for of_rounds, store in fresh.groups(folder):
+            _compute(of_rounds, store, device, quiet, runner)
+        confirmed = judge_map(fresh, folder, runner, quiet)
+    write_map(plan, verdicts, confirmed, folder, quiet)
 
 
 def _export(
@@ -226,7 +232,7 @@ def _draw(plan: "ReproductionPlan", store: "ResultStore", quiet: bool) -> None:
     from fedlane.experiments.claims import judge
     from fedlane.experiments.panels import Drawer
     from fedlane.experiments.reproduce import FIGURES
-    from fedlane.experiments.results_page import write_page
+    from fedlane.experiments.results_page import PageParts, stored_map, write_page
     from fedlane.experiments.theorems import theorem_table
     from fedlane.report.paper_figures import draw
 
@@ -242,8 +248,8 @@ def _draw(plan: "ReproductionPlan", store: "ResultStore", quiet: bool) -> None:
         if written and not quiet:
             screen.print(f"Drew {written[0]}", highlight=False, markup=False, soft_wrap=True)
     if set(plan.figures) == set(FIGURES):  # the claims need all figures
-        ablation = ablation_section(plan, store)
-        path = write_page(store.folder, plan, drawn, judge(plan, store), theorem_table(plan, store), ablation=ablation)
+        extras = PageParts(theorem_table(plan, store), ablation_section(plan, store), stored_map(folder))
+        path = write_page(store.folder, plan, drawn, judge(plan, store), extras)
         if not quiet:
             screen.print(f"Wrote {path}", highlight=False, markup=False, soft_wrap=True)
 

@@ -37,22 +37,34 @@ def judge_map(plan: "MapPlan", folder: Path, runner: "Runner", quiet: bool) -> "
         return judge_readings(plan, folder, local, lambda: progress.advance(bar))
 
 
-def write_map(plan: "MapPlan", verdicts: "Map", folder: Path, quiet: bool) -> None:
+def fresh_plan(plan: "MapPlan", verdicts: "Map", folder: Path) -> "MapPlan | None":
+    """Return the plan that confirms the most favourable reading on fresh seeds; None unless all has been learned."""
+    from fedlane.experiments.readings.favourable import confirmation_plan, most_favourable
+
+    learned = plan.learning_seeds > 0 and not any(part.to_learn(store) for part, store in plan.groups(folder))
+    return confirmation_plan(plan, most_favourable(verdicts)) if learned else None
+
+
+def write_map(plan: "MapPlan", verdicts: "Map", fresh: "Map | None", folder: Path, quiet: bool) -> None:
     """Write the map's picture and tables: figures/fig-readings.png, .pdf and .parquet, and readings.md."""
     import pyarrow.parquet as pq
 
+    from fedlane.experiments.readings.favourable import FAVOURABLE, favourable_table
     from fedlane.experiments.readings.map_page import map_page
-    from fedlane.experiments.readings.shares import map_table, shares
+    from fedlane.experiments.readings.shares import map_table, shares, shown_verdict
     from fedlane.experiments.reproduce import MAP
     from fedlane.report.verdict_map import draw_verdict_map
 
     figures = folder / "figures"
     rows = shares(verdicts)
-    cells = [[of_reading[row.number - 1].verdict for of_reading in verdicts.values()] for row in rows]
+    cells = [[shown_verdict(of_reading[row.number - 1]) for of_reading in verdicts.values()] for row in rows]
     try:
         figures.mkdir(parents=True, exist_ok=True)
         pq.write_table(map_table(verdicts), figures / f"{MAP}.parquet", compression="zstd")
-        page = map_page(verdicts, f"figures/{MAP}.png", plan.schedule_seeds, plan.learning_seeds)
+        favourable = None if fresh is None else favourable_table(verdicts, fresh)
+        if favourable is not None:
+            pq.write_table(favourable, figures / f"{FAVOURABLE}.parquet")
+        page = map_page(verdicts, f"figures/{MAP}.png", plan.schedule_seeds, plan.learning_seeds, favourable)
         write_atomically(folder / "readings.md", page.encode())
     except OSError as error:
         raise InputError(f"{folder} cannot be written: {error.strerror}") from error

@@ -83,7 +83,8 @@ def run(
         plan = RunPlan(loaded, chosen_seeds(seed, seeds), not no_learning, device).with_stored(stored)
         plan = plan.with_target(target, set_)
         policy = policy or (stored.policy if stored else "lane")
-        session.compile_early(plan.check_policies([policy]), plan.scenario)
+        checked = plan.check_policies([policy], save_schedule=save_schedule is not None)
+        session.compile_early(checked, plan.scenario)
         plan.check_size([policy], quiet=session.quiet)
         if save_schedule is not None:
             check_writable(save_schedule)

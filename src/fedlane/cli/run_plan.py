@@ -24,11 +24,17 @@ class RunPlan:
     learning: bool
     device: str
 
-    def check_policies(self, policies: Sequence[str]) -> "list[Policy]":
-        """Raise `InputError` for a mistyped policy before anything is computed or written; return the policies."""
+    def check_policies(self, policies: Sequence[str], *, save_schedule: bool = False) -> "list[Policy]":
+        """Return the policies; raise `InputError` for one that cannot be run, or whose schedule cannot be saved."""
         from fedlane.scheduling import make_policy
+        from fedlane.scheduling.requirements import check_losses, check_schedule
 
-        return [make_policy(policy, self.scenario.policies) for policy in policies]
+        made = [make_policy(name, self.scenario.policies) for name in policies]
+        for policy in made:
+            check_losses(policy, learning=self.learning)
+            if save_schedule:
+                check_schedule(policy)
+        return made
 
     def check_size(self, policies: Sequence[str], *, quiet: bool) -> None:
         """Refuse runs that do not fit into memory, and say beforehand how long large runs take."""

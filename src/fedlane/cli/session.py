@@ -187,7 +187,7 @@ def _saved_on_interrupt(
 
 def _save(simulation: "Simulation", folder: "RunFolder", *, interrupted: bool = False) -> "Run":
     """Write the folder; from the first call on, each charge is also appended to the ledger's file."""
-    from fedlane.simulation.folder_files import COLUMNS
+    from fedlane.simulation.folder_files import table_columns
     from fedlane.simulation.table_parts import stored_tables
 
     result = simulation.result()
@@ -195,7 +195,7 @@ def _save(simulation: "Simulation", folder: "RunFolder", *, interrupted: bool = 
     if simulation.ledger is not None:
         simulation.ledger.attach_file(folder.path)
     if simulation.finished and simulation.trace.segments is not None:  # they will be removed: the folder has the tables
-        return replace(result, tables=stored_tables(folder.path, COLUMNS))
+        return replace(result, tables=stored_tables(folder.path, table_columns(folder.path)))
     return result
 
 

@@ -179,13 +179,13 @@ def _run(
 def _named_policies(policies: list[str]) -> dict[str, str]:
     """Return {folder name: policy}; raise `InputError` for duplicates and policies that no real federation can run."""
     from fedlane.scheduling import make_policy
+    from fedlane.scheduling.requirements import check_federated
 
     named = {file_name(policy): policy for policy in policies}
     if len(named) < len(policies):
         raise InputError(f"--policy names the same policy twice: {', '.join(policies)}")
     for policy in policies:
-        if make_policy(policy, {}).requires:
-            raise InputError(f"policy {policy} needs information that no real federation can measure")
+        check_federated(make_policy(policy, {}))
     return named
 
 

@@ -14,6 +14,7 @@ from fedlane.experiments.artifact_results import write_results
 from fedlane.files import file_name, read_regular, write_atomically
 from fedlane.learning.own_data import runs_user_code
 from fedlane.scheduling.registry import split_name
+from fedlane.simulation.folder_files import OPTIONAL as OPTIONAL_TABLES
 from fedlane.simulation.provenance import PACKAGES, source_commit, versions
 from fedlane.simulation.replaying import OTHER_DEVICE, OTHER_NOISE, Tolerances, settings_of
 from fedlane.simulation.results import COLUMNS, Run
@@ -21,7 +22,7 @@ from fedlane.validate import InputError
 
 FORMAT = 1
 REQUIRED = ("scenario.toml", "summary.json", "status.json", *(f"{name}.parquet" for name in COLUMNS))
-OPTIONAL = ("provenance.json", "ledger.jsonl")
+OPTIONAL = ("provenance.json", "ledger.jsonl", *(f"{name}.parquet" for name in OPTIONAL_TABLES))
 COMPARISON = ("comparison.csv", "comparison.json", "comparison.tex")
 """Files of a folder written by `fedlane compare` that are packed as they are."""
 ROOT = "artifact"

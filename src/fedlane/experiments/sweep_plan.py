@@ -11,6 +11,7 @@ from fedlane.experiments.engine.work_batches import WorkBatch
 from fedlane.experiments.sweep_grid import GridValue, check_grid, combinations, shown
 from fedlane.scenario import Scenario
 from fedlane.scheduling.registry import make_policy, policies, split_name
+from fedlane.scheduling.requirements import check_losses
 from fedlane.validate import InputError, ScenarioWarning
 
 FORMAT = 1
@@ -109,6 +110,8 @@ class SweepPlan:
         if min(self.seeds) < 0 or max(self.seeds) >= 2**63:
             raise InputError("seeds must be at least 0 and less than 2^63")
         chosen = [make_policy(policy, self._known(self.scenario, policy).policies) for policy in self.policies]
+        for policy in chosen:
+            check_losses(policy, learning=self.learning)
         names = {policy.name for policy in chosen} | {split_name(policy)[0] for policy in self.policies}
         for key in self.grid:
             head, _, rest = key.partition(".")

@@ -2,13 +2,14 @@
 
 In a round the server sends a TRAIN message with the model and an `Order`, and the client answers with its update and a
 `Report`. Before a client's first order the server sends a QUERY message with a `Hello`, and the client answers with an
-`Introduction`. Each is one ConfigRecord under the key `fedlane`. A malformed record raises `ProtocolError`.
+`Introduction`. Each is one ConfigRecord under the key `fedlane`. A client that reports losses adds a `LossReport` under
+a key of its own. A malformed record raises `ProtocolError`.
 """
 
 import math
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, fields
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 from flwr.app import ConfigRecord, RecordDict
 
@@ -16,6 +17,8 @@ from fedlane.validate import PublicError
 
 KEY = "fedlane"
 """Key of our record in a message's content."""
+LOSSES = "fedlane-losses"
+"""Key of the losses that a client reports with its update, if it does."""
 VERSION = 1
 TRAINED, REFUSED, FAILED = "trained", "refused", "failed"
 STATUSES = (TRAINED, REFUSED, FAILED)
@@ -35,6 +38,8 @@ class ProtocolError(PublicError):
 class _WireRecord:
     """Base class of the records: plain values whose types are checked when they are read."""
 
+    key: ClassVar[str] = KEY
+
     def record(self) -> ConfigRecord:
         """Return the values as a Flower record."""
         values = {key: list(value) if isinstance(value, tuple) else value for key, value in asdict(self).items()}
@@ -43,7 +48,7 @@ class _WireRecord:
     @classmethod
     def read(cls, content: RecordDict) -> Self:
         """Read the record from a message; raise `ProtocolError` if it is missing, incomplete or out of bounds."""
-        record = content.get(KEY)
+        record = content.get(cls.key)
         kind = cls.__name__
         if not isinstance(record, ConfigRecord) or record.get("kind") != kind:
             raise ProtocolError(f"the message carries no {kind}")
@@ -190,3 +195,22 @@ class Report(_WireRecord):
             raise ProtocolError(f"the report has an epsilon outside [0, {LARGEST:g}] or a delta outside [0, 1]")
         if len(self.reason) > LONGEST_REASON:  # every checkpoint may store it
             raise ProtocolError(f"a report's reason must have at most {LONGEST_REASON} characters")
+
+
+@dataclass(frozen=True)
+class LossReport(_WireRecord):
+    """Client to server, with an update: the losses of the first step's sample under the model that was sent."""
+
+    key: ClassVar[str] = LOSSES
+
+    mean: float
+    """Mean loss of a record; with noise it can be negative."""
+    rms: float
+    """Root of the mean squared loss."""
+    protected: bool
+    """Whether the losses are clipped and noised within the client's budget; otherwise they are exact."""
+
+    def check(self) -> None:
+        """Raise `ProtocolError` if a value is out of bounds."""
+        if not (abs(self.mean) <= LARGEST and 0 <= self.rms <= LARGEST):
+            raise ProtocolError(f"the report has losses above {LARGEST:g}")

@@ -7,6 +7,7 @@ contributions by more than C. It tries structured weights first (cancellations, 
 extreme magnitudes) and then climbs from the worst of them, by random changes and by stochastic gradient ascent.
 """
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -22,6 +23,10 @@ from fedlane.validate import LARGEST_WEIGHT
 ClippedSumOf = Callable[[Model, Tensor, Tensor, Tensor, float], Tensor]
 """Code under attack: takes a model, weights (d,), inputs (n, ...), targets (n, M) and C, and returns the sum (d,) of
 the clipped gradients."""
+
+RecordLossesOf = Callable[[Model, Tensor, Tensor, Tensor, float], Tensor]
+"""Code under attack: takes a model, weights (G, d), inputs (G, B, ...), targets (G, B, M) and L, and returns the
+clipped losses (G, B)."""
 
 Change = Callable[[Model, Tensor, torch.Generator], Tensor]
 """A step of the climb: returns changed weights."""
@@ -99,6 +104,21 @@ def largest_difference(
         return max(_ratio(total - without, clip_norm) for total in joined)
 
     return _search(ratio, model, x, climbs, seed)
+
+
+@torch.no_grad()
+def largest_loss(path: RecordLossesOf, model: Model, x: Tensor, targets: Tensor, clip: float, seed: int = 0) -> float:
+    """Search for the weights under which one of the records (n, ...) contributes most to the released loss sums.
+
+    Returns:
+        The largest norm of (l, l^2 / L) in multiples of its bound, sqrt(2) L; infinite if a loss was not finite.
+    """
+    largest = 0.0
+    for _, weights in hostile_weights(model, x, seed):
+        losses = path(model, _allowed(weights)[None], x[None], targets[None], clip)[0]
+        norm = torch.hypot(losses, losses.square() / clip) / (math.sqrt(2.0) * clip)
+        largest = max(largest, float(norm.nan_to_num(nan=math.inf).max()))
+    return largest
 
 
 def hostile_records(

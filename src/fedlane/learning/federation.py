@@ -20,12 +20,13 @@ from fedlane.learning.devices import resident, squared_norms, torch_device
 from fedlane.learning.evaluate import evaluate
 from fedlane.learning.federation_checks import check_model, check_rates
 from fedlane.learning.local import ClientData, TrainingBatch, train_locally
+from fedlane.learning.loss_reports import LossReports
 from fedlane.learning.losses import training_targets
 from fedlane.learning.model_interface import Model
 from fedlane.learning.optimization import Optimization
 from fedlane.learning.partition import sample_order, stacked_orders
 from fedlane.learning.round_graph import RoundGraph
-from fedlane.learning.sampling import draw_samples, sampling_of, with_more_places
+from fedlane.learning.sampling import draw_samples, sampling_of, with_more_places, without_unused_places
 from fedlane.learning.server_step import ServerStep
 from fedlane.records import BoolArray, FloatArray, IntArray, MechanismSpec
 from fedlane.validate import InputError, check_proximal
@@ -72,6 +73,8 @@ class FederationBatch:
         server: The server's optimiser and its memory.
         weights: (R, d) global models.
         sizes: (R, U) training samples of each client.
+        losses: The losses that clients reported; None if the mechanism has no `loss_query`. With it, replicas train one
+            by one: a schedule that follows from losses must not depend on how products of other replicas are rounded.
 
     Raises:
         ValueError: If the mechanism does not fit the data, or adds noise without a clip norm.
@@ -137,6 +140,7 @@ class FederationBatch:
         self._at_once: int | None = None
         self._weights = torch.stack([model.initial(seed) for seed in seeds]).to(self.device)
         self.server = ServerStep(optimization, self._weights, model.trained, self.sizes.shape[1])
+        self.losses = None if mechanism.loss_query is None else LossReports(mechanism, self.sizes, seeds, self.device)
         self._checked = self._weights  # the models before the rounds in `_unchecked`
         self._checked_server = self.server.snapshot()
         self._unchecked: list[tuple[int, IntArray, BoolArray]] = []
@@ -161,6 +165,7 @@ class FederationBatch:
         """
         replicas = self._replicas_at_once(client.shape[1])
         captured = self.device.type == "cuda" and not self.model.whole_batch and replicas >= len(self._weights)
+        captured = captured and self.losses is None
         if captured and not self._unchecked:
             self._checked, self._checked_server = self._weights.clone(), self.server.snapshot()
         uploads = Uploads.of(client, punctual, self.server.upload_weights(client, punctual, self.sizes))
@@ -232,22 +237,32 @@ class FederationBatch:
     def trained(self, round: Tensor, replica: Tensor, client: Tensor) -> Tensor:
         """Return the models (G, d) of clients (G,) of replicas (G,) after local training from their global models."""
         models = self._weights.index_select(0, replica)
-        iterations = self.mechanism.local_iterations
+        rows = self._training_batch(round, replica, client)
+        if self.losses is not None:
+            upload = round * self.data.size.shape[1] + client
+            self.losses.record(self.model, models, self.data, rows, (replica, client), upload)
+        rate = self.learning_rate if self._rate is None else self._rate
+        train_locally(self.model, models, self.data, rows, rate, self.mechanism.clip_norm, self.optimization.local)
+        return models
+
+    def _training_batch(self, round: Tensor, replica: Tensor, client: Tensor) -> TrainingBatch:
+        """Return the samples and the noise of a round's clients (G,) of replicas (G,)."""
+        iterations, losses = self.mechanism.local_iterations, self.losses
         counter = (round * self.data.size.shape[1] + client) * iterations
         indices, mask = draw_samples(
             self.data, self.sampling, self.batch_key[replica], replica, client, counter, iterations
         )
-        rows = TrainingBatch(
+        if losses is not None:  # the number of places depends on the other replicas
+            indices, mask = without_unused_places(indices, mask)
+        return TrainingBatch(
             indices,
             mask,
             self.sampling.batch_size[replica, client],
             self._step_noise[replica, client],
             CounterNoise(self.step_key[replica], counter) if self.mechanism.step_noise.any() else None,
             None if self.model.per_record else self._layer_seeds(replica, counter),
+            None if losses is None else losses.first_noise(replica, client),
         )
-        rate = self.learning_rate if self._rate is None else self._rate
-        train_locally(self.model, models, self.data, rows, rate, self.mechanism.clip_norm, self.optimization.local)
-        return models
 
     def _layer_seeds(self, replica: Tensor, counter: Tensor) -> Tensor:
         """Return the seeds (G, tau) of random layers; they follow from the replica's seed, round, client and step."""
@@ -283,16 +298,19 @@ class FederationBatch:
         return named
 
     def to_arrays(self) -> dict[str, NDArray[Any]]:
-        """Return the global models and the server's memory by name, for a checkpoint."""
-        return {"weights": self.weights.cpu().numpy(), **self.server.to_arrays()}
+        """Return the global models, the server's memory and reported losses by name, for a checkpoint."""
+        losses = {} if self.losses is None else self.losses.to_arrays()
+        return {"weights": self.weights.cpu().numpy(), **self.server.to_arrays(), **losses}
 
     def restore(self, weights: NDArray[np.float32], server: Mapping[str, NDArray[Any]] | None = None) -> None:
-        """Continue from saved global models (R, d) and the server's memory, which plain averaging has not."""
+        """Continue from saved global models (R, d), and the server's memory and losses, which many runs have not."""
         if weights.shape != tuple(self.weights.shape):
             raise ValueError(f"weights must have shape {tuple(self.weights.shape)}, got {weights.shape}")
         self._unchecked = []
         self._weights.copy_(torch.from_numpy(weights))
         self.server.restore(server or {})
+        if self.losses is not None:
+            self.losses.restore(server or {})
 
     def _memory_bytes(self) -> float:
         if self.device.type == "cpu":
@@ -301,7 +319,9 @@ class FederationBatch:
         return 0.7 * (free + torch.cuda.memory_reserved(self.device) - torch.cuda.memory_allocated(self.device))
 
     def _replicas_at_once(self, channels: int) -> int:
-        """Return the number of replicas whose clients can train in memory together."""
+        """Return the number of replicas whose clients train together: as many as fit into memory, without losses."""
+        if self.losses is not None:
+            return 1
         if self._at_once is None:
             per_client = self.sampling.max_batch * self.model.bytes_per_sample() + 3 * 4 * self.model.size
             self._at_once = max(1, int(self._memory_bytes() / (channels * per_client)))

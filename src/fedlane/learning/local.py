@@ -28,7 +28,7 @@ class ClientData:
     """(samples, height, width, planes): bytes, which save memory traffic on a CPU. Or (samples, ...): floats that are
     model inputs, or other integers, which are tokens."""
     targets: Tensor
-    """(samples, M): one-hot labels, float32."""
+    """(samples, M): one-hot labels or numbers, float32; (samples, L): classes of sequences (see `Objective`)."""
     squares: Tensor
     """(samples,): squared norm of each sample's model input, which for bytes is the image divided by 255."""
     order: Tensor
@@ -56,6 +56,8 @@ class TrainingBatch:
     the move in place; None where z is 0."""
     seeds: Tensor | None = None
     """(G, tau): 64-bit seeds of each step's random layers; None for models without them."""
+    first_noise: Tensor | None = None
+    """(G,): noise of the first step, where losses are released from its sample; None for that of the others."""
 
 
 def train_locally(
@@ -89,11 +91,14 @@ def train_locally(
     velocity = None if optimizer is None else _Velocity(optimizer, model, weights, learning_rate)
     moved = weights if velocity is None or model.whole_batch else velocity.values
     move = torch.zeros_like(weights) if rows.add_noise is not None else moved
-    deviation = (learning_rate * (clip_norm or 0.0)) * rows.step_noise / rows.batch_size
+    unit = learning_rate * (clip_norm or 0.0)
+    later = unit * rows.step_noise / rows.batch_size
+    first = later if rows.first_noise is None else unit * rows.first_noise / rows.batch_size
     for step, (batch, scale) in enumerate(_batches(model, weights, data, rows, learning_rate / rows.batch_size)):
         if velocity is not None:
             velocity.start_step()
         model.descend(weights, batch, clip_norm, scale, move)
+        deviation = later if step else first
         if isinstance(rows.add_noise, CounterNoise):
             rows.add_noise.finish_step_(moved, move, step, deviation)
         elif rows.add_noise is not None:
@@ -187,6 +192,13 @@ def _unpadded_batches(data: ClientData, rows: TrainingBatch, rate: Tensor) -> It
     targets, squares = (torch.split(_rows(table, records), sizes) for table in (data.targets, data.squares))
     for step, chosen in enumerate(torch.split(records, sizes)):
         yield Batch(_images(data.images, chosen), targets[step], squares[step], starts=starts[step]), scales[step]
+
+
+def first_sample(data: ClientData, rows: TrainingBatch) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the first step's inputs and targets (G, B, ...), and which places hold records (G, B)."""
+    indices = rows.indices[:, 0]
+    mask = rows.mask[:, 0] if rows.mask.numel() else torch.ones_like(indices, dtype=torch.bool)
+    return _blank(_images(data.images, indices), mask), _rows(data.targets, indices), mask
 
 
 def _blank(samples: Tensor, mask: Tensor) -> Tensor:

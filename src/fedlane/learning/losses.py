@@ -13,7 +13,7 @@ def sample_losses(objective: Objective, scores: Tensor, targets: Tensor) -> Tens
     Args:
         objective: What is learned.
         scores: (B, M), or (B, L, M) for sequences.
-        targets: (B, M) one-hot labels or numbers, or (B, L) classes.
+        targets: (B,) classes, (B, M) one-hot labels or numbers, or (B, L) classes of sequences.
     """
     if objective.kind == "values":
         return (scores - targets).square().mean(1)

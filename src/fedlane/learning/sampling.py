@@ -66,6 +66,14 @@ def with_more_places(sampling: Sampling) -> Sampling:
     return replace(sampling, max_batch=2 * sampling.max_batch, overflow=torch.zeros_like(sampling.overflow))
 
 
+def without_unused_places(indices: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+    """Return samples as `draw_samples` does, without the places that are unused in every row."""
+    if mask.numel() == 0:
+        return indices, mask
+    width = max(1, int(mask.sum(2).max()))
+    return indices[..., :width], mask[..., :width]
+
+
 def draw_samples(
     data: ClientData,
     sampling: Sampling,

@@ -21,6 +21,9 @@ from fedlane.learning.schedule_checks import LATER, checked_optimization, checke
 from fedlane.records import BoolArray, FloatArray, IntArray, MechanismSpec
 from fedlane.validate import InputError, check_proximal
 
+_STORED = tuple(field.name for field in fields(MechanismSpec) if field.name != "loss_query")
+"""Fields of a mechanism that a schedule stores. A schedule that depends on losses is not stored."""
+
 
 @dataclass(frozen=True)
 class LearningTask:
@@ -75,7 +78,7 @@ class LearningTask:
         arrays |= {
             f"optimization.{f.name}": np.asarray(getattr(self.optimization, f.name)) for f in fields(Optimization)
         }
-        spec = {f"mechanism.{f.name}": getattr(self.mechanism, f.name) for f in fields(MechanismSpec)}
+        spec = {f"mechanism.{name}": getattr(self.mechanism, name) for name in _STORED}
         spec["mechanism.clip_norm"] = np.inf if self.mechanism.clip_norm is None else self.mechanism.clip_norm
         return {**arrays, **{name: np.asarray(value) for name, value in spec.items()}}
 
@@ -88,7 +91,7 @@ class LearningTask:
             InputError: A value has the wrong type or shape, or is out of bounds.
         """
         values = checked_task(arrays)
-        spec = {f.name: values.pop(f"mechanism.{f.name}") for f in fields(MechanismSpec)}
+        spec = {name: values.pop(f"mechanism.{name}") for name in _STORED}
         if np.isinf(spec["clip_norm"]):
             spec["clip_norm"] = None
         optimization = checked_optimization(arrays)

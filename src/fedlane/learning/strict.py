@@ -26,6 +26,9 @@ when a single record joins the batch. `train_strictly` excludes this. The claim 
    All partial sums are then multiples of the unit below 2^53 units, so float64 addition is exact, in any order. The
    two sums of the claim differ by exactly the contribution of r.
 
+Losses that a client reports are summed in the same way: a record's vector (l, l^2 / L), rounded to float32, is one more
+"gradient" of norm at most sqrt(2) L, computed alone and added exactly.
+
 Noise of deviation z C is added to this sum in float64 before the result is rounded to float32 weights; the rounding of
 the deviation is compensated by a factor 1 + 2^-40. Every later step starts from weights that were computed from noised
 sums. The remaining weaknesses of floating-point noise are described in docs/privacy.md.
@@ -33,7 +36,7 @@ sums. The remaining weaknesses of floating-point noise are described in docs/pri
 
 import logging
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 
 import torch
@@ -41,7 +44,9 @@ from torch import Tensor
 
 from fedlane.learning.deferred_signals import deferred_signals
 from fedlane.learning.local import ClientData, TrainingBatch, as_inputs
+from fedlane.learning.loss_reports import record_losses
 from fedlane.learning.model_interface import Batch, Model
+from fedlane.records import LossQuery
 
 log = logging.getLogger("fedlane.learning")
 NOISE_MARGIN = 1 + 2.0**-40
@@ -101,21 +106,37 @@ class RecordGradients:
         """Set the weights (1, d) at which gradients are taken."""
         self._weights.copy_(weights)
 
-    def negative_gradient(self, record: int) -> Tensor:
-        """Return minus the gradient (d,) of a record, in a buffer that the next call overwrites."""
+    def _place(self, record: int) -> None:
+        """Copy a record to the buffers."""
         images = self.data.images
         self._inputs[0, 0].copy_(images[record])
         if images.dtype == torch.uint8:
             self._inputs.mul_(1.0 / 255.0)
         self._targets[0, 0].copy_(self.data.targets[record])
+
+    def contribution_to_losses(self, record: int, query: LossQuery) -> Tensor:
+        """Return what a record contributes to the released sums: (l, l^2 / L) in float32, with l clipped to L."""
+        self._place(record)
+        loss = record_losses(self.model, self._weights, self._inputs, self._targets, query.clip)[0, 0]
+        return torch.stack([loss, loss.square() / query.unit]).float()
+
+    def negative_gradient(self, record: int) -> Tensor:
+        """Return minus the gradient (d,) of a record, in a buffer that the next call overwrites."""
+        self._place(record)
         self.model.descend(self._weights, self._batch, None, self._scale, self._negative.zero_())
         return self._negative[0]
 
 
 @torch.no_grad()
 def train_strictly(
-    model: Model, weights: Tensor, data: ClientData, rows: TrainingBatch, learning_rate: float, clip_norm: float
-) -> None:
+    model: Model,
+    weights: Tensor,
+    data: ClientData,
+    rows: TrainingBatch,
+    learning_rate: float,
+    clip_norm: float,
+    query: LossQuery | None = None,
+) -> Tensor | None:
     """Make the steps of `train_locally` for one real client, in place on weights (1, d), with the module's bound.
 
     Args:
@@ -125,27 +146,59 @@ def train_strictly(
         rows: Samples and noise, see `system_rows`.
         learning_rate: eta.
         clip_norm: C.
+        query: How losses are released from the first step's sample; None if they are not.
+
+    Returns:
+        The noised loss sums (1, 2) in float64; None without a query.
     """
     if rows.add_noise is None or len(weights) != 1:
         raise ValueError("strict training is for one client whose mechanism adds noise in every step")
     if not model.per_record:
         raise ValueError("strict training needs a model with gradients of single records (per_record=True)")
+    if query is not None and (not query.protected or rows.first_noise is None):
+        raise ValueError("losses need noise, and a noisier first step that pays for them")
     gradients = RecordGradients(model, data)
     total = ClippedSum(model.size, clip_norm, len(data.targets))
-    deviation = rows.step_noise.double() * (clip_norm * NOISE_MARGIN)
     share = learning_rate / rows.batch_size.double()
+    released = None
     with one_thread(), deferred_signals() as deliver_signal:
         for step, (indices, mask) in enumerate(zip(rows.indices[0], rows.mask[0], strict=True)):
             gradients.start(weights)
-            for record in indices[mask].tolist():
-                try:
-                    total.add(gradients.negative_gradient(record))
-                except BaseException:  # in a user's module; an upload that fails or ends the process reveals the record
-                    log.exception("record %d has no gradient and contributes nothing", record)
-                deliver_signal()
+            chosen = indices[mask].tolist()
+            _add_records(total, gradients.negative_gradient, chosen, deliver_signal, "gradient")
+            if step == 0 and query is not None:
+                released = _loss_sums(gradients, query, chosen, deliver_signal)
+                rows.add_noise(released, step, torch.tensor([query.deviation * NOISE_MARGIN], dtype=torch.float64))
             move = total.take()[None]
-            rows.add_noise(move, step, deviation)
+            noise = rows.step_noise if step or rows.first_noise is None else rows.first_noise
+            rows.add_noise(move, step, noise.double() * (clip_norm * NOISE_MARGIN))
             weights.copy_(weights.double().add_(move * share[:, None]))
+    return released
+
+
+def _add_records(
+    total: ClippedSum,
+    contribution: Callable[[int], Tensor],
+    records: Iterable[int],
+    deliver_signal: Callable[[], None],
+    kind: str,
+) -> None:
+    """Add the contributions of records, each computed alone; one that fails contributes nothing."""
+    for record in records:
+        try:
+            total.add(contribution(record))
+        except BaseException:  # in a user's module; an upload that fails or ends the process reveals the record
+            log.exception("record %d has no %s and contributes nothing", record, kind)
+        deliver_signal()
+
+
+def _loss_sums(
+    gradients: RecordGradients, query: LossQuery, records: Iterable[int], deliver_signal: Callable[[], None]
+) -> Tensor:
+    """Return the exact sums (1, 2) of the records' contributions to the released losses, without noise."""
+    total = ClippedSum(2, math.sqrt(2.0) * query.clip, len(gradients.data.targets))
+    _add_records(total, lambda k: gradients.contribution_to_losses(k, query), records, deliver_signal, "loss")
+    return total.take()[None]
 
 
 @contextmanager

@@ -60,6 +60,7 @@ def system_rows(spec: MechanismSpec, size: int) -> TrainingBatch:
         batch_size=torch.from_numpy(spec.batch_size[0]),
         step_noise=torch.from_numpy(spec.step_noise[0]),
         add_noise=_add_noise,
+        first_noise=None if spec.loss_query is None else torch.from_numpy(spec.loss_query.first_step_noise[0]),
     )
 
 

@@ -13,15 +13,17 @@ from typing import ClassVar
 
 import numpy as np
 
-from fedlane.network.cell_gain import DistanceGain, PathGain, UrbanGain
+from fedlane.city_map import CityMap
+from fedlane.network.cell_gain import CityGain, DistanceGain, PathGain, UrbanGain
 from fedlane.network.channel import Radio, from_db
 from fedlane.network.compute import ComputeTimes
 from fedlane.network.drift import InterferenceDrift
 from fedlane.network.fading import ClarkeFading
 from fedlane.network.interface import Network
-from fedlane.network.link_rate import LTE_DOWNLINK, LTE_UPLINK, failed_uploads
+from fedlane.network.link_rate import LTE_DOWNLINK, LTE_UPLINK, UploadFailures
 from fedlane.network.mobility import Mobility, StaticPlaces, WaypointWalk
 from fedlane.network.radio import RadioNetwork, RoundDraws
+from fedlane.network.streets import StreetWalk
 from fedlane.network.topology import Topology
 from fedlane.network.tr38901 import LIGHT_M_S, urban_scenario
 from fedlane.records import Delays, FloatArray, IntArray
@@ -40,8 +42,10 @@ class CellSettings:
     Attributes:
         area_m: Side of the square in metres.
         horizon_s: Time over which the true distributions are averaged, in seconds.
-        speed_m_s: Range of the speeds of clients on a random waypoint walk in metres per second; None if they stand.
-        urban: Scenario of TR 38.901, "umi" or "uma"; None for the paper's path loss and Shannon's rate.
+        speed_m_s: Range of the speeds of clients in metres per second, who walk through the streets of a city, or else
+            on random waypoint walks; None if they stand.
+        urban: Scenario of TR 38.901, "umi" or "uma"; without it and a city, the paper's path loss and Shannon's rate.
+        city: Map of a city; None for none.
         carrier_hz: Carrier frequency in Hz, for the path loss of TR 38.901 and for the fading.
         shadowing_db: Standard deviation of the shadowing in dB; None for that of the scenario, or none.
         shadowing_distance_m: Correlation distance of the shadowing in metres; None for that of the scenario, or 50 m.
@@ -54,6 +58,7 @@ class CellSettings:
     horizon_s: float
     speed_m_s: tuple[float, float] | None = None
     urban: str | None = None
+    city: CityMap | None = None
     carrier_hz: float = 3.5e9
     shadowing_db: float | None = None
     shadowing_distance_m: float | None = None
@@ -65,11 +70,15 @@ class CellSettings:
         """Return the clients' movement; clients that stand are at ``client_xy_m`` (R, U, 2)."""
         if self.speed_m_s is None:
             return StaticPlaces(client_xy_m)
+        if self.city is not None:
+            return StreetWalk(seeds, client_xy_m.shape[1], self.city, self.speed_m_s)
         return WaypointWalk(seeds, client_xy_m.shape[1], self.area_m, self.speed_m_s)
 
     def gain(self, seeds: Sequence[int], channel_xy_m: FloatArray, radio: Radio) -> PathGain:
         """Return the average gains towards stations at ``channel_xy_m`` (R, N, 2)."""
         deviation_db, distance_m = self.shadowing_db, self.shadowing_distance_m
+        if self.city is not None:
+            return CityGain(seeds, self.city, channel_xy_m.shape[1], deviation_db or 0.0, distance_m or 50.0)
         if self.urban is None:
             return DistanceGain(seeds, channel_xy_m, radio, deviation_db or 0.0, distance_m or 50.0)
         scenario = urban_scenario(self.urban)
@@ -108,21 +117,29 @@ class CellNetwork(RadioNetwork):
         self.mobility = cell.mobility(seeds, topology.client_xy_m)
         self._gain = cell.gain(seeds, topology.channel_xy_m, radio)
         self._drift = InterferenceDrift(seeds, self.clients, self.channels, radio, cell.drift_s)
+        self._failures = UploadFailures(seeds, self.clients, cell.upload_failure)
         self._fading = ClarkeFading(seeds, self.channels) if cell.fading else None
-        self._coding = None if cell.urban is None else (LTE_DOWNLINK, LTE_UPLINK)
+        self._coding = None if cell.urban is None and cell.city is None else (LTE_DOWNLINK, LTE_UPLINK)
 
     @property
     def stationary(self) -> bool:
         """Whether the delays of every round have the same distribution: nobody moves and nothing drifts."""
         return self.cell.speed_m_s is None and not self.cell.drift_s
 
+    @property
+    def city(self) -> CityMap | None:
+        """The map of the city that the cell is in; None if it is in none."""
+        return self.cell.city
+
+    def positions_m(self, clock_s: FloatArray) -> FloatArray | None:
+        """Return the positions (R, U, 2) in metres at clocks (R,); None if the clients stand."""
+        return None if isinstance(self.mobility, StaticPlaces) else self.mobility.position_m(clock_s)
+
     def delays(self, round: int, clock_s: FloatArray, assignment: IntArray) -> Delays:
         """Return the delays of a round, see `Network.delays`; an upload that fails lasts for ever."""
-        channel = np.maximum(assignment, 0)
-        draws = self._draws_on(round, channel)
-        parts = self._parts(clock_s, channel, draws, self.compute.time_s(draws.frequency), None)
-        failed = failed_uploads(self.seeds, round, self.clients, self.cell.upload_failure)
-        parts = parts[0], parts[1], np.where(failed, np.inf, parts[2])
+        draws = self._draws_on(round, np.maximum(assignment, 0))
+        parts = self._parts(clock_s, assignment, draws, self.compute.time_s(draws.frequency), None)
+        parts = parts[0], parts[1], np.where(self._failures.at(round), np.inf, parts[2])
         return Delays(*(np.where(assignment >= 0, part, np.nan) for part in parts))
 
     def channel_state(self, round: int, clock_s: FloatArray) -> FloatArray:
@@ -150,7 +167,8 @@ class CellNetwork(RadioNetwork):
     ) -> tuple[FloatArray, FloatArray, FloatArray]:
         """Return download, compute and upload times (R, U) of rounds that begin at clocks (R,).
 
-        ``power`` (2, R, U) is the fading of down- and uplink; None to compute it.
+        Clients whose ``channel`` is -1 get numbers without meaning. ``power`` (2, R, U) is the fading of down- and
+        uplink; None to compute it.
         """
         radio = self.radio
         snr = self._snr_at(clock_s, channel, None if power is None else power[0]) * self._down_over_up
@@ -171,12 +189,12 @@ class CellNetwork(RadioNetwork):
     def _snr_at(self, when_s: FloatArray, channel: IntArray, power: FloatArray | None) -> FloatArray:
         """Return the signal-to-noise ratio of uplinks (R, U) at instants (R,) or (R, U), given the fading or not."""
         if self.cell.speed_m_s is None:
-            gain_db = np.take_along_axis(self._standing_gain_db, channel[..., None], axis=2)[..., 0]
+            gain_db = np.take_along_axis(self._standing_gain_db, np.maximum(channel, 0)[..., None], axis=2)[..., 0]
         else:
             gain_db = self._gain.gain_db(self.mobility.position_m(when_s), channel)
         snr = from_db(gain_db + (self.radio.power_up_dbm - self.radio.noise_dbm))
         if power is None and self._fading is not None:
-            power = self._fading.power(self._wavelengths(when_s), channel)
+            power = self._fading.power_of_assigned(self._wavelengths(when_s), channel)
         return snr if power is None else snr * power
 
     @cached_property

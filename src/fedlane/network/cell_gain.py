@@ -1,4 +1,4 @@
-"""Average gains between moving clients and fixed stations, with shadowing: the paper's, or 3GPP's urban cells.
+"""Average gains between moving clients and fixed stations, with shadowing: the paper's, 3GPP's, or a city map's.
 
 Gains follow from positions alone, so a client that returns to a place finds the gain that it had there.
 """
@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from fedlane.city_map import CityMap
 from fedlane.network.channel import Radio, path_gain_db
 from fedlane.network.shadowing import SpatialField
 from fedlane.network.topology import distances_m
@@ -107,3 +108,38 @@ class UrbanGain(PathGain):
             clear, with_sight * self._clear.at(xy_m, channel), without_sight * self._blocked.at(xy_m, channel)
         )
         return shadow_db - loss_db
+
+
+class CityGain(PathGain):
+    """The gains of a city map, and log-normal shadowing; the channels of a station share both.
+
+    Args:
+        seeds: R seeds, one per replica.
+        city: The map; channel j belongs to station j mod S.
+        channels: Number of channels, N.
+        shadowing_db: Standard deviation of the shadowing in dB; 0 for none.
+        shadowing_distance_m: Distance in metres at which the shadowing's autocorrelation is 1 / e.
+    """
+
+    def __init__(
+        self, seeds: Sequence[int], city: CityMap, channels: int, shadowing_db: float, shadowing_distance_m: float
+    ) -> None:
+        self._city, self._shadowing_db = city, shadowing_db
+        self._station = np.arange(channels) % city.stations
+        self._field = SpatialField(seeds, "shadowing", city.stations, shadowing_distance_m) if shadowing_db else None
+
+    def gain_db(self, xy_m: FloatArray, channel: IntArray | None = None) -> FloatArray:
+        """Return gains in dB, see `PathGain.gain_db`.
+
+        Raises:
+            InputError: A client is outside the map.
+        """
+        row, column = self._city.cell(xy_m)
+        if channel is None:
+            gain_db = np.moveaxis(self._city.gain_db[:, row, column], 0, -1)
+            if self._field is not None:
+                gain_db = gain_db + self._shadowing_db * self._field.at(xy_m)
+            return gain_db[..., self._station]
+        station = self._station[np.maximum(channel, 0)]
+        gain_db = self._city.gain_db[station, row, column]
+        return gain_db if self._field is None else gain_db + self._shadowing_db * self._field.at(xy_m, station)

@@ -84,6 +84,18 @@ class ClarkeFading:
         real, imaginary = self.amplitude(wavelengths, channel, client)
         return real**2 + imaginary**2
 
+    def power_of_assigned(self, wavelengths: FloatArray, channel: IntArray) -> FloatArray:
+        """Return the power of the clients that have a channel, and 1 for the others; arguments as for `amplitude`.
+
+        The fading is the largest part of a round's time, and most clients have no channel.
+        """
+        assigned = channel >= 0
+        columns = np.argsort(~assigned, axis=1, kind="stable")[:, : max(1, int(assigned.sum(axis=1).max()))]
+        rows = np.arange(len(channel))[:, None]
+        power = np.ones(channel.shape)
+        power[rows, columns] = self.power(wavelengths[rows, columns], channel[rows, columns], columns)
+        return np.where(assigned, power, 1.0)
+
 
 class BlockFading:
     """Fading that is constant over coherence times and independent between them: its power is exponential.

@@ -6,6 +6,7 @@ from typing import ClassVar
 
 import numpy as np
 
+from fedlane.city_map import CityMap
 from fedlane.network.compute import ComputeTimes
 from fedlane.records import DelayDistributions, Delays, FloatArray, IntArray
 
@@ -49,6 +50,22 @@ class Network(ABC):
     def stationary(self) -> bool:
         """Whether the delays of every round have the same distribution; if not, `distributions` are time averages."""
         return True
+
+    @property
+    def city(self) -> CityMap | None:
+        """The map of the city that the network is in; None if it is in none."""
+        return None
+
+    def positions_m(self, clock_s: FloatArray) -> FloatArray | None:
+        """Return where clients that move are; None if they never move, or have no positions.
+
+        Args:
+            clock_s: (R,) simulated time in seconds.
+
+        Returns:
+            (R, U, 2) positions in metres.
+        """
+        return None
 
     @abstractmethod
     def delays(self, round: int, clock_s: FloatArray, assignment: IntArray) -> Delays:

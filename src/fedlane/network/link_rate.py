@@ -55,8 +55,19 @@ LTE_UPLINK = AttenuatedShannon(alpha=0.4, sinr_min_db=-10.0, max_efficiency=2.0)
 """TR 36.942, Table A.2: 16QAM at code rate 3/4 is the cap."""
 
 
-def failed_uploads(
-    seeds: Sequence[int], round: int, clients: int, probability: float = UPLOAD_FAILURE_PROBABILITY
-) -> BoolArray:
-    """Return whether each client's upload would fail in a round, (R, U), from (seed, round) alone."""
-    return hashed_uniform(keys(seeds, "upload-failure")[:, None], round, np.arange(clients)) < probability
+class UploadFailures:
+    """Uploads that fail altogether, which follow from (seed, round) alone.
+
+    Args:
+        seeds: R seeds, one per replica.
+        clients: Number of clients, U.
+        probability: Probability that an upload fails.
+    """
+
+    def __init__(self, seeds: Sequence[int], clients: int, probability: float = UPLOAD_FAILURE_PROBABILITY) -> None:
+        self._key, self._client = keys(seeds, "upload-failure")[:, None], np.arange(clients)
+        self._probability = probability
+
+    def at(self, round: int) -> BoolArray:
+        """Return whether each client's upload would fail in a round, (R, U)."""
+        return hashed_uniform(self._key, round, self._client) < self._probability

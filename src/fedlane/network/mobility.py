@@ -1,4 +1,4 @@
-"""Where clients are at any instant: at fixed positions, or on a random waypoint walk.
+"""Where clients are at any instant: at fixed positions, or on closed tours such as a random waypoint walk.
 
 A walk is a closed tour of M legs: from waypoint to waypoint, all uniform in the square, at a speed drawn uniformly for
 each leg, and back to the first after the last. The state at an instant follows from the tour alone, so any instant is
@@ -15,6 +15,7 @@ It holds exactly for any M; M only decides after how long the walk repeats.
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +24,8 @@ from fedlane.records import FloatArray, IntArray
 from fedlane.rng import hashed_uniform, keys
 from fedlane.validate import InputError, positive
 
+Entry = TypeVar("Entry", bound=np.generic)
+"""Type of a table's entries."""
 LEGS = 64
 """Legs of a tour: at walking pace in a square of 2 km it repeats after about 13 hours."""
 _ATTEMPTS = 128
@@ -68,7 +71,49 @@ class StaticPlaces(Mobility):
         return np.zeros(self._client_xy_m.shape[:2])
 
 
-class WaypointWalk(Mobility):
+class ClosedTours(Mobility):
+    """Clients that walk the legs of a closed tour again and again, each leg at a speed of its own.
+
+    Args:
+        length_m: (R, U, M) lengths of the legs in metres.
+        leg_speed_m_s: (R, U, M) speeds in metres per second.
+    """
+
+    def __init__(self, length_m: FloatArray, leg_speed_m_s: FloatArray) -> None:
+        self._speed_m_s = leg_speed_m_s
+        self._begin_s = _sums(length_m / leg_speed_m_s)  # (R, U, M + 1)
+        self._begin_m = _sums(length_m)
+        self._start(np.zeros(length_m.shape[:2]))
+
+    def _start(self, phase_s: FloatArray) -> None:
+        """Begin at a phase (R, U) of the tour, in seconds."""
+        self._phase_s, self._start_m = phase_s, np.zeros(phase_s.shape)
+        self._start_m = self.travelled_m(np.zeros(len(phase_s)))
+
+    def speed_m_s(self, clock_s: FloatArray) -> FloatArray:
+        """Return the speeds (R, U) in metres per second at clocks (R,) or (R, U) in seconds."""
+        return self._of(self._speed_m_s, self._leg(clock_s)[0])
+
+    def travelled_m(self, clock_s: FloatArray) -> FloatArray:
+        """Return the lengths (R, U) of the paths since time 0, in metres, at clocks (R,) or (R, U) in seconds."""
+        leg, since_s, tours = self._leg(clock_s)
+        along_m = self._of(self._begin_m, leg) + since_s * self._of(self._speed_m_s, leg)
+        return tours * self._begin_m[..., -1] + (along_m - self._start_m)
+
+    def _leg(self, clock_s: FloatArray) -> tuple[IntArray, FloatArray, FloatArray]:
+        """Return the leg (R, U), the time since its beginning in seconds, and the number of whole tours before it."""
+        elapsed_s = self._phase_s + (clock_s if clock_s.ndim == 2 else clock_s[:, None])
+        tours, phase_s = np.divmod(elapsed_s, self._begin_s[..., -1])
+        leg: IntArray = (self._begin_s[..., 1:-1] <= phase_s[..., None]).sum(axis=-1, dtype=np.int64)
+        return leg, phase_s - self._of(self._begin_s, leg), tours
+
+    @staticmethod
+    def _of(table: NDArray[Entry], leg: IntArray) -> NDArray[Entry]:
+        """Return the entries of a table (R, U, M, ...) that belong to legs (R, U)."""
+        return table[np.arange(leg.shape[0])[:, None], np.arange(leg.shape[1]), leg]
+
+
+class WaypointWalk(ClosedTours):
     """Clients on random waypoint walks in a square, without pauses.
 
     Args:
@@ -91,9 +136,7 @@ class WaypointWalk(Mobility):
     def __init__(
         self, seeds: Sequence[int], clients: int, area_m: float, speed_m_s: tuple[float, float], legs: int = LEGS
     ) -> None:
-        low, high = speed_m_s
-        if not 0 < low <= high < np.inf:
-            raise InputError(f"network.speed_m_s must be two numbers with 0 < low <= high, got [{low:g}, {high:g}]")
+        low, high = checked_speeds(speed_m_s)
         positive("network.area_m", area_m)
         key, client, leg = keys(seeds, "waypoints")[:, None], np.arange(clients), np.arange(legs)
         points = hashed_uniform(key[..., None, None], client[:, None, None], leg[:, None], np.arange(2))
@@ -102,11 +145,10 @@ class WaypointWalk(Mobility):
         ends_m = np.roll(self._points_m, -1, axis=2)
         length_m = np.hypot(*np.moveaxis(ends_m - self._points_m, -1, 0))
         share = hashed_uniform(keys(seeds, "waypoint-speed")[:, None, None], client[:, None], leg)
-        self._speed_m_s = low + (high - low) * share
-        self._speed_m_s[..., 0] = low * (high / low) ** share[..., 0]
-        self._begin_s = _sums(length_m / self._speed_m_s)  # (R, U, M + 1)
-        self._begin_m = _sums(length_m)
-        self._phase_s = self._begin_s[..., 1] * hashed_uniform(keys(seeds, "waypoint-phase")[:, None], client)
+        drawn_m_s = low + (high - low) * share
+        drawn_m_s[..., 0] = low * (high / low) ** share[..., 0]
+        super().__init__(length_m, drawn_m_s)
+        self._start(self._begin_s[..., 1] * hashed_uniform(keys(seeds, "waypoint-phase")[:, None], client))
 
     def position_m(self, clock_s: FloatArray) -> FloatArray:
         """Return the positions (R, U, 2) in metres at clocks (R,) or (R, U) in seconds."""
@@ -115,27 +157,17 @@ class WaypointWalk(Mobility):
         lasts_s = self._of(self._begin_s, leg + 1) - self._of(self._begin_s, leg)
         return start_m + (end_m - start_m) * (since_s / lasts_s)[..., None]
 
-    def speed_m_s(self, clock_s: FloatArray) -> FloatArray:
-        """Return the speeds (R, U) in metres per second at clocks (R,) or (R, U) in seconds."""
-        return self._of(self._speed_m_s, self._leg(clock_s)[0])
 
-    def travelled_m(self, clock_s: FloatArray) -> FloatArray:
-        """Return the lengths (R, U) of the paths since time 0, in metres, at clocks (R,) or (R, U) in seconds."""
-        leg, since_s, tours = self._leg(clock_s)
-        along_m = self._of(self._begin_m, leg) + since_s * self._of(self._speed_m_s, leg)
-        return tours * self._begin_m[..., -1] + (along_m - self._phase_s * self._speed_m_s[..., 0])
+def checked_speeds(speed_m_s: tuple[float, float]) -> tuple[float, float]:
+    """Return a range of speeds in metres per second.
 
-    def _leg(self, clock_s: FloatArray) -> tuple[IntArray, FloatArray, FloatArray]:
-        """Return the leg (R, U), the time since its beginning in seconds, and the number of whole tours before it."""
-        elapsed_s = self._phase_s + (clock_s if clock_s.ndim == 2 else clock_s[:, None])
-        tours, phase_s = np.divmod(elapsed_s, self._begin_s[..., -1])
-        leg: IntArray = (self._begin_s[..., 1:-1] <= phase_s[..., None]).sum(axis=-1, dtype=np.int64)
-        return leg, phase_s - self._of(self._begin_s, leg), tours
-
-    @staticmethod
-    def _of(table: FloatArray, leg: IntArray) -> FloatArray:
-        """Return the entries of a table (R, U, M, ...) that belong to legs (R, U)."""
-        return table[np.arange(leg.shape[0])[:, None], np.arange(leg.shape[1]), leg]
+    Raises:
+        InputError: The range is empty or includes 0.
+    """
+    low, high = speed_m_s
+    if not 0 < low <= high < np.inf:
+        raise InputError(f"network.speed_m_s must be two numbers with 0 < low <= high, got [{low:g}, {high:g}]")
+    return low, high
 
 
 def _first_leg(key: NDArray[np.uint64], client: IntArray) -> tuple[FloatArray, FloatArray]:

@@ -10,6 +10,7 @@ from rich.table import Table
 from fedlane.number_text import number_text
 from fedlane.report.comparison import TIME
 from fedlane.report.optimum_ratio import optimum_caption
+from fedlane.report.seed_measures import ENERGY
 from fedlane.report.terminal import comparison_table, policy_table, with_interval
 
 DIFFERENCES = (
@@ -37,6 +38,8 @@ def comparison_tables(content: Mapping[str, Any]) -> Group:
     parts: list[Table | str] = [table]
     if content["target_accuracy"] is not None:
         parts += ["", _time_table(content)]
+    if ENERGY in content["measures"]:
+        parts += ["", _energy_table(content)]
     if len(content["runs"]) > 1:
         parts += ["", _difference_table(content)]
     return Group(*parts)
@@ -54,6 +57,16 @@ def _time_table(content: Mapping[str, Any]) -> Table:
             difference_text(difference, 0),
         )
     table.caption = "over the seeds that reach it; differences over the seeds on which both policies do"
+    return table
+
+
+def _energy_table(content: Mapping[str, Any]) -> Table:
+    """Energy of all clients together."""
+    table = policy_table("energy of all clients", ("energy (J)", "difference (J)"))
+    for run in content["runs"]:
+        difference = difference_text((run["differences"] or {}).get(ENERGY), 1)
+        table.add_row(escape(run["policy"]), with_interval(run[ENERGY], "{:,.1f}"), difference)
+    table.caption = "training and uploads, late and failed ones included"
     return table
 
 

@@ -11,8 +11,10 @@ from fedlane.intervals import interval, measure_bounds
 from fedlane.records import FloatArray
 from fedlane.report.comparison_files import NAME as COMPARISON
 from fedlane.report.packing import embedded, packed_bits, packed_doubles, packed_floats, packed_indices, packed_levels
+from fedlane.report.page_city import cities
 from fedlane.report.page_curves import client_columns, delay_parts, run_curves
 from fedlane.report.page_fit import BUDGET_BYTES, PAGE_BYTES, Detail, Thinning, fitting, shortened, thinning
+from fedlane.report.page_movement import movement
 from fedlane.report.run_arrays import RunArrays, index_size, run_arrays
 from fedlane.report.run_files import RunFiles, read_run
 from fedlane.report.run_labels import (
@@ -24,7 +26,7 @@ from fedlane.report.run_labels import (
     seeds_text,
     shared_policy,
 )
-from fedlane.report.seed_measures import MEASURES, PROBLEM_SHORTFALL, RMSE, problem_shortfall, quota_slack
+from fedlane.report.seed_measures import ENERGY, MEASURES, PROBLEM_SHORTFALL, RMSE, problem_shortfall, quota_slack
 from fedlane.report.terminal import LOWER_BOUND_MECHANISMS
 from fedlane.targets import target_measure, time_to_accuracy
 from fedlane.validate import InputError
@@ -55,13 +57,18 @@ def page_data(folders: Sequence[Path]) -> dict[str, Any]:
     compared = any((folder.parent / COMPARISON).is_file() for folder in folders)
     if list(folders) == sorted(folders) and not compared:
         runs.sort(key=lambda run: natural_key(run[0]))
-    budget = BUDGET_BYTES // len(files)
+    listed, numbers = cities(run for _, run in runs)
+    budget = (BUDGET_BYTES - len(embedded({"cities": listed}))) // len(files)
     clients = max(index_size(run.tables["clients"], "client") for run in files)
     channels = max(index_size(run.tables["channels"], "channel") for run in files)
     thin = thinning(clients, channels, budget)
     targets = sorted({target for run in files if (target := _target(run)) is not None}, reverse=True)
     data = {
-        "runs": [run_data(run, name, budget, thin, targets[:MAX_TARGETS]) for name, run in runs],
+        "runs": [
+            {**run_data(run, name, budget, thin, targets[:MAX_TARGETS]), "city": number}
+            for (name, run), number in zip(runs, numbers, strict=True)
+        ],
+        "cities": listed,
         "policy": shared_policy(files),
         "differences": differences(files),
         "scenario_differences": scenario_differences(files),
@@ -96,8 +103,7 @@ def run_data(
     listed = files.summary.get("seeds")
     seeds = listed[:replicas] if isinstance(listed, list) else []
     seeds = [*seeds, *range(len(seeds), replicas)]
-    network = files.scenario.get("network")
-    deadline_s = network.get("deadline_s") if isinstance(network, dict) else None
+    deadline_s = _section(files, "network").get("deadline_s")
     toml = shortened(files.toml, budget_bytes)
     detail = fitting(arrays, budget_bytes, thin, toml)
     return {
@@ -122,7 +128,8 @@ def run_data(
         "caution": str(files.summary.get("caution", "")),
         "target": _target(files),
         "times": _times(arrays, targets),
-        "measures": {key: _measure(files.summary.get(key)) for key in (*MEASURES, RMSE)} | _shortfall(files),
+        "measures": {key: _measure(files.summary.get(key)) for key in (*MEASURES, ENERGY, RMSE)} | _shortfall(files),
+        "battery_j": _number(_section(files, "energy").get("battery_j"), None),
         "slack": quota_slack(files.summary),
         "privacy": _privacy(files),
         "epsilon_largest": _finite_largest(arrays.clients["epsilon"]),
@@ -134,13 +141,26 @@ def run_data(
             "channel": delay_parts(arrays, arrays.slot_channel, channels, thin.channel_every),
         },
         "detail": _detail(arrays, detail, positions=_has_positions(files)),
+        "movement": movement(arrays, detail, _area_m(files)),
     }
+
+
+def _area_m(files: RunFiles) -> float | None:
+    """The side of the square in which clients move; None if it is unknown, or they move in a city."""
+    network = _section(files, "network")
+    area_m: float | None = _number(network.get("area_m"), None)
+    return None if network.get("model") == "city" else area_m
+
+
+def _section(files: RunFiles, name: str) -> dict[str, Any]:
+    """A section of the run's scenario; empty if there is none."""
+    section = files.scenario.get(name)
+    return section if isinstance(section, dict) else {}
 
 
 def _target(files: RunFiles) -> float | None:
     """The target accuracy that a run was saved with."""
-    learning = files.scenario.get("learning")
-    target = _number(learning.get("target_accuracy") if isinstance(learning, dict) else None, None)
+    target = _number(_section(files, "learning").get("target_accuracy"), None)
     return float(target) if target is not None and 0 < target <= 1 else None
 
 
@@ -160,8 +180,8 @@ def _shortfall(files: RunFiles) -> dict[str, Any]:
 
 def _has_positions(files: RunFiles) -> bool:
     """Whether the run's network has positions; links of given or measured rates have none, whatever the tables say."""
-    network = files.scenario.get("network")
-    return not (isinstance(network, dict) and ("rates_mbps" in network or network.get("model") in ("fixed", "trace")))
+    network = _section(files, "network")
+    return "rates_mbps" not in network and network.get("model") not in ("fixed", "trace")
 
 
 def _below_quota(arrays: RunArrays) -> int | None:
@@ -182,7 +202,8 @@ def _detail(arrays: RunArrays, detail: Detail, *, positions: bool) -> dict[str, 
     """Assignments, delays, clock and accuracy in the rounds of the first seeds, their queues, and the positions."""
     cut = slice(0, detail.seeds), slice(None, None, detail.every)
     shown = np.arange(0, arrays.shape[1], detail.every) // arrays.client_every
-    available = arrays.available[: detail.seeds, shown]
+    available, present = (array[: detail.seeds, shown] for array in (arrays.available, arrays.present))
+    energy_j = arrays.energy_j[cut]
     clock_s = np.nancumsum(arrays.delay_s, axis=1)
     known = positions and bool(np.isfinite(arrays.client_xy_m).all() and np.isfinite(arrays.channel_xy_m).all())
     queue = arrays.queue[: detail.seeds]
@@ -196,7 +217,9 @@ def _detail(arrays: RunArrays, detail: Detail, *, positions: bool) -> dict[str, 
         "compute_s": packed_floats(arrays.compute_s[cut]),
         "upload_s": packed_floats(arrays.upload_s[cut]),
         "punctual": packed_bits(arrays.punctual[cut]),
+        "energy_j": packed_floats(energy_j) if np.isfinite(energy_j).any() else None,
         "available": None if available.all() else packed_bits(available),
+        "present": None if present.all() else packed_bits(present),
         "queue": packed_levels(queue[:, :: detail.queue_every // arrays.client_every]),
         "queue_largest": [_finite_largest(values) for values in queue],
         "delay_s": packed_floats(arrays.delay_s[cut]),

@@ -12,8 +12,8 @@ BUDGET_BYTES = 4_300_000
 """Limit for all embedded data; the rest of the page is its script and its style."""
 MAX_POINTS, MIN_POINTS = 400, 20
 """Largest number of points of a curve, and the number that remains on a page of very many runs."""
-QUEUE_COLUMNS = 250
-"""Number of rounds in the queue figure if embedding all rounds would exceed the limit."""
+QUEUE_COLUMNS, MOVE_FRAMES = 250, 250
+"""Numbers of rounds in the queue figure and in the clients' movement if embedding all rounds would exceed the limit."""
 CURVES = 5
 """Largest number of curves of a run."""
 BASE64 = 4 / 3
@@ -48,6 +48,8 @@ class Detail:
     """Stride between embedded rounds."""
     queue_every: int
     """Stride between rounds of the queue figure."""
+    move_every: int = 1
+    """Stride between the rounds of the table of positions."""
 
 
 def thinning(clients: int, channels: int, budget_bytes: int) -> Thinning:
@@ -73,23 +75,26 @@ def fitting(arrays: RunArrays, budget_bytes: int, thin: Thinning, text: str) -> 
     figures_bytes = clients / thin.client_every * PER_CLIENT + channels / thin.channel_every * PER_CHANNEL
     fixed_bytes = 5_000 + point_bytes * min(points, max(rounds, 1)) + figures_bytes + _embedded_size(text)
 
-    def seed_bytes(every: int, queue_every: int) -> float:
-        per_round = slots * (index_bytes + 12 + 1 / 8) + clients / 8 + 20
+    frames = 0 if arrays.positions is None else len(arrays.positions.rounds)
+
+    def seed_bytes(every: int, queue_every: int, move_every: int) -> float:
+        per_round = slots * (index_bytes + 16 + 1 / 8) + clients / 4 + 20
         queues = _ceil(rounds / queue_every) * clients * 2
-        return BASE64 * (_ceil(rounds / every) * per_round + queues + 8 * (clients + channels)) + 40
+        moves = (_ceil(frames / move_every) + 1) * (4 * clients + 8) if frames else 0
+        return BASE64 * (_ceil(rounds / every) * per_round + queues + moves + 8 * (clients + channels)) + 40
 
     def stored(rounds_between: float) -> int:
         """The next stride at which queues are known."""
         return arrays.client_every * max(1, _ceil(rounds_between / arrays.client_every))
 
     left = max(budget_bytes - fixed_bytes, 0.0)
-    every, queue_every = 1, stored(1)
-    if replicas * seed_bytes(1, queue_every) > left:
-        queue_every = stored(rounds / QUEUE_COLUMNS)
-    while seed_bytes(every, queue_every) > left and every < rounds:
-        every, queue_every = 2 * every, max(queue_every, stored(2 * every))
-    seeds = max(1, min(replicas, int(left / seed_bytes(every, queue_every))))
-    return Detail(points, seeds, every, queue_every)
+    every, queue_every, move_every = 1, stored(1), 1
+    if replicas * seed_bytes(1, queue_every, 1) > left:
+        queue_every, move_every = stored(rounds / QUEUE_COLUMNS), max(1, _ceil(frames / MOVE_FRAMES))
+    while seed_bytes(every, queue_every, move_every) > left and every < rounds:
+        every, queue_every, move_every = 2 * every, max(queue_every, stored(2 * every)), 2 * move_every
+    seeds = max(1, min(replicas, int(left / seed_bytes(every, queue_every, move_every))))
+    return Detail(points, seeds, every, queue_every, move_every)
 
 
 def shortened(text: str, budget_bytes: int) -> str:

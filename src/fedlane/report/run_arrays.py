@@ -19,6 +19,16 @@ some are rewritten before others while a run continues."""
 
 
 @dataclass(frozen=True)
+class ClientPositions:
+    """Where the clients were at the starts of P rounds."""
+
+    rounds: IntArray
+    """(P,): the rounds, ascending."""
+    xy_m: FloatArray
+    """(R, P, U, 2): NaN for replicas whose positions are not stored."""
+
+
+@dataclass(frozen=True)
 class RunArrays:
     """Arrays of a run with R replicas, T rounds, at most S assigned clients per round, U clients and N channels.
 
@@ -36,6 +46,7 @@ class RunArrays:
     download_s: FloatArray
     compute_s: FloatArray
     upload_s: FloatArray
+    energy_j: FloatArray
     punctual: BoolArray
     queue: FloatArray
     """(R, K, U): after the round."""
@@ -43,16 +54,20 @@ class RunArrays:
     """(R, K, U): epsilon spent after the round."""
     available: BoolArray
     """(R, K, U): whether the client could be assigned."""
+    present: BoolArray
+    """(R, K, U): whether the client was there at the round's start; True where it is not known."""
     client_xy_m: FloatArray
     """(R, U, 2)"""
     channel_xy_m: FloatArray
     """(R, N, 2)"""
     clients: dict[str, FloatArray]
-    """(R, U) each: quota, participation, selection, uploads, epsilon, epsilon_paper."""
+    """(R, U) each, by the names of `CLIENT_COLUMNS`."""
     client_every: int = 1
     """k: number of rounds from one row of `queue` to the next."""
     max_queue: FloatArray | None = None
     """(R, T): the largest queue after each round; None if it follows from `queue`."""
+    positions: ClientPositions | None = None
+    """Where the clients were; None if they do not move."""
 
     @property
     def shape(self) -> tuple[int, int, int, int]:
@@ -61,7 +76,9 @@ class RunArrays:
         return replicas, rounds, self.queue.shape[2], self.channel_xy_m.shape[1]
 
 
-CLIENT_COLUMNS = ("quota", "participation", "selection", "uploads", "epsilon", "epsilon_paper")
+CLIENT_COLUMNS = (
+    *("quota", "participation", "selection", "uploads", "epsilon", "epsilon_paper", "present_share", "energy_j"),
+)
 
 
 def run_arrays(files: RunFiles) -> RunArrays:
@@ -100,16 +117,34 @@ def run_arrays(files: RunFiles) -> RunArrays:
         download_s=slots.floats("download_s"),
         compute_s=slots.floats("compute_s"),
         upload_s=slots.floats("upload_s"),
+        energy_j=slots.floats("energy_j"),
         punctual=slots.floats("punctual") == 1.0,
         queue=per_both.floats("queue"),
         epsilon=per_both.floats("epsilon"),
         available=per_both.floats("available") != 0.0,
+        present=per_both.floats("present") != 0.0,
         client_xy_m=np.stack([per_client.floats("x_m"), per_client.floats("y_m")], axis=-1),
         channel_xy_m=np.stack([per_channel.floats("x_m"), per_channel.floats("y_m")], axis=-1),
         clients={name: per_client.floats(name) for name in CLIENT_COLUMNS},
         client_every=every,
         max_queue=per_round.floats("max_queue") if "max_queue" in tables["rounds"].column_names else None,
+        positions=_positions(tables.get("positions"), replicas, rounds, clients),
     )
+
+
+def _positions(table: pa.Table | None, replicas: int, rounds: int, clients: int) -> ClientPositions | None:
+    """The positions of some rounds, which are the same for all replicas that the table has."""
+    if table is None:
+        return None
+    stored = np.unique(column_indices(table, "round"))
+    stored = stored[stored < rounds]
+    size = len(stored) * clients
+    if size * replicas > MAX_CELLS or size > MAX_EMPTY * table.num_rows + SPARE_CELLS:
+        raise InputError(f"table positions has {table.num_rows:,} rows for {len(stored):,} rounds")
+    frame = np.searchsorted(stored, column_indices(table, "round"))
+    known = table.append_column("frame", pa.array(frame, pa.int64()))
+    placed = _Scatter(known, ("replica", "frame", "client"), (replicas, len(stored), clients))
+    return ClientPositions(stored, np.stack([placed.floats("x_m"), placed.floats("y_m")], axis=-1))
 
 
 class _Scatter:

@@ -22,8 +22,14 @@ TABLES = {
     "client_rounds": ("replica", "round", "client"),
 }
 """The tables of a run folder, and the columns that a report requires."""
+OPTIONAL_TABLES = {
+    "positions": ("replica", "round", "client", "x_m", "y_m"),
+    "coverage": ("x_m", "y_m", "building", "gain_db"),
+}
+"""The tables that only some run folders have, and their columns."""
 TEXTS = ("scenario.toml", "summary.json", "status.json")
 FILES = (*TEXTS, *(f"{name}.parquet" for name in TABLES))
+OPTIONAL_FILES = tuple(f"{name}.parquet" for name in OPTIONAL_TABLES)
 CLIENT_ROUND_ROWS = 2_000_000
 """Of a larger table ``client_rounds``, only every m-th of its rounds is read."""
 ATTEMPTS = 6
@@ -68,7 +74,7 @@ def run_folders(folders: Iterable[Path]) -> list[Path]:
 def signature(folder: Path) -> str:
     """Return a string that changes whenever a file of the folder is rewritten."""
     parts = []
-    for name in FILES:
+    for name in (*FILES, *OPTIONAL_FILES):
         try:
             info = (folder / name).stat()
         except OSError:
@@ -105,6 +111,7 @@ def _read(folder: Path) -> RunFiles:
         raise InputError(f"{folder} cannot be read: {error}") from error
     parsed = _parsed(folder / "summary.json", json.loads, summary)
     small = {name: columns for name, columns in TABLES.items() if name != "client_rounds"}
+    small |= {name: c for name, c in OPTIONAL_TABLES.items() if (folder / f"{name}.parquet").is_file()}
     tables = {name: read_table(folder / f"{name}.parquet", columns) for name, columns in small.items()}
     thin = "max_queue" in tables["rounds"].column_names
     tables["client_rounds"], every = _client_rounds(folder / "client_rounds.parquet", parsed, thin=thin)

@@ -7,12 +7,14 @@ from fedlane.validate import InputError
 
 COLOURS = {
     "holds": "#0072B2",
+    "holds, uncorrected": "#9CCBE6",
     "refuted": "#D55E00",
+    "refuted, uncorrected": "#F5C09B",
     "depends on the reading": "#F0E442",
     "not decided": "#BBBBBB",
     "not computed": "#FFFFFF",
 }
-"""Colours of the verdicts, distinct for colour-blind readers and in print."""
+"""Colours of the verdicts, distinct for colour-blind readers and in print. Uncorrected verdicts are pale."""
 
 
 def draw_verdict_map(

@@ -68,25 +68,28 @@ class NetworkSettings(Section):
     """Deadline of a round, in seconds."""
     bits_per_weight: Annotated[float, Field(gt=0, le=64, allow_inf_nan=False)] = 32.0
     """Bits that a weight takes when payload_bits is "model"."""
-    model: Literal["paper", "3gpp", "trace", "fixed"] = "paper"
-    """Links: the paper's path loss, urban cells of 3GPP TR 38.901, measured rates, or given rates ("fixed", which is
-    the default where rates_mbps is given)."""
+    model: Literal["paper", "3gpp", "trace", "city", "fixed"] = "paper"
+    """Links: the paper's path loss, urban cells of 3GPP TR 38.901, measured rates, ray-traced gains of a city, or given
+    rates ("fixed", which is the default where rates_mbps is given)."""
     cell: Literal["umi", "uma"] = "umi"
     """Urban cell of 3GPP TR 38.901: street canyon (umi) or above the roofs (uma)."""
     carrier_hz: Positive = 3.5e9
     """Carrier frequency in Hz, for the path loss of "3gpp" and for fading that follows the time."""
-    mobility: Literal["static", "waypoint"] = "static"
-    """Movement of the clients: none, or random waypoint walks in the area, in their steady state."""
+    mobility: Literal["static", "waypoint", "streets"] = "static"
+    """Movement of the clients: none, random waypoint walks in the area, in their steady state, or walks through the
+    streets of a city."""
     speed_m_s: tuple[Positive, Positive] = (0.5, 2.0)
     """Range of the speed of clients that move, in metres per second: [low, high]."""
     shadowing_db: Annotated[float, Field(ge=0, le=100, allow_inf_nan=False)] | None = None
-    """Standard deviation of log-normal shadowing in dB; by default none for "paper", and the report's for "3gpp"."""
+    """Standard deviation of log-normal shadowing in dB; by default the report's for "3gpp", else none."""
     shadowing_distance_m: Positive | None = None
-    """Correlation distance of the shadowing in metres; by default 50 for "paper", and the report's for "3gpp"."""
+    """Correlation distance of the shadowing in metres; by default the report's for "3gpp", else 50."""
     drift_s: NotNegative = 0.0
     """Time in seconds after which every pair's interference scale is drawn anew; 0 for never."""
     trace: str | None = None
     """Measured rates for the model "trace": a set's name, a file or a folder."""
+    map: str | None = None
+    """Map for the model "city": a shipped map's name ("munich"), or a file that `fedlane city` wrote."""
     uplink_share: Annotated[float, Field(gt=0, le=1e6, allow_inf_nan=False)] = 1.0
     """Factor of a measured downlink that serves as uplink, at an independent offset, where no uplink was measured."""
     rates_mbps: Rates | tuple[Rates, ...] | None = None
@@ -232,6 +235,11 @@ class PrivacySettings(Section):
     """Noise of the label-histogram release, in records (rigorous); 0 for none."""
     least_noise: Positive = 0.5
     """Smallest noise multiplier of a step that is accepted (rigorous)."""
+    loss_clip: Annotated[float, Field(gt=0, le=1e6, allow_inf_nan=False)] = 4.0
+    """Largest loss of a record in the losses that clients report to policies that require them (rigorous); with float
+    targets it is a squared error, so it depends on their unit."""
+    loss_noise: Annotated[float, Field(gt=0, le=1e6, allow_inf_nan=False)] = 4.0
+    """Noise multiplier of these losses, greater than that of a step; the first step is noisier in turn (rigorous)."""
 
     @model_validator(mode="after")
     def _delta_below_one(self) -> "PrivacySettings":

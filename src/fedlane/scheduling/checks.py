@@ -5,12 +5,24 @@ A policy that passes runs in the simulator, in a comparison and in a real federa
 
 import io
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 
 import numpy as np
 
-from fedlane.records import BoolArray, Context, DelayDistributions, Delays, Feedback, IntArray, Problem, State
+from fedlane.records import (
+    BoolArray,
+    ClientLosses,
+    Context,
+    DelayDistributions,
+    Delays,
+    Feedback,
+    IntArray,
+    Problem,
+    State,
+)
 from fedlane.rng import RoundStreams, generator
-from fedlane.scheduling.policy import Policy, SinglePolicy, check_requirements, lift
+from fedlane.scheduling.policy import Policy, SinglePolicy, lift
+from fedlane.scheduling.requirements import check_requirements
 from fedlane.validate import InputError
 
 _SIZES = ((5, 2), (3, 3), (2, 5), (1, 1), (4, 1), (1, 3))
@@ -163,6 +175,8 @@ def _play(
         )
         available = np.stack([_available(seed, problem.clients, round) for seed in seeds])
         context = _context(policy, problem, round, available, delay_s, np.stack(network))
+        if "losses" in policy.requires:
+            context = replace(context, losses=_losses(seeds, problem.clients, round))
         before, shown = _bytes(state), available.copy()
         assignment = policy.select(state, context, streams.at(round))
         check_assignment(assignment, shown, problem.channels, where)
@@ -182,6 +196,15 @@ def _available(seed: int, clients: int, round: int) -> BoolArray:
     if round >= _ROUNDS - 2:
         return np.zeros(clients, np.bool_)
     return generator(seed, "available", round).random(clients) < (1.0 if round < 10 else 0.5)
+
+
+def _losses(seeds: Sequence[int], clients: int, round: int) -> ClientLosses:
+    """Return losses as clients report them with noise: at first of nobody, then of some, and some below 0."""
+    draws = np.stack([generator(seed, "losses", round).normal(1.0, 0.8, (2, clients)) for seed in seeds], axis=1)
+    reported = np.arange(clients) < round
+    return ClientLosses(
+        mean=np.where(reported, draws[0], np.nan), rms=np.where(reported, np.abs(draws[1]), np.nan), protected=True
+    )
 
 
 def _context(

@@ -91,6 +91,7 @@ class CsUcbQ(ClientUcb):
 
     name: ClassVar[str] = "cs-ucb-q"
     summary: ClassVar[str] = "bandit index and fairness queue per client, random channels; the paper's Single-UCB"
+    version: ClassVar[int] = 2  # the state of version 1 does not say who was absent
     per_client: ClassVar[frozenset[str]] = ClientUcb.per_client | {"queue", "selected", "absent"}
 
     beta: float = 0.1

@@ -21,10 +21,7 @@ from fedlane.records import Context, DelayDistributions, Delays, Feedback, Float
 from fedlane.rng import RoundRng
 from fedlane.scheduling.resizing import resized
 from fedlane.scheduling.restoring import fitting_state
-from fedlane.validate import InputError, at_least, nearest
-
-REQUIREMENTS = frozenset({"channel_state", "distributions"})
-"""Everything that a policy may declare in `requires`: a simulation supplies it, a federation has none of it."""
+from fedlane.validate import InputError, at_least
 
 
 class Policy(ABC):
@@ -35,8 +32,8 @@ class Policy(ABC):
         summary: One line for `fedlane list policies`.
         version: Version of the policy's results, from 1. Raise it when the policy chooses differently with the same
             parameters: stored results and checkpoints of other versions are then not used.
-        requires: What `select` needs in its context beyond the round, the available clients and the problem: any of
-            `"channel_state"` and `"distributions"`.
+        requires: What `select` needs in its context: any of `"channel_state"`, `"distributions"`, `"losses"`, and
+            `"sizes"`, which every problem has.
         quota_slack: The fraction by which this policy lowers every quota.
         per_client: Names of the state arrays whose second axis is the clients, or None. `resize` uses it.
 
@@ -149,16 +146,6 @@ class Policy(ABC):
         return (1.0 - self.quota_slack) * problem.quotas
 
 
-def check_requirements(policy: Policy) -> None:
-    """Raise `InputError` if a policy requires something that no run supplies."""
-    declared: object = policy.requires
-    if not isinstance(declared, frozenset | set):
-        raise InputError(f"policy {policy.name}: requires must be a set of names, got {declared!r}")
-    for name in sorted(declared - REQUIREMENTS):
-        known = nearest(name, REQUIREMENTS) or f": choose from {', '.join(sorted(REQUIREMENTS))}"
-        raise InputError(f"policy {policy.name} requires '{name}', which no run supplies{known}")
-
-
 def problem_of(record: Context | Feedback) -> Problem:
     """Return the problem of a context or a feedback; raise `InputError` if the caller set none."""
     if record.problem is None:
@@ -179,7 +166,7 @@ class SinglePolicy(ABC):
 
     Every function that takes a policy also accepts a `SinglePolicy`; `lift` turns it into a `Policy`. Attributes are
     those of `Policy`, except that clients are the first axis of `per_client` arrays. Of the context's optional fields,
-    `losses` is (U,), `channel_state` is (U, N), and `distributions` keeps a leading axis of 1. The quotas and
+    those of `losses` are (U,), `channel_state` is (U, N), and `distributions` keeps a leading axis of 1. The quotas and
     sizes of `problem` are (U,).
 
     Examples:
@@ -290,11 +277,11 @@ def _problem(problem: Problem, r: int) -> Problem:
 
 
 def _context(context: Context, r: int) -> Context:
-    truth = context.distributions
+    truth, losses = context.distributions, context.losses
     return Context(
         round=context.round,
         available=np.asarray(context.available[r]),
-        losses=None if context.losses is None else context.losses[r],
+        losses=losses and replace(losses, mean=losses.mean[r], rms=losses.rms[r]),
         channel_state=None if context.channel_state is None else context.channel_state[r],
         distributions=truth and replace(truth, cdf=truth.cdf[r : r + 1], success=truth.success[r : r + 1]),
         problem=context.problem and _problem(context.problem, r),

@@ -37,7 +37,7 @@ class ClientTotals:
 
     Attributes:
         present_rounds: (R, U): number of rounds at whose start each client was there.
-        energy_j: (R, U): energy that each client has spent, in joules.
+        energy_j: (R, U): energy that each client has spent, in joules; NaN if unknown, as in a real federation.
     """
 
     present_rounds: IntArray

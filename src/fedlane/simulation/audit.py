@@ -2,7 +2,7 @@
 
 The attacker knows everything except the noise, the samples and whether one record, the canary, is in the data. It
 trains once with and once without the canary, both times without noise, measures how the canary moves each tensor, and
-projects a real upload onto these directions.
+projects a real upload onto these directions. Losses that are released with the upload are attacked together with it.
 """
 
 from collections.abc import Callable
@@ -21,8 +21,10 @@ from fedlane.learning.optimization import LocalOptimizer
 from fedlane.learning.sampling import draw_samples, sampling_of
 from fedlane.privacy import make_mechanism, mechanism_of
 from fedlane.privacy.audit_statistics import MIN_TRIALS, AuditResult, SamplingResult, audit_sampling, audit_scores
-from fedlane.records import BoolArray, FloatArray, MechanismSpec
+from fedlane.privacy.loss_release import first_step_noise
+from fedlane.records import BoolArray, FloatArray, LossQuery, MechanismSpec
 from fedlane.rng import generator
+from fedlane.simulation.loss_audit import AUDITED_LOSS_CLIP, first_noise, loss_shift, released_sums
 from fedlane.validate import InputError, at_least
 
 CHUNK_BYTES = 2e8
@@ -57,6 +59,9 @@ class AuditPlan:
         trials: Number of uploads, half of them with the canary.
         confidence: Confidence of the lower bound on epsilon.
         seed: Seed of all random draws.
+        loss_noise: Noise multiplier of the losses that are released with the upload; None if none are released. Exact
+            losses, which `paper` releases, are not attacked: its claim does not cover them.
+        loss_clip: Largest loss of a record. The canary's loss is larger, so that missing clipping shows.
         blank_records: Whether all records but the canary are black images. These move little more than a bias, so
             the random size of a Poisson sample hardly blurs the attack.
     """
@@ -76,6 +81,8 @@ class AuditPlan:
     trials: int = 20_000
     confidence: float = 0.999
     seed: int = 0
+    loss_noise: float | None = None
+    loss_clip: float = AUDITED_LOSS_CLIP
     blank_records: bool = False
 
     @classmethod
@@ -94,7 +101,7 @@ class AuditPlan:
             raise InputError(
                 f"epsilon must be greater than 0 and delta between 0 and 1, got {self.epsilon:g} and {self.delta:g}"
             )
-        return make_mechanism(
+        spec = make_mechanism(
             self.mechanism,
             np.array([self.epsilon], np.float64),
             np.array([self.delta]),
@@ -105,6 +112,14 @@ class AuditPlan:
             max_uploads=np.array([1]),
             least_noise=0.0,
         )
+        return self.with_released_losses(spec)
+
+    def with_released_losses(self, spec: MechanismSpec) -> MechanismSpec:
+        """Return a mechanism that also releases the losses of this plan, if it has any that are protected."""
+        if self.loss_noise is None or not mechanism_of(self.mechanism).is_calibrated:
+            return spec
+        query = LossQuery(self.loss_clip, self.loss_noise, first_step_noise(spec.step_noise, self.loss_noise))
+        return replace(spec, loss_query=query)
 
 
 def audit(
@@ -123,9 +138,10 @@ def audit(
     played = spec or plan.spec()
     model, data = _stage(plan)
     first = model.initial(plan.seed).to(data.images.device)
-    silent = replace(played, step_noise=np.zeros((2, 1)), upload_noise=np.zeros((2, 1)))
+    silent = replace(played, step_noise=np.zeros((2, 1)), upload_noise=np.zeros((2, 1)), loss_query=None)
     move = _canary_move(plan, silent, model, data, first)
     directions, shift = _directions(model, move)
+    shift = np.concatenate([shift, loss_shift(played, model, data, first)])
     half = plan.trials // 2
     worlds = []
     for world in (0, 1):
@@ -133,8 +149,8 @@ def audit(
         chunk = max(1, int(CHUNK_BYTES / (8 * model.size)))
         for start in range(0, half, chunk):
             count = min(chunk, half - start)
-            uploads = _uploads(plan, played, model, data, first, world, count, world * half + start)
-            features.append(_projected(uploads - first, directions))
+            uploads, sums = _uploads(plan, played, model, data, first, world, count, world * half + start)
+            features.append(np.concatenate([_projected(uploads - first, directions), sums], axis=1))
             if progress is not None:
                 progress(world * half + start + count)
         worlds.append(np.concatenate(features).astype(np.float64))
@@ -222,8 +238,8 @@ def _uploads(
     world: int,
     count: int,
     start: int = 0,
-) -> Tensor:
-    """(count, d): uploads of the client in one world (0: without the canary, 1: with it), all from the same model."""
+) -> tuple[Tensor, FloatArray]:
+    """Uploads (count, d) in one world (0: without the canary, 1: with it), all from the same model, and loss sums."""
     device = first.device
     replica, client = torch.full((count,), world, device=device), torch.zeros(count, dtype=torch.int64, device=device)
     counter = torch.arange(start, start + count, device=device) * spec.local_iterations
@@ -240,13 +256,16 @@ def _uploads(
         sampling.batch_size[replica, client],
         torch.from_numpy(spec.step_noise).to(device)[replica, client].float(),
         CounterNoise(noise_key, counter) if spec.step_noise.any() else None,
+        first_noise=first_noise(spec, replica, client),
     )
     weights = first.repeat(count, 1)
+    sums = released_sums(spec, model, weights, data, rows, plan.seed, counter)
     train_locally(model, weights, data, rows, plan.learning_rate, spec.clip_norm, plan.local)
     weight = 1.0 if plan.local is None else plan.local.first_step_weight(plan.learning_rate, spec.local_iterations)
     deviations = torch.from_numpy(weight * spec.upload_deviation(plan.learning_rate)).to(device)
-    deviation = deviations[replica, client].float()
-    return add_normals_(weights, upload_key, counter, deviation) if spec.upload_noise.any() else weights
+    if spec.upload_noise.any():
+        add_normals_(weights, upload_key, counter, deviations[replica, client].float())
+    return weights, sums
 
 
 def _canary_move(plan: AuditPlan, silent: MechanismSpec, model: Model, data: ClientData, first: Tensor) -> Tensor:
@@ -256,7 +275,7 @@ def _canary_move(plan: AuditPlan, silent: MechanismSpec, model: Model, data: Cli
     (Poisson sampling) or replaces one of them (fixed batches).
     """
     if plan.batch_size == plan.records:
-        without, with_ = (_uploads(plan, silent, model, data, first, world, 1)[0] for world in (0, 1))
+        without, with_ = (_uploads(plan, silent, model, data, first, world, 1)[0][0] for world in (0, 1))
         return with_ - without
     b = plan.batch_size
     device = first.device

@@ -30,6 +30,11 @@ COLUMNS = {
     "client_rounds": ("replica", "round", "client", "queue", "epsilon", "available"),
 }
 """Columns that every run folder's tables have, by table."""
+OPTIONAL = {
+    "positions": ("replica", "round", "client", "x_m", "y_m"),
+    "coverage": ("x_m", "y_m", "building", "gain_db"),
+}
+"""Columns of the tables that only some run folders have."""
 MODEL = "model.safetensors"
 MEASURES = ("cumulative_delay_s", "mean_round_s", "late_share", "min_participation", "max_queue", "final_accuracy")
 EXTRA = ("max_participation", "quota_shortfall", "feasible_scale")
@@ -43,12 +48,17 @@ def load_summary(folder: Path) -> dict[str, Any]:
         InputError: If the folder is damaged or was not written by FedLane.
     """
     check_files(folder)
-    for name, columns in COLUMNS.items():
+    for name, columns in table_columns(folder).items():
         check_table(folder / f"{name}.parquet", columns)
     Scenario.load(folder / "scenario.toml")
     RunSettings.load(folder / "scenario.toml")
     read_provenance(folder)
     return read_summary(folder / "summary.json")
+
+
+def table_columns(folder: Path) -> dict[str, tuple[str, ...]]:
+    """Return the columns that each table of a run folder must have; optional tables only if the folder has them."""
+    return COLUMNS | {name: columns for name, columns in OPTIONAL.items() if (folder / f"{name}.parquet").is_file()}
 
 
 def check_files(folder: Path) -> None:

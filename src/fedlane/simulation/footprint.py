@@ -18,9 +18,9 @@ from fedlane.simulation.trace_shape import TraceShape
 from fedlane.simulation.worlds import changes_with_time
 from fedlane.validate import InputError
 
-TRACE_BYTES_PER_CHANNEL, TRACE_BYTES_PER_CLIENT, TRACE_BYTES_PER_ROUND = 37, 5, 24
+TRACE_BYTES_PER_CHANNEL, TRACE_BYTES_PER_CLIENT, TRACE_BYTES_PER_ROUND = 37, 6, 24
 """Bytes of the trace per seed and round: for every channel, for every client, and besides."""
-BOUNDED_BYTES_PER_CLIENT, BOUNDED_BYTES_PER_ROUND = 9, 350
+BOUNDED_BYTES_PER_CLIENT, BOUNDED_BYTES_PER_ROUND = 10, 350
 """The same in a bounded trace, for every client and kept round, and for every round with its row of ``rounds``."""
 TABLE_BYTES_PER_CHANNEL, TABLE_BYTES_PER_CLIENT = 150, 250
 """Bytes, per seed and round, that the tables take while they are made and written: for every channel and for every

@@ -16,6 +16,8 @@ from numpy.typing import NDArray
 
 from fedlane.records import FloatArray
 from fedlane.scenario.run_settings import RunSettings
+from fedlane.scheduling.requirements import requires_losses
+from fedlane.simulation.folder_files import OPTIONAL
 from fedlane.simulation.provenance import arithmetic
 from fedlane.simulation.results import EXTRA, MEASURES, Run
 from fedlane.simulation.simulation import Simulation
@@ -126,6 +128,11 @@ def prepare_replay(run: Run, device: str) -> Simulation:
         run.scenario, settings.policy, settings.seeds, learning=settings.learning, device=device, bounded=bounded
     )
     simulation.origin.check_data(run.provenance)
+    if requires_losses(simulation.policy) and device != settings.device:
+        raise InputError(
+            f"policy {simulation.policy.name} requires losses, which another class of device computes differently: "
+            f"replay it with --device {settings.device}"
+        )
     return simulation
 
 
@@ -162,7 +169,17 @@ def compare_runs(stored: Run, again: Run, limits: Tolerances) -> list[ReplayChec
         _tables("assignments and delays", ("assignments",), stored, again, limits.numbers, bits),
         _tables("round times", ("rounds",), stored, again, limits.numbers, bits),
         _tables(
-            "queues, quotas, positions", ("clients", "client_rounds", "channels"), stored, again, limits.numbers, bits
+            "queues, quotas, positions",
+            (
+                "clients",
+                "client_rounds",
+                "channels",
+                *(name for name in OPTIONAL if name in stored.tables and name in again.tables),
+            ),
+            stored,
+            again,
+            limits.numbers,
+            bits,
         ),
     ]
     if stored.ledger or again.ledger:

@@ -25,7 +25,7 @@ from fedlane.simulation.checkpoint import Checkpoint
 from fedlane.simulation.folder_files import COLUMNS as COLUMNS
 from fedlane.simulation.folder_files import EXTRA as EXTRA
 from fedlane.simulation.folder_files import MEASURES as MEASURES
-from fedlane.simulation.folder_files import MODEL, check_files, read_ledger, read_model, read_summary
+from fedlane.simulation.folder_files import MODEL, check_files, read_ledger, read_model, read_summary, table_columns
 from fedlane.simulation.provenance import NAME as PROVENANCE
 from fedlane.simulation.provenance import read_provenance
 from fedlane.simulation.run_display import data_frame, run_html, run_text
@@ -100,7 +100,8 @@ class Run:
         """Return a table as a pandas DataFrame; every row has its ``seed``.
 
         Args:
-            table: ``rounds``, ``assignments``, ``clients``, ``channels`` or ``client_rounds``.
+            table: ``rounds``, ``assignments``, ``clients``, ``channels`` or ``client_rounds``; ``positions`` of clients
+                that move; ``coverage`` of a city, which is the same for all seeds.
 
         Raises:
             InputError: There is no such table, or pandas is not installed.
@@ -149,7 +150,7 @@ class Run:
         """
         path = Path(folder)
         check_files(path)
-        loaded = stored_tables(path, COLUMNS)
+        loaded = stored_tables(path, table_columns(path))
         return cls(
             scenario=Scenario.load(path / "scenario.toml"),
             tables=loaded,

@@ -4,7 +4,16 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fedlane.records import BoolArray, Context, DelayDistributions, Feedback, FloatArray, Problem, State
+from fedlane.records import (
+    BoolArray,
+    ClientLosses,
+    Context,
+    DelayDistributions,
+    Feedback,
+    FloatArray,
+    Problem,
+    State,
+)
 from fedlane.rng import RoundStreams
 from fedlane.scheduling.checks import check_assignment
 from fedlane.scheduling.policy import Policy
@@ -24,6 +33,19 @@ class RoundClients:
     available: BoolArray
 
 
+@dataclass(frozen=True)
+class Supplies:
+    """What a policy requires beyond what every policy receives; None for what it does not require.
+
+    Attributes:
+        distributions: The true delay distributions.
+        losses: The losses that clients reported with their last uploads.
+    """
+
+    distributions: DelayDistributions | None = None
+    losses: ClientLosses | None = None
+
+
 def play_round(
     round: int,
     policy: Policy,
@@ -32,7 +54,7 @@ def play_round(
     clock_s: FloatArray,
     streams: RoundStreams,
     eligible: RoundClients,
-    distributions: DelayDistributions | None,
+    supplies: Supplies,
     problem: Problem,
 ) -> tuple[State, Feedback, FloatArray]:
     """Play one round in every replica: the policy selects, the network determines the delays, the policy learns.
@@ -45,7 +67,7 @@ def play_round(
         clock_s: (R,): simulated time at which the round begins, in seconds.
         streams: The policy's random streams, one per replica.
         eligible: Which clients are there, and which of them may be assigned.
-        distributions: The true delay distributions if the policy requires them, otherwise None.
+        supplies: What else the policy requires.
         problem: What the policy knows before the first round.
 
     Returns:
@@ -60,7 +82,8 @@ def play_round(
         round=round,
         available=eligible.available,
         channel_state=network.channel_state(round, clock_s) if "channel_state" in policy.requires else None,
-        distributions=distributions,
+        distributions=supplies.distributions,
+        losses=supplies.losses,
         problem=problem,
     )
     assignment = policy.select(state, context, streams.at(round))

@@ -19,6 +19,8 @@ from fedlane.privacy.run_ledger import RunAccounts
 from fedlane.records import MechanismSpec
 from fedlane.scenario import Scenario
 from fedlane.simulation.audit import AuditPlan, audit, drawn_samples
+from fedlane.simulation.folder_files import read_summary
+from fedlane.simulation.loss_audit import with_noise_times
 from fedlane.simulation.run_agreement import read_agreeing_accounts
 from fedlane.validate import InputError
 
@@ -106,6 +108,7 @@ def run_targets(folder: Path, **options: object) -> tuple[Scenario, list[AuditTa
     """
     scenario, accounts = _read(folder)
     batches = scenario.per_client(scenario.learning.batch_size)
+    options = {"loss_noise": scenario.privacy.loss_noise if _reports_losses(folder) else None, **options}
     kinds: dict[tuple[int, int], list[int]] = {}
     for (replica, client), kind in np.ndenumerate(accounts.kind):
         made = int(accounts.uploads[replica, client])
@@ -131,7 +134,7 @@ def audit_target(target: AuditTarget, progress: Callable[[int], None] | None = N
     result = audit(plan, spec, progress)
     half_noise = None
     if not result.flagged:
-        weaker = replace(spec, step_noise=spec.step_noise / 2, upload_noise=spec.upload_noise / 2)
+        weaker = with_noise_times(spec, 0.5)
         later = None if progress is None else lambda done: progress(plan.trials + done)
         half_noise = audit(plan, weaker, later)
     samples = None
@@ -156,6 +159,14 @@ def _read(folder: Path) -> tuple[Scenario, RunAccounts]:
     if not (folder / LEDGER).is_file():
         raise InputError(f"{folder} has no ledger: only simulated runs can be audited (real clients keep their own)")
     return scenario, read_agreeing_accounts(folder, scenario)
+
+
+def _reports_losses(folder: Path) -> bool:
+    """Return whether the clients of a run reported losses, according to its summary, which every saved run has."""
+    if not (folder / "summary.json").is_file():
+        return False
+    privacy = read_summary(folder / "summary.json").get("privacy")
+    return isinstance(privacy, dict) and privacy.get("losses") is not None
 
 
 def _target(
@@ -189,7 +200,7 @@ def _target(
     if poisson:
         spec = replace(spec, sample_rate=np.full((2, 1), terms.sample_rate))
     plan = replace(plan, **options)  # type: ignore[arg-type]
-    return AuditTarget(terms, len(uploads), max(uploads), batch_size, plan, spec)
+    return AuditTarget(terms, len(uploads), max(uploads), batch_size, plan, plan.with_released_losses(spec))
 
 
 def _exposure(target: AuditTarget) -> tuple[bool, float]:

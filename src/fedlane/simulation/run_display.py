@@ -57,7 +57,7 @@ def data_frame(tables: "Mapping[str, pa.Table]", name: str, seeds: Sequence[int]
     except ModuleNotFoundError as error:
         raise InputError("Run.to_pandas needs pandas: pip install pandas") from error
     frame = tables[name].to_pandas()
-    if "seed" not in frame.columns:
+    if "seed" not in frame.columns and "replica" in frame.columns:
         frame.insert(1, "seed", np.asarray(seeds)[frame["replica"].to_numpy()])
     return frame
 

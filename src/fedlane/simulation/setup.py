@@ -77,8 +77,12 @@ class Setup:
     @property
     def stationary(self) -> bool:
         """Whether all rounds have the same delay distributions, and every client is always there."""
-        always = isinstance(self.availability, AlwaysPresent) and self.energy.battery_j is None
-        return always and self.network.stationary
+        return self.always_present and self.network.stationary
+
+    @property
+    def always_present(self) -> bool:
+        """Whether every client is there in every round: none comes and goes, and none has a battery."""
+        return isinstance(self.availability, AlwaysPresent) and self.energy.battery_j is None
 
     def feasible_scale(self, quotas: FloatArray) -> FloatArray | None:
         """The largest multiple of the quotas that any policy can serve.

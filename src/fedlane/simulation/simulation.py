@@ -10,26 +10,29 @@ import numpy as np
 from fedlane.files import READ_ERRORS, fitting_array
 from fedlane.privacy import mechanism_of
 from fedlane.privacy.run_ledger import RunLedger
-from fedlane.records import DelayDistributions, FloatArray, IntArray, RoundDetail, RoundRecord, RunInfo
+from fedlane.records import ClientLosses, DelayDistributions, FloatArray, IntArray, RoundDetail, RoundRecord, RunInfo
 from fedlane.rng import RoundStreams
 from fedlane.scenario import Scenario
 from fedlane.scenario.run_settings import RunSettings
 from fedlane.scheduling.lane import CELLS
-from fedlane.scheduling.policy import Policy, SinglePolicy, check_requirements, lift
+from fedlane.scheduling.policy import Policy, SinglePolicy, lift
 from fedlane.scheduling.queues import updated_queues
 from fedlane.scheduling.registry import make_policy, resolved_parameters
+from fedlane.scheduling.requirements import check_requirements, check_schedule
 from fedlane.simulation.attendance import Attendance, ClientTotals
 from fedlane.simulation.checkpoint import Checkpoint, check_agreement
 from fedlane.simulation.footprint import check_memory
 from fedlane.simulation.provenance import RunOrigin
+from fedlane.simulation.required_losses import run_caution, with_required_losses
 from fedlane.simulation.results import Run
-from fedlane.simulation.round import RoundClients, play_round
+from fedlane.simulation.round import RoundClients, Supplies, play_round
 from fedlane.simulation.setup import learning_task, own_data_digest, prepare
 from fedlane.simulation.spending import PrivacySpending
 from fedlane.simulation.summary import summarise
 from fedlane.simulation.tables import run_tables
 from fedlane.simulation.trace import Trace
 from fedlane.simulation.trace_checks import check_segments
+from fedlane.simulation.world_tables import world_tables
 from fedlane.trackers import Tracking
 from fedlane.validate import InputError, at_least
 
@@ -97,24 +100,25 @@ class Simulation:
         at_least("seed", min(seeds), 0)
         if max(seeds) >= 2**63:
             raise InputError(f"seed must be less than 2^63, got {max(seeds)}")
-        check_requirements(policy)
+        check_requirements(policy, learning=learning)
         self.policy = policy
         self.scenario = scenario.with_values(
             {f"policies.{policy.name}.{key}": value for key, value in resolved_parameters(policy).items()}
         )
-        self.setup = prepare(scenario, seeds)
+        self.setup = with_required_losses(policy, prepare(scenario, seeds))
         problem = self.setup.problem
         self.quota = policy.quotas(problem)
         self.feasible_scale = self.setup.feasible_scale(self.quota)
-        known = "distributions" in policy.requires
-        self.distributions: DelayDistributions | None = self.setup.network.distributions(CELLS) if known else None
-        self.caution = None if self.distributions is None else policy.caution(self.distributions)
+        self.distributions: DelayDistributions | None = None
+        if "distributions" in policy.requires:
+            self.distributions = self.setup.network.distributions(CELLS)
+        self.caution = run_caution(policy, self.distributions, self.setup.mechanism)
         new_trace = Trace.fitting if bounded else Trace.empty
-        self.trace = new_trace(problem.replicas, problem.rounds, problem.clients, problem.channels).with_energy()
+        trace = new_trace(problem.replicas, problem.rounds, problem.clients, problem.channels).with_energy()
+        self.trace = trace if self.setup.always_present else trace.with_presence()
         self._state = policy.init(problem)
         self._streams = RoundStreams(seeds, "policy")
-        self._queue = np.zeros(problem.quotas.shape)
-        self._uploads = np.zeros(problem.quotas.shape, np.int64)
+        self._queue, self._uploads = np.zeros(problem.quotas.shape), np.zeros(problem.quotas.shape, np.int64)
         self._clock_s = np.zeros(problem.replicas)
         self._attendance, self._totals = Attendance(self.setup), ClientTotals.zero(problem.replicas, problem.clients)
         mechanism = self.setup.mechanism
@@ -188,7 +192,7 @@ class Simulation:
             self._clock_s,
             self._streams,
             RoundClients(present, available),
-            self.distributions,
+            Supplies(self.distributions, self._losses),
             self.setup.problem,
         )
         assigned = feedback.assignment >= 0
@@ -197,7 +201,7 @@ class Simulation:
         self._uploads += assigned
         self._totals = self._totals.add(present, energy_j)
         self._queue = updated_queues(self._queue, self.quota, feedback.punctual, present)
-        self.trace.append(feedback, self._queue, available, self.setup.problem.deadline_s, energy_j)
+        self.trace.append(feedback, self._queue, available, self.setup.problem.deadline_s, energy_j, present)
         self._clock_s = self._clock_s + self.trace.delay_s[:, self.round - 1]
         if self.federation is not None:
             self._learn(self.federation, self.round - 1)
@@ -209,6 +213,12 @@ class Simulation:
         if self.finished or (t + 1) % self.scenario.learning.evaluate_every == 0:
             evaluation = federation.evaluate()
             self.trace.accuracy[:, t], self.trace.loss[:, t] = evaluation.accuracy, evaluation.loss
+
+    @property
+    def _losses(self) -> ClientLosses | None:
+        """The losses that clients have reported; None if the policy does not require them."""
+        reports = None if self.federation is None else self.federation.losses
+        return None if reports is None else reports.latest
 
     def last_round(self) -> RoundRecord:
         """Make the record of the round just played, for trackers and displays."""
@@ -253,10 +263,11 @@ class Simulation:
         )
         if self.caution is not None:
             summary["caution"] = self.caution
+        in_world = world_tables(self.setup.network, self.trace.played().delay_s, self.setup.problem.rounds)
         summary["privacy"] = None if self.spending is None else self.spending.summary(self._uploads)
         return Run(
             scenario=self.scenario,
-            tables=run_tables(self.trace, self.setup, self.quota, self.spending, self._totals),
+            tables=run_tables(self.trace, self.setup, self.quota, self.spending, self._totals, in_world),
             summary=summary,
             ledger="" if self.ledger is None else self.ledger.text(),
             model={} if self.federation is None else self.federation.tensors(),
@@ -265,7 +276,12 @@ class Simulation:
         )
 
     def schedule(self) -> "Schedule":
-        """The rounds played so far as a schedule, from which a model can be trained on another machine."""
+        """The rounds played so far as a schedule, from which a model can be trained on another machine.
+
+        Raises:
+            InputError: If the policy requires losses: its schedule follows from the training that it had.
+        """
+        check_schedule(self.policy)
         from fedlane.learning.schedule import Schedule
 
         task = learning_task(self.setup)

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from fedlane.privacy import epsilon_curve, mechanism_of
 from fedlane.privacy.paper import formula_6
 from fedlane.privacy.run_ledger import terms_of
-from fedlane.records import FloatArray, IntArray, MechanismSpec
+from fedlane.records import FloatArray, IntArray, LossQuery, MechanismSpec
 
 RANDOMNESS = "seeded streams of a simulation (not the operating system's generator)"
 
@@ -78,7 +78,17 @@ class PrivacySpending:
             terms = self.terms[self.kind[worst]]
             summary["epsilon_paper"] = float(self.epsilon_paper(uploads).max())
             summary["epsilon_composed"] = self.mechanism.epsilon_composed(terms, int(uploads[worst]))
+        if spec.loss_query is not None:
+            summary["losses"] = _released_losses(spec.loss_query)
         return summary
+
+
+def _released_losses(query: LossQuery) -> dict[str, Any]:
+    """How losses were reported, as plain values; without clipping and noise if they were exact."""
+    if not query.protected:
+        return {"protected": False}
+    noise = {"smallest": float(query.first_step_noise.min()), "largest": float(query.first_step_noise.max())}
+    return {"protected": True, "clip": query.clip, "noise_multiplier": query.noise, "first_step_noise": noise}
 
 
 def _as_wide(values: NDArray[Any], uploads: IntArray) -> NDArray[Any]:

@@ -33,7 +33,7 @@ def summarise(
         quota: (R, U): quotas as the policy serves them, slack included.
         feasible_scale: (R,): the largest multiple of ``quota`` that any policy can serve; None if unknown.
         elapsed_s: Wall-clock time of the run in seconds.
-        totals: Presence and energy of every client; None in a real federation.
+        totals: Presence and energy of every client; None if unknown.
     """
     from fedlane import __version__
 
@@ -106,7 +106,8 @@ def _attendance(trace: Trace, quota: FloatArray, totals: ClientTotals | None) ->
         "present_share": totals.present_rounds.mean(axis=1) / max(trace.rounds, 1),
         "shortfall": shortfalls(quota, trace.counts()[1], totals).mean(axis=1),
     }
-    return {name: interval(values, measure_bounds(name)) for name, values in measures.items()}
+    known = {name: values for name, values in measures.items() if not np.isnan(values).any()}
+    return {name: interval(values, measure_bounds(name)) for name, values in known.items()}
 
 
 def _time_to_target(trace: Trace, target: float | None) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """The tables of a run folder, made from a trace."""
 
 from collections.abc import Iterator, Mapping
+from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
@@ -8,12 +9,12 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from fedlane.network import Topology
-from fedlane.records import FloatArray, IntArray, Problem
+from fedlane.records import BoolArray, FloatArray, IntArray, Problem
 from fedlane.scenario import Scenario
 from fedlane.simulation.attendance import ClientTotals
 from fedlane.simulation.segments import assignment_rows
 from fedlane.simulation.spending import PrivacySpending
-from fedlane.simulation.table_parts import TableParts
+from fedlane.simulation.table_parts import Parts, TableParts
 from fedlane.simulation.trace import Trace
 
 PART_ROWS = 250_000
@@ -48,6 +49,7 @@ def run_tables(
     quota: FloatArray,
     spending: PrivacySpending | None,
     totals: ClientTotals | None = None,
+    world_tables: Mapping[str, Parts] | None = None,
 ) -> Mapping[str, pa.Table]:
     """Make the run folder's tables, by name, from the rounds played so far.
 
@@ -58,29 +60,25 @@ def run_tables(
         world: Scenario, seeds, positions and problem of the run.
         quota: (R, U): quotas as the policy serves them, slack included.
         spending: Accounting of the uploads; None without a mechanism.
-        totals: Presence and energy of every client; None in a real federation.
+        totals: Presence and energy of every client; None if unknown.
+        world_tables: Makes the tables of worlds with movement or a map, by name.
     """
     trace = trace.played()
+    known = totals is not None
     rounds = pa.table(_rounds(trace, world.seeds))
     clients = pa.table(_clients(trace, world.topology, quota, spending, totals))
     channels = pa.table(_channels(world.topology))
-    if trace.segments is not None:
-        return TableParts(
-            {
-                "rounds": rounds,
-                "assignments": lambda: _assignment_parts(trace),
-                "clients": clients,
-                "channels": channels,
-                "client_rounds": lambda: _client_round_parts(trace, spending),
-            }
-        )
-    return {
+    bounded = trace.segments is not None
+    tables: dict[str, pa.Table | Parts] = {
         "rounds": rounds,
-        "assignments": assignment_rows(trace.window()),
+        "assignments": partial(_assignment_parts, trace) if bounded else assignment_rows(trace.window()),
         "clients": clients,
         "channels": channels,
-        "client_rounds": _client_rounds(trace, spending, slice(None), slice(None)),
+        "client_rounds": partial(_client_round_parts, trace, spending, known=known)
+        if bounded
+        else _client_rounds(trace, spending, slice(None), slice(None), known=known),
     }
+    return TableParts({**tables, **(world_tables or {})})
 
 
 def _rounds(trace: Trace, seeds: tuple[int, ...]) -> Columns:
@@ -146,7 +144,7 @@ def _attendance(totals: ClientTotals | None, in_time: IntArray, quota: FloatArra
     return {
         "present_share": totals.present_rounds.ravel() / rounds,
         "shortfall": shortfalls(quota, in_time, totals).ravel(),
-        "energy_j": totals.energy_j.ravel(),
+        "energy_j": pa.array(totals.energy_j.ravel(), from_pandas=True),  # NaN becomes null
     }
 
 
@@ -172,17 +170,19 @@ def _channels(topology: Topology) -> Columns:
     }
 
 
-def _client_round_parts(trace: Trace, spending: PrivacySpending | None) -> Iterator[pa.Table]:
+def _client_round_parts(trace: Trace, spending: PrivacySpending | None, *, known: bool) -> Iterator[pa.Table]:
     """Yield the rows of clients and rounds, replica by replica, some rounds at a time."""
     replicas, kept, clients = trace.queue.shape
     step = max(1, PART_ROWS // clients)
     for replica in range(replicas):
         for start in range(0, kept, step):
-            yield _client_rounds(trace, spending, slice(replica, replica + 1), slice(start, start + step))
+            yield _client_rounds(trace, spending, slice(replica, replica + 1), slice(start, start + step), known=known)
 
 
-def _client_rounds(trace: Trace, spending: PrivacySpending | None, replicas: slice, kept: slice) -> pa.Table:
-    """The rows of some replicas and some of the rounds whose queues were kept."""
+def _client_rounds(
+    trace: Trace, spending: PrivacySpending | None, replicas: slice, kept: slice, *, known: bool
+) -> pa.Table:
+    """The rows of some replicas and some of the rounds whose queues were kept; ``known``: whether presence is."""
     queue = trace.queue[replicas, kept]
     replica, round, client = _grid(*queue.shape)
     uploads = trace.uploads_so_far()[replicas, kept]
@@ -194,8 +194,16 @@ def _client_rounds(trace: Trace, spending: PrivacySpending | None, replicas: sli
             "queue": queue.ravel(),
             **_epsilons(spending, uploads, replicas),
             "available": trace.available[replicas, kept].ravel(),
+            "present": _present(trace, replicas, kept) if known else pa.nulls(queue.size, pa.bool_()),
         }
     )
+
+
+def _present(trace: Trace, replicas: slice, kept: slice) -> BoolArray:
+    """Who was there in some rounds of some replicas; everybody if the trace does not say."""
+    if trace.present is None:
+        return np.ones(trace.queue[replicas, kept].size, np.bool_)
+    return trace.present[replicas, kept].ravel()
 
 
 def _grid(*sizes: int) -> list[NDArray[np.int32]]:

@@ -19,7 +19,7 @@ from fedlane.simulation.trace_checks import check_trace
 from fedlane.simulation.trace_shape import Totals, TraceShape, channel_arrays
 from fedlane.validate import InputError
 
-KEPT = ("queue", "available", "uploads")
+KEPT = ("queue", "available", "uploads", "present")
 """The arrays of a trace that have a client axis, and of which a bounded trace keeps every k-th round."""
 
 
@@ -53,6 +53,8 @@ class Trace:
         segments: The rounds before ``first``; None in a whole trace.
         energy_j: (R, S, N): energy that the client on the channel spent, in joules; NaN on an unused channel. None in a
             real federation.
+        present: (R, K, U): which clients were there at the round's start; None where every client always is, and in a
+            real federation.
     """
 
     client: IntArray
@@ -74,6 +76,7 @@ class Trace:
     totals: Totals | None = None
     segments: Segments | None = None
     energy_j: FloatArray | None = None
+    present: BoolArray | None = None
 
     @property
     def evaluated(self) -> BoolArray:
@@ -119,6 +122,11 @@ class Trace:
         self.energy_j = np.full(self.client.shape, np.nan)
         return self
 
+    def with_presence(self) -> "Trace":
+        """Return this trace, still without rounds, with room for who is there."""
+        self.present = np.ones_like(self.available)
+        return self
+
     def _new_window(self, arrays: Mapping[str, NDArray[Any]]) -> None:
         for name, array in arrays.items():
             setattr(self, name, array)
@@ -147,6 +155,7 @@ class Trace:
         available: BoolArray,
         deadline_s: float,
         energy_j: FloatArray | None = None,
+        present: BoolArray | None = None,
     ) -> None:
         """Add one round."""
         t, row = self.rounds, self._next_row()
@@ -160,14 +169,18 @@ class Trace:
         if self.energy_j is not None and energy_j is not None:
             self.energy_j[at] = energy_j[replica, client]
         self.delay_s[:, t] = round_delay_s(feedback, deadline_s)
-        self._add_clients(row, queue, available)
+        self._add_clients(row, queue, available, present)
         self.rounds = t + 1
 
-    def _add_clients(self, row: int, queue: NDArray[Any], available: BoolArray) -> None:
+    def _add_clients(
+        self, row: int, queue: NDArray[Any], available: BoolArray, present: BoolArray | None = None
+    ) -> None:
         """Add what a round says about its clients; ``row`` is its row in the channels' arrays."""
         kept, between = divmod(self.rounds, self.every)
         if not between:
             self.queue[:, kept], self.available[:, kept] = queue, available
+            if self.present is not None and present is not None:
+                self.present[:, kept] = present
         if self.max_queue is not None:
             self.max_queue[:, self.rounds] = queue.max(axis=1, initial=0.0)
         if self.totals is None or self.served is None or self.uploads is None:
@@ -220,7 +233,7 @@ class Trace:
         if self.totals is not None:
             self._restore_totals(saved)
         for name, array in self.played().arrays().items():
-            if name not in ("punctual", "energy_j") or f"trace.{name}" in saved:
+            if name not in ("punctual", "energy_j", "present") or f"trace.{name}" in saved:
                 array[:] = fitting_array(saved, f"trace.{name}", array)
         check_trace(self.played())
         if "trace.punctual" not in saved:
@@ -239,7 +252,7 @@ class Trace:
     def _restore_whole(self, saved: Mapping[str, NDArray[Any]], rounds: int, deadline_s: float) -> None:
         """Restore a checkpoint of a whole trace in this bounded one, round by round."""
         replicas, _, clients = self.queue.shape
-        whole = Trace.empty(replicas, rounds, clients, self.client.shape[2]).with_energy()
+        whole = Trace.empty(replicas, rounds, clients, self.client.shape[2]).with_energy().with_presence()
         whole.restore(saved, deadline_s)
         for t in range(rounds):
             row = self._next_row()
@@ -247,7 +260,8 @@ class Trace:
                 getattr(self, name)[:, row] = array[:, t]
             for name in ("delay_s", "accuracy", "loss"):
                 getattr(self, name)[:, t] = getattr(whole, name)[:, t]
-            self._add_clients(row, whole.queue[:, t], whole.available[:, t])
+            present = None if whole.present is None else whole.present[:, t]
+            self._add_clients(row, whole.queue[:, t], whole.available[:, t], present)
             self.rounds = t + 1
 
     @property

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from fedlane.city_map import CityMap
 from fedlane.learning.architectures import multiply_adds
 from fedlane.learning.datasets import dataset_info
 from fedlane.network import (
@@ -24,23 +25,30 @@ from fedlane.network.energy import EnergyModel
 from fedlane.network.link_rate import UPLOAD_FAILURE_PROBABILITY
 from fedlane.network.phones import Phones, TrainingWork
 from fedlane.network.presence_traces import RecordedAvailability, load_presence
+from fedlane.network.streets import place_in_city
 from fedlane.network.trace_formats import load_traces
 from fedlane.records import FloatArray
 from fedlane.scenario import Scenario
+from fedlane.scenario.sections import NetworkSettings
+from fedlane.validate import InputError, printable
 
 
 def changes_with_time(scenario: Scenario) -> bool:
     """Whether the scenario's links are those of a `CellNetwork`: cells whose state follows the simulated time."""
     network = scenario.network
     slow = network.mobility != "static" or bool(network.shadowing_db) or network.drift_s > 0
-    return network.model == "3gpp" or (network.model == "paper" and slow)
+    return network.model in ("3gpp", "city") or (network.model == "paper" and slow)
 
 
 def make_places(scenario: Scenario, seeds: Sequence[int]) -> Topology:
     """Return the positions of channels, and of clients at the beginning."""
     network = scenario.network
-    topology = place(seeds, network.clients, network.channels, network.area_m)
-    mobility = _cell(scenario).mobility(seeds, topology.client_xy_m)
+    cell = _cell(scenario)
+    if cell.city is None:
+        topology = place(seeds, network.clients, network.channels, network.area_m)
+    else:
+        topology = place_in_city(seeds, network.clients, network.channels, cell.city)
+    mobility = cell.mobility(seeds, topology.client_xy_m)
     return Topology(mobility.position_m(np.zeros(len(seeds))), topology.channel_xy_m)
 
 
@@ -112,18 +120,36 @@ def _cell(scenario: Scenario) -> CellSettings:
     """Return what changes with time in the scenario's cell."""
     network = scenario.network
     urban = network.cell if network.model == "3gpp" else None
+    city = None if network.map is None else _fitting_map(network)
     return CellSettings(
         area_m=network.area_m,
         horizon_s=scenario.rounds * network.deadline_s,
-        speed_m_s=network.speed_m_s if network.mobility == "waypoint" else None,
+        speed_m_s=None if network.mobility == "static" else network.speed_m_s,
         urban=urban,
+        city=city,
         carrier_hz=network.carrier_hz,
         shadowing_db=network.shadowing_db,
         shadowing_distance_m=network.shadowing_distance_m,
         fading=network.fading == "rayleigh",
         drift_s=network.drift_s,
-        upload_failure=UPLOAD_FAILURE_PROBABILITY if urban else 0.0,
+        upload_failure=UPLOAD_FAILURE_PROBABILITY if urban or city else 0.0,
     )
+
+
+def _fitting_map(network: NetworkSettings) -> CityMap:
+    """Return the map of a city; one that does not fit the scenario's carrier or channels is refused."""
+    city = CityMap.load(network.map or "")
+    if city.carrier_hz not in (None, network.carrier_hz):
+        raise InputError(
+            f"network.carrier_hz must be {city.carrier_hz:g}, the carrier of the city map {printable(city.name)}, "
+            f"got {network.carrier_hz:g}"
+        )
+    if network.channels < city.stations:
+        raise InputError(
+            f"network.channels must be at least {city.stations}, one for each station of the city map "
+            f"{printable(city.name)}, got {network.channels}"
+        )
+    return city
 
 
 def make_availability(scenario: Scenario, seeds: Sequence[int]) -> Availability:

@@ -17,7 +17,7 @@ from fedlane.flower import LaneMod, lane_app, new_ledger
 from fedlane.flower.client.reply import CLIENT_ERROR
 from fedlane.flower.client.switch import CommandSwitch
 from fedlane.flower.client.weights import first_arrays
-from fedlane.flower.protocol import KEY, Hello, Introduction, Report
+from fedlane.flower.protocol import KEY, LOSSES, Hello, Introduction, LossReport, Report
 from fedlane.privacy.ledger import ClientLedger, LedgerInUseError, read_accounts
 from fedlane.validate import InputError
 from support.lane_clients import (
@@ -58,6 +58,30 @@ def test_an_order_is_charged_trained_and_reported(tmp_path, ledger):
     for name, array in update.items():
         assert (array.dtype, array.shape) == (sent[name].dtype, sent[name].shape)
         assert not np.array_equal(array.numpy(), sent[name].numpy())
+
+
+@pytest.mark.parametrize(("epsilon", "deviation"), [(8.0, 30 * 2**0.5 * 1.5 / 300), (None, 0.0)])
+def test_losses_are_reported_only_if_the_client_says_so(tmp_path, ledger, epsilon, deviation):
+    """All records are in every step. The model predicts nothing, so that every loss is ln 3, below the clip of 1.5."""
+    sent = ArrayRecord({name: Array(0 * array.numpy()) for name, array in first_arrays("softmax", SHAPE, 3).items()})
+    settings = {"epsilon": epsilon, "batch_size": 300, "loss_clip": 1.5, "loss_noise": 30.0}
+    silent = reply_of(make_client(tmp_path, **settings), order(sent))
+    assert report_of(silent).status == "trained"
+    assert LOSSES not in silent.content
+    reply = reply_of(make_client(tmp_path, **settings, report_losses=True), order(sent, round=5))
+    losses = LossReport.read(reply.content)
+    assert losses.protected == (epsilon is not None)
+    assert losses.mean == pytest.approx(np.log(3), abs=5 * deviation + 1e-6)
+    assert losses.rms**2 == pytest.approx(np.log(3) ** 2, abs=5 * 1.5 * deviation + 1e-6)
+    assert (losses.mean == pytest.approx(np.log(3), abs=1e-6)) == (epsilon is None)
+
+
+def test_losses_with_less_noise_than_a_step_are_refused_before_anything_is_charged(tmp_path, ledger, caplog):
+    client = make_client(tmp_path, report_losses=True, loss_noise=0.3)
+    report = report_of(reply_of(client, order()))
+    assert (report.status, report.reason) == ("failed", CLIENT_ERROR)
+    assert "privacy.loss_noise must be greater than the noise multiplier of a step" in caplog.text
+    assert uploads_on_disk(ledger) == {}
 
 
 def test_only_the_update_and_the_released_size_depend_on_the_data(tmp_path, ledger):

@@ -5,8 +5,9 @@ import pytest
 import torch
 from flwr.app import ConfigRecord
 
-from fedlane.flower import first_arrays, new_ledger
+from fedlane.flower import evaluate_arrays, first_arrays, new_ledger
 from fedlane.flower.client.reply import CLIENT_ERROR
+from fedlane.flower.protocol import LossReport
 from fedlane.validate import InputError
 from support.lane_clients import make_client, message, order, reply_of, report_of, uploads_on_disk
 
@@ -50,6 +51,27 @@ def test_a_client_without_privacy_learns_from_tokens(tmp_path, model):
     update = reply.content["arrays"]
     request = message("evaluate", arrays=update, config=ConfigRecord())
     assert reply_of(client, request).content["metrics"]["accuracy"] > 0.9
+
+
+@pytest.mark.parametrize("epsilon", [None, 8.0])
+def test_losses_of_tokens_are_reported(tmp_path, epsilon):
+    """Without privacy, a sample of all records has the loss that the server's model has on them."""
+    ledger = new_ledger(tmp_path / "ledger", "anna")
+    sent = first_arrays("sequence", (LENGTH,), 3, tokens=TOKENS)
+    client = make_client(
+        tmp_path,
+        model="sequence",
+        data=records,
+        tokens=TOKENS,
+        epsilon=epsilon,
+        batch_size=300 if epsilon is None else 30,
+        report_losses=True,
+    )
+    losses = LossReport.read(reply_of(client, order(sent)).content)
+    assert losses.protected == (epsilon is not None)
+    assert uploads_on_disk(ledger) == ({} if epsilon is None else {"data": 1})
+    if epsilon is None:
+        assert losses.mean == pytest.approx(evaluate_arrays("sequence", sent, *records(), 3, TOKENS)["loss"], rel=1e-5)
 
 
 @pytest.mark.parametrize(

@@ -73,7 +73,7 @@ def test_the_noise_of_each_step_is_z_c_eta_over_b(tmp_path):
         account = open_privacy_account(ledger, "data", TrainingTerms(**TERMS), np.array([100, 100, 100]))
         moves = []
         for _ in range(2):
-            update = make_trainer(model, sent, data).train_privately(account, 0.1)
+            update = make_trainer(model, sent, data).train_privately(account, 0.1).arrays
             moves.append(update["layer0.weight"].numpy() - sent["layer0.weight"].numpy())
     z = account.spec.step_noise[0, 0]
     assert z > 0.5
@@ -97,7 +97,7 @@ def test_records_are_poisson_sampled_at_the_accounted_rate(tmp_path):
     trainer = make_trainer(model, sent, (images, np.arange(300) % 3))
     before, moved = sent["layer0.weight"].numpy()[:, 9], 0
     for _ in range(400):
-        after = trainer.train_privately(account_with(spec), 0.1)["layer0.weight"].numpy()[:, 9]
+        after = trainer.train_privately(account_with(spec), 0.1).arrays["layer0.weight"].numpy()[:, 9]
         moved += bool(np.abs(after - before).max() > 1e-6)
     rate = 1 - 0.9**2
     assert abs(moved - 400 * rate) < 5 * np.sqrt(400 * rate * (1 - rate))
@@ -108,8 +108,8 @@ def test_a_user_module_trains_like_the_built_in_model():
     built_in, module = build_model("mlp", (1, 4, 4), 3), build_model(Net, (1, 4, 4), 3)
     first = first_arrays("mlp", (1, 4, 4), 3)
     renamed = dict(zip(Net().state_dict(), first.values(), strict=True))
-    expected = make_trainer(built_in, first).train_privately(account_with(tiny_noise()), 0.5)
-    update = make_trainer(module, ArrayRecord(renamed)).train_privately(account_with(tiny_noise()), 0.5)
+    expected = make_trainer(built_in, first).train_privately(account_with(tiny_noise()), 0.5).arrays
+    update = make_trainer(module, ArrayRecord(renamed)).train_privately(account_with(tiny_noise()), 0.5).arrays
     assert list(update) == list(Net().state_dict())
     np.testing.assert_allclose(flat(expected), flat(update), atol=2e-6)
     assert np.abs(flat(expected) - flat(first)).max() > 1e-3
@@ -124,8 +124,10 @@ def test_a_clipped_step_equals_numpy(kind):
     spec = MechanismSpec.simple(
         np.array([[40]]), batch_size=40, local_iterations=1, clip_norm=0.5, step_noise=1e-9, sampling="poisson"
     )
-    update = make_trainer(build_model("softmax", (1, 4, 4), 3), sent, (inputs, labels)).train_privately(
-        account_with(spec), 0.3
+    update = (
+        make_trainer(build_model("softmax", (1, 4, 4), 3), sent, (inputs, labels))
+        .train_privately(account_with(spec), 0.3)
+        .arrays
     )
     weights, bias = sent["layer0.weight"].numpy().astype(float), sent["layer0.bias"].numpy().astype(float)
     total = np.zeros((3, 17))
@@ -160,7 +162,7 @@ def test_plain_training_learns():
     inputs, targets = as_stored(images, labels, 10)
     terms = TrainingTerms(**{**TERMS, "epsilon": None, "local_iterations": 300})
     named = {name: array.numpy() for name, array in sent.items()}
-    update = LocalTrainer.of(model, named, inputs, targets, 10).train_plainly(terms)
+    update = LocalTrainer.of(model, named, inputs, targets, 10).train_plainly(terms).arrays
     test = data.test.images.transpose(0, 3, 1, 2), data.test.labels
     assert evaluate_arrays("mlp", sent, *test, 10)["accuracy"] < 0.3
     assert evaluate_arrays("mlp", update, *test, 10)["accuracy"] > 0.65
@@ -205,7 +207,7 @@ def test_modules_may_take_inputs_other_than_images():
     data = np.random.default_rng(0).normal(size=(50, 5)), np.arange(50) % 3
     spec = tiny_noise(size=50)
     sent = ArrayRecord(make_module().state_dict())
-    update = make_trainer(build_model(make_module, (5,), 3), sent, data).train_privately(account_with(spec), 0.1)
+    update = make_trainer(build_model(make_module, (5,), 3), sent, data).train_privately(account_with(spec), 0.1).arrays
     assert np.abs(flat(update) - flat(sent)).max() > 1e-3
 
 
@@ -258,7 +260,7 @@ def test_constants_are_neither_taken_from_the_server_nor_trained(whole):
     first = ArrayRecord(Positions().state_dict()) if whole else first_arrays(Positions, (1, 4, 4), 3)
     assert ("encoding" in first) == whole
     model = build_model(Positions, (1, 4, 4), 3)
-    update = make_trainer(model, first).train_privately(account_with(tiny_noise()), 0.5)
+    update = make_trainer(model, first).train_privately(account_with(tiny_noise()), 0.5).arrays
     assert list(update) == list(first)
     for name in {"encoding", "mask"} & set(first):
         assert np.array_equal(update[name].numpy(), first[name].numpy())
@@ -266,7 +268,7 @@ def test_constants_are_neither_taken_from_the_server_nor_trained(whole):
     assert np.abs(update["first.weight"].numpy() - first["first.weight"].numpy()).max() > 1e-3
     if whole:  # an average over clients is rounded; another constant is refused
         near = ArrayRecord({**first, "encoding": Array(first["encoding"].numpy() * np.float32(1 + 1e-7))})
-        sent = make_trainer(model, near).train_privately(account_with(tiny_noise()), 0.5)
+        sent = make_trainer(model, near).train_privately(account_with(tiny_noise()), 0.5).arrays
         assert np.array_equal(sent["encoding"].numpy(), first["encoding"].numpy())
         other = ArrayRecord({**first, "encoding": Array(first["encoding"].numpy() + 0.1)})
         with pytest.raises(
@@ -285,7 +287,7 @@ def test_without_privacy_batch_normalisation_and_dropout_train():
     many = Array(np.array(123_456, np.int64))  # a counter above the largest weight
     sent = ArrayRecord({**sent, "norm.num_batches_tracked": many})
     model = build_model(Norms, (1, 4, 4), 3, per_record=False)
-    update = make_trainer(model, sent).train_plainly(TrainingTerms(**{**TERMS, "epsilon": None}))
+    update = make_trainer(model, sent).train_plainly(TrainingTerms(**{**TERMS, "epsilon": None})).arrays
     assert int(update["norm.num_batches_tracked"].numpy()) == 123_458
     mean = records()[0].mean() / 255
     assert float(update["norm.running_mean"].numpy()[0]) == pytest.approx(mean * (1 - 0.9**2), rel=0.05)

@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -9,9 +10,12 @@ import pytest
 from fedlane.flower.protocol import Introduction, Report
 from fedlane.flower.server.roster import Roster, RosterError
 from fedlane.flower.server.scheduler import MeasuredDelay, Scheduler
+from fedlane.scheduling.baselines import RoundRobin
+from fedlane.scheduling.policy import lift
 from fedlane.scheduling.registry import make_policy, policies
 from fedlane.theory import quotas, theta
 from fedlane.validate import InputError
+from support.loss_policy import LargestLoss
 
 
 def introduction(name, counts=(60.0, 40.0), uploads=0, noise=0.5, epsilon=8.0, limit=10):
@@ -227,16 +231,66 @@ def test_the_policy_learns_from_the_measured_delays():
     np.testing.assert_array_equal(feedback.assignment, [[2, 0, -1, 1]])
     np.testing.assert_allclose(feedback.delays.download_s[0, [0, 3]], [1.5, 0.0])
     np.testing.assert_allclose(feedback.delays.total_s[0, [0, 3]], [4.0, 2.0])
-    assert feedback.delays.total_s[0, 1] > 10.0
-    assert np.isnan(feedback.delays.total_s[0, 2])
+    assert np.isnan(feedback.delays.total_s[0, [1, 2]]).all()  # late by an unknown time, and not assigned
+    assert np.isnan(scheduler.trace.total_s[0, 0, 0])
     np.testing.assert_array_equal(feedback.punctual, [[True, False, False, True]])
     assert scheduler.trace.delay_s[0, 0] == 10.0
     np.testing.assert_allclose(scheduler.queue, [[0.0, 0.4375, 0.4375, 0.0]])
 
 
+class Watching(RoundRobin):
+    """Keeps what it is told."""
+
+    name = "watching"
+    told: ClassVar[list] = []
+
+    def update(self, state, feedback):
+        self.told.append(feedback)
+        return super().update(state, feedback)
+
+
+def test_absent_and_late_clients_are_what_a_policy_sees_in_a_simulation():
+    """The queue of a client that is not connected does not grow; every part of a late client's delay is +inf."""
+    Watching.told.clear()
+    scheduler = Scheduler(Watching(), lanes=2, deadline_s=10.0, rounds=5, seed=0)
+    scheduler.set_quotas(np.full((1, 4), 0.25))
+    present = np.array([True, True, True, False])
+    available = np.array([True, True, False, False])  # client 2 is connected and busy, client 3 is not connected
+    for _ in range(3):
+        scheduler.learn({0: MeasuredDelay(0, 4.0, 1.0), 1: MeasuredDelay(1, None)}, available, present)
+    scheduler.learn({}, available, ~present)
+    for feedback in Watching.told[:3]:
+        for part in (feedback.delays.download_s, feedback.delays.compute_s, feedback.delays.upload_s):
+            assert part[0, 1] == np.inf
+            assert np.isfinite(part[0, 0])
+            assert np.isnan(part[0, 2:]).all()
+        np.testing.assert_array_equal(feedback.present, [present])
+    np.testing.assert_allclose(scheduler.queue, [[0.0, 0.75, 0.75, 0.25]])
+    np.testing.assert_array_equal(scheduler.present_rounds, [[3, 3, 3, 1]])
+    assert scheduler.trace.delay_s[0].tolist()[:4] == [10.0, 10.0, 10.0, 0.0]
+    restored = Scheduler(make_policy("round-robin"), lanes=2, deadline_s=10.0, rounds=5, seed=0)
+    restored.restore(scheduler.arrays())
+    np.testing.assert_array_equal(restored.present_rounds, [[3, 3, 3, 1]])
+    restored.set_quotas(np.full((1, 5), 0.25))
+    np.testing.assert_array_equal(restored.present_rounds, [[3, 3, 3, 1, 0]])
+    for wrong in (-1, 5):
+        with pytest.raises(InputError, match="present_rounds must be between 0 and 4"):
+            restored.restore({**scheduler.arrays(), "present_rounds": np.full((1, 4), wrong)})
+
+
+def test_an_old_state_counts_the_rounds_in_which_a_client_was_available():
+    scheduler = played("lane", until=5)
+    arrays = {name: array for name, array in scheduler.arrays().items() if name != "present_rounds"}
+    restored = Scheduler(make_policy("lane"), lanes=2, deadline_s=10.0, rounds=60, seed=3)
+    restored.restore(arrays)
+    np.testing.assert_array_equal(restored.present_rounds, [[5, 5, 5]])
+
+
 def test_a_policy_that_a_federation_cannot_supply_is_refused():
     with pytest.raises(InputError, match="genie requires distributions"):
         Scheduler(make_policy("genie"), lanes=1, deadline_s=1.0, rounds=1, seed=0)
+    with pytest.raises(InputError, match="largest-loss requires losses, which real clients do not report by default"):
+        Scheduler(lift(LargestLoss()), lanes=1, deadline_s=1.0, rounds=1, seed=0)
     scheduler = played("lane", until=3)
     other = Scheduler(make_policy("random"), lanes=2, deadline_s=10.0, rounds=60, seed=3)
     with pytest.raises(InputError, match="does not belong to policy random"):

@@ -1,15 +1,16 @@
 """Whole federations in this process, on a grid whose nodes are functions: many cases without a network."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
-from flwr.app import Array, ArrayRecord, MessageType, MetricRecord, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, MessageType, MetricRecord, RecordDict
 from flwr.serverapp.strategy import FedAdam, FedAvg
 from typer.testing import CliRunner
 
 from fedlane.cli import app as command
-from fedlane.flower.protocol import KEY, Order, Report
+from fedlane.flower.protocol import KEY, LOSSES, LossReport, Order, Report
 from fedlane.flower.server.grid import exchange
 from fedlane.flower.server.state_files import StateStore
 from fedlane.scenario import Scenario
@@ -19,6 +20,7 @@ from fedlane.simulation.results import Run
 from fedlane.trackers.values import headline
 from fedlane.validate import InputError
 from support.local_grid import ARRAYS, LocalGrid, Node, strategy
+from support.loss_policy import LargestLoss
 
 
 def test_the_run_folder_is_that_of_a_simulation(tmp_path):
@@ -120,6 +122,114 @@ def test_clients_join_and_leave(tmp_path, caplog):
     assert run.summary["flower"]["clients"] == ["a", "b", "new"]
     assert run.summary["flower"]["joined_round"][:2] == [0, 0]
     assert run.clients["uploads"].to_pylist()[0] == len(first.orders)
+
+
+def test_a_client_that_is_not_connected_is_owed_no_turn(tmp_path):
+    """Its queue stands still while it is away; the run folder counts its rounds, and knows no energy."""
+    grid = LocalGrid(Node("a"), Node("b"), Node("c"))
+    away = grid.nodes[102]
+
+    def before(round, chosen):
+        if round == 1:
+            del grid.nodes[102]
+        if round == 5:
+            grid.nodes[102] = away
+
+    settings = {"policy": "round-robin", "quotas": dict.fromkeys("abc", 0.3), "min_clients": 3, "lanes": 1}
+    strategy(tmp_path, **settings, before_round=before).start(grid, ARRAYS, num_rounds=8)
+    run = Run.load(tmp_path)
+    queue = run.client_rounds["queue"].to_numpy().reshape(8, 3)[:, 2]
+    available = run.client_rounds["available"].to_numpy(zero_copy_only=False).reshape(8, 3)[:, 2]
+    assert available.tolist() == [True, True, False, False, False, False, True, True]
+    np.testing.assert_allclose(np.diff(queue)[1:5], 0.0)  # rounds 2 to 5, in which it was away
+    assert run.clients["present_share"].to_pylist() == [1.0, 1.0, 0.5]
+    served = run.clients["participation"].to_numpy()[2] * 8
+    assert run.clients["shortfall"].to_pylist()[2] == pytest.approx(max(0.3 - served / 4, 0.0))
+    assert run.clients["energy_j"].null_count == 3
+    assert run.assignments["energy_j"].null_count == len(run.assignments)
+    assert "energy_j" not in run.summary
+    assert run.summary["present_share"]["mean"] == pytest.approx(5 / 6)
+
+
+def test_a_late_client_has_no_delays_in_the_run_folder(tmp_path):
+    """The server cut its upload off, so nobody knows them; the round lasts until the deadline."""
+
+    class Silent(Node):
+        def __call__(self, message):
+            return None if message.metadata.message_type == MessageType.TRAIN else super().__call__(message)
+
+    grid = LocalGrid(Node("a"), Silent("b"))
+    strategy(tmp_path, lanes=2, min_clients=2, deadline_s=0.5).start(grid, ARRAYS, num_rounds=1)
+    run = Run.load(tmp_path)
+    by_client = {row["client"]: row for row in run.assignments.to_pylist()}
+    assert [by_client[1][name] for name in ("download_s", "compute_s", "upload_s", "delay_s")] == [None] * 4
+    assert (by_client[0]["punctual"], by_client[1]["punctual"]) == (True, False)
+    assert by_client[0]["delay_s"] < 0.5
+    assert run.rounds["delay_s"].to_pylist() == [0.5]
+
+
+def test_a_state_of_another_version_of_the_policy_is_refused(tmp_path):
+    """States of earlier versions of FedLane have no version of the policy: they are of version 1."""
+    grid = LocalGrid(Node("a"), Node("b"))
+    for policy, version in (("cs-ucb-q", 2), ("lane", 1)):
+        folder = tmp_path / policy
+        strategy(folder, policy=policy, min_clients=2).start(grid, ARRAYS, num_rounds=2)
+        store = StateStore(folder)
+        saved = store.load()
+        assert saved.values["policy_version"] == version
+        store.save(replace(saved, values={k: v for k, v in saved.values.items() if k != "policy_version"}))
+    strategy(tmp_path / "lane", policy="lane", min_clients=2).start(grid, ARRAYS, num_rounds=3)
+    with pytest.raises(InputError, match="has policy_version 1, not 2"):
+        strategy(tmp_path / "cs-ucb-q", policy="cs-ucb-q", min_clients=2).start(grid, ARRAYS, num_rounds=3)
+
+
+class Reporting(Node):
+    """Reports a loss with every update."""
+
+    def __init__(self, name, loss, **changes):
+        super().__init__(name)
+        self.report = {**LossReport(loss, loss + 1.0, protected=True).record(), **changes}
+
+    def __call__(self, message):
+        content = super().__call__(message)
+        if message.metadata.message_type == MessageType.TRAIN:
+            content[LOSSES] = ConfigRecord(self.report)
+        return content
+
+
+def test_reported_losses_reach_a_policy_that_requires_them(tmp_path):
+    """Each is served once, and then the client with the largest loss; the reports survive a restart."""
+    grid = LocalGrid(Reporting("a", 0.5), Reporting("b", 2.5), Reporting("c", -0.1))
+    settings = {"policy": LargestLoss(), "min_clients": 3, "lanes": 1}
+    with pytest.raises(InputError, match="set losses=True in LaneStrategy and report_losses=True in every LaneClient"):
+        strategy(tmp_path / "off", **settings).start(grid, ARRAYS, num_rounds=1)
+    served = strategy(tmp_path / "on", **settings, losses=True)
+    served.start(grid, ARRAYS, num_rounds=6)
+    assert [len(node.orders) for node in grid.nodes.values()] == [1, 4, 1]
+    continued = strategy(tmp_path / "on", **settings, losses=True)
+    grid.nodes[200] = Node("d")  # which reports none
+    continued.start(grid, ARRAYS, num_rounds=9)
+    losses = continued.state.scheduler.losses.latest()
+    np.testing.assert_array_equal(losses.mean, [[0.5, 2.5, -0.1, np.nan]])
+    np.testing.assert_array_equal(losses.rms, [[1.5, 3.5, 0.9, np.nan]])
+    assert losses.protected
+    assert [len(grid.nodes[at].orders) for at in (100, 102)] == [1, 1]
+    assert grid.nodes[200].orders
+    saved = StateStore(tmp_path / "on").load()
+    wrong = {**saved.arrays, "scheduler.losses.mean": np.full((1, 4), 1e30)}
+    StateStore(tmp_path / "on").save(replace(saved, arrays=wrong))
+    with pytest.raises(InputError, match="losses must be at most 1e"):
+        strategy(tmp_path / "on", **settings, losses=True).start(grid, ARRAYS, num_rounds=10)
+
+
+@pytest.mark.parametrize("changes", [{"mean": "much"}, {"rms": -1.0}, {"mean": 1e13}, {"protected": 1}, {"kind": "x"}])
+def test_a_reply_with_malformed_losses_is_dropped(tmp_path, changes):
+    grid = LocalGrid(Reporting("a", 0.5, **changes), Reporting("b", 2.5))
+    settings = {"policy": LargestLoss(), "min_clients": 2, "lanes": 2, "losses": True}
+    served = strategy(tmp_path, **settings)
+    served.start(grid, ARRAYS, num_rounds=2)
+    assert served.state.dropped == {"a": 2}
+    assert np.isnan(served.state.scheduler.losses.latest().mean).tolist() == [[True, False]]
 
 
 @pytest.mark.parametrize("trust_names", [True, False])

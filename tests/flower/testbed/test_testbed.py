@@ -165,7 +165,7 @@ def _read(path):
     ("options", "message"),
     [
         ({"policy": ["lnae"]}, "unknown policy 'lnae' .did you mean 'lane'"),
-        ({"policy": ["genie"]}, "policy genie needs information that no real federation can measure"),
+        ({"policy": ["genie"]}, "policy genie requires distributions, which a federation does not have"),
         ({"policy": ["lane", "lane"]}, "names the same policy twice"),
         ({"rates": "1"}, "--rates must be LOW:HIGH"),
         ({"rates": "1:2", "trace": "x"}, "cannot be combined"),

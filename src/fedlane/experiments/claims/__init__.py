@@ -121,7 +121,7 @@ CLAIMS = (
     Claim("Conclusion", "A deadline that all meet gives the best accuracy", _GAP, long_deadline),
     Claim("Theorem 3", "Queues are stable", "largest growth of a queue per round", stable),
     Claim(
-        "Theorem 4", "Regret grows as log T", "excess of the regret's last doubling, relative to mu* T / 4", log_regret
+        "Abstract", "Regret grows as log T", "excess of the regret's last doubling, relative to mu* T / 4", log_regret
     ),
 )
 

@@ -72,6 +72,8 @@ class Case:
 
 def _p_above(values: FloatArray, bound: float) -> float:
     """p-value of Student's test of the hypothesis that the mean is at most the bound."""
+    if len(values) < 2:
+        raise NotComputedError("an interval needs at least two seeds")
     mean, error = float(values.mean()), float(values.std(ddof=1)) / len(values) ** 0.5
     if error <= 1e-12 * max(abs(mean), abs(bound), 1e-9):  # the same value on every seed
         return 0.0 if mean > bound else 1.0
@@ -146,7 +148,7 @@ class Finding:
     """The same cases with the exploration bonus as printed in the paper (reading 11)."""
     free_v: bool = False
     """The paper does not specify V; if not all cases hold, those at V = 100 decide (reading 14)."""
-    alternative: tuple[int, Sequence[Case]] | None = None
+    alternative: tuple[str, Sequence[Case]] | None = None
     """A reading under which the claim may hold, and its cases."""
     any_of: bool = False
     """The claim is that at least one case holds, not all."""

@@ -9,7 +9,7 @@ them (an intersection-union test); that one of them is refuted is a choice among
 The verdicts of all claims and readings together are corrected by Holm's method once more.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from fedlane.experiments.claims.cases import ONE_SIDED_LEVEL, Case, Finding, NotComputedError, counted, holm
@@ -47,6 +47,8 @@ class Verdict:
     cases: int
     """Number of cases under the reading of the presets."""
     detail: str
+    uncorrected: str = NOT_COMPUTED
+    """Holds, refuted or not decided by each case's own 95% interval, without a correction for their number."""
 
 
 @dataclass(frozen=True)
@@ -74,6 +76,15 @@ class Reading:
         """The case to show: the one with the least margin, or the clearest if one is enough."""
         choose = max if self.any_of else min
         return choose(self.cases, key=lambda case: case.margin)
+
+    @property
+    def uncorrected(self) -> str:
+        """The verdict by each case's own 95% interval, without a correction for the number of cases."""
+        holding = [case.holds for case in self.cases]
+        refuted = [case.refuted for case in self.cases]
+        if any(holding) if self.any_of else all(holding):
+            return HOLDS
+        return REFUTED if (all(refuted) if self.any_of else any(refuted)) else NOT_DECIDED
 
     @property
     def count(self) -> str:
@@ -123,8 +134,7 @@ def _readings(finding: Finding) -> Iterator[Reading]:
             if om and len(om) < len(largest_v):
                 yield Reading("OM at V=100 only (reading 14)", om)
     if finding.alternative is not None:
-        number, cases = finding.alternative
-        yield Reading(f"reading {number}", cases)
+        yield Reading(*finding.alternative)
     if finding.literal is not None:
         try:
             yield Reading("the literal bonus (reading 11)", finding.literal())
@@ -150,17 +160,28 @@ def _verdict(number: int, claim: Claim, item: Judged, decisions: dict[int, str])
     if finding.literal is not None and readings[-1].name != "the literal bonus (reading 11)":
         details.append("literal bonus: not computed")
     details += [finding.note] if finding.note else []
-    return Verdict(*head, *shown.interval, verdict, len(readings[0].cases), "; ".join(details))
+    plain = readings[0].uncorrected
+    return Verdict(*head, *shown.interval, verdict, len(readings[0].cases), "; ".join(details), plain)
 
 
-def table(verdicts: Sequence[Verdict]) -> str:
-    """Format verdicts as a GitHub-Markdown table."""
-    lines = ["| # | claim | effect (95% interval) | verdict | cases | detail |", "|--:|---|---|---|--:|---|"]
+def table(verdicts: Sequence[Verdict], readings: Mapping[int, str] | None = None) -> str:
+    """Format verdicts as a GitHub-Markdown table.
+
+    Args:
+        verdicts: The verdicts.
+        readings: By claim, the readings of the map under which it holds; None without a map.
+    """
+    shares = readings or {}
+    lines = [
+        f"| # | claim | effect (95% interval) | verdict |{' readings |' if readings else ''} cases | detail |",
+        f"|--:|---|---|---|{'--:|' if readings else ''}--:|---|",
+    ]
     for verdict in verdicts:
         effect = ""
         if verdict.effect is not None:
             effect = f"{verdict.effect:.3g} [{verdict.low:.3g}, {verdict.high:.3g}] {verdict.measure}"
         claim, cases = f"{verdict.figure}: {verdict.claim}", str(verdict.cases or "")
-        row = (str(verdict.number), claim, effect, verdict.verdict, cases, verdict.detail)
+        share = [shares.get(verdict.number, "")] if readings else []
+        row = (str(verdict.number), claim, effect, verdict.verdict, *share, cases, verdict.detail)
         lines.append("| " + " | ".join(text.replace("|", "\\|") for text in row) + " |")
     return "\n".join(lines) + "\n"

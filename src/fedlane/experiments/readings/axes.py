@@ -66,7 +66,8 @@ AXES = (
     Axis("Single-UCB", {"CS-UCB-Q": {}, "index": {}}, "CS-UCB-Q"),
     Axis("rounds", {str(rounds): {"rounds": rounds} for rounds in (250, 500, 1000)}, "500"),
 )
-"""The axes of the map. The paper gives none of these values; what it does give stays as it is in all readings."""
+"""The axes of the map. The paper leaves these values out, except two that it prints, the bonus (`literal`) and the end
+of the frequency range (100i + 30); these are varied because calibration or a slip is likely."""
 OLD_UCB = {
     "single-ucb:beta=0.01": "ucb-index:exploration=0.01",
     "single-ucb:beta=0.1": "ucb-index:exploration=0.1",

@@ -33,8 +33,8 @@ from fedlane.experiments.reproduce import PaperFigure, ReproductionPlan
 from fedlane.experiments.store import Experiment, ResultStore, under
 from fedlane.validate import InputError
 
-CRITERIA = 1
-"""Version of the criteria. Raise it when a criterion changes: stored verdicts are then computed again."""
+CRITERIA = 2
+"""Version of the criteria and of `Verdict`. Raise it when either changes: stored verdicts are then computed again."""
 DEADLINES = ("deadline-0.5", "deadline-0.75", "deadline-1.5", "deadline-2", "long-deadline")
 
 

@@ -5,8 +5,9 @@ from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
+from scipy.stats import chi2_contingency
 
-from fedlane.experiments.claims import Verdict
+from fedlane.experiments.claims import CLAIMS, Verdict
 from fedlane.experiments.claims.verdicts import DEPENDS, HOLDS, NOT_COMPUTED, NOT_DECIDED, REFUTED, VERDICTS
 from fedlane.experiments.readings.axes import AXES, PaperReading
 
@@ -15,6 +16,8 @@ NEARLY_ALL = 0.9
 """Share of readings that counts as nearly all."""
 LARGE_EFFECT = 0.25
 """Difference between two levels of an axis, in the share of readings under which a claim holds, that is reported."""
+CHANCE = 0.05 / (34 * len(AXES))
+"""Largest p-value of a reported difference (chi-squared test), corrected for all claims and axes."""
 
 Map = Mapping[PaperReading, Sequence[Verdict]]
 """Verdicts on all claims by reading."""
@@ -28,12 +31,14 @@ class ClaimShares:
         number: The claim's number.
         claim: Its text.
         counts: Number of readings by verdict.
+        uncorrected: Number of readings by verdict without a correction for the number of cases.
         deciding: Axes on which the verdict depends most, each with its best and its worst level, most important first.
     """
 
     number: int
     claim: str
     counts: Mapping[str, int]
+    uncorrected: Mapping[str, int]
     deciding: Sequence[str]
 
     @property
@@ -52,59 +57,75 @@ def shares(verdicts: Map) -> list[ClaimShares]:
     rows = []
     for first in verdicts[readings[0]]:
         of_claim = [verdicts[reading][first.number - 1].verdict for reading in readings]
-        counts = {verdict: of_claim.count(verdict) for verdict in COUNTED}
-        rows.append(ClaimShares(first.number, f"{first.figure}: {first.claim}", counts, _deciding(readings, of_claim)))
+        plain = [verdicts[reading][first.number - 1].uncorrected for reading in readings]
+        counts, uncorrected = ({verdict: row.count(verdict) for verdict in COUNTED} for row in (of_claim, plain))
+        text = f"{first.figure}: {first.claim}"
+        rows.append(ClaimShares(first.number, text, counts, uncorrected, _deciding(readings, plain)))
     return rows
 
 
 def _deciding(readings: Sequence[PaperReading], of_claim: Sequence[str]) -> list[str]:
-    """Axes whose levels differ most in the share of readings under which a claim holds."""
+    """Axes whose levels differ most in the share of readings under which a claim holds, by more than chance."""
     effects = []
     for k, axis in enumerate(AXES):
-        by_level: dict[str, float] = {}
-        for level in axis.levels:
-            computed = [
-                verdict == HOLDS
-                for reading, verdict in zip(readings, of_claim, strict=True)
-                if reading.levels[k] == level and verdict != NOT_COMPUTED
-            ]
-            if computed:
-                by_level[level] = float(np.mean(computed))
-        if len(by_level) > 1:
-            best, worst = max(by_level, key=by_level.__getitem__), min(by_level, key=by_level.__getitem__)
+        counts = {level: np.zeros(2) for level in axis.levels}  # how often the claim holds, and how often not
+        for reading, verdict in zip(readings, of_claim, strict=True):
+            if verdict != NOT_COMPUTED:
+                counts[reading.levels[k]][int(verdict != HOLDS)] += 1
+        seen = {level: pair for level, pair in counts.items() if pair.sum()}
+        table = np.array(list(seen.values()))
+        if len(seen) < 2 or not table.sum(axis=0).all():
+            continue
+        by_level = {level: float(pair[0] / pair.sum()) for level, pair in seen.items()}
+        best, worst = max(by_level, key=by_level.__getitem__), min(by_level, key=by_level.__getitem__)
+        chance = float(chi2_contingency(table, correction=False).pvalue)
+        if by_level[best] - by_level[worst] >= LARGE_EFFECT and chance < CHANCE:
             text = f"{axis.name} ({best}: {by_level[best]:.0%}, {worst}: {by_level[worst]:.0%})"
             effects.append((by_level[best] - by_level[worst], text))
-    return [text for effect, text in sorted(effects, reverse=True) if effect >= LARGE_EFFECT]
+    return [text for _, text in sorted(effects, reverse=True)]
 
 
 def shares_table(rows: Sequence[ClaimShares]) -> str:
     """Return the shares as a Markdown table."""
     lines = [
-        "| # | claim | holds | refuted | holds for some V or rule | not decided | readings | depends most on |",
-        "|--:|---|--:|--:|--:|--:|--:|---|",
+        "| # | claim | holds | refuted | holds for some V or rule | not decided | readings | holds, uncorrected "
+        "| refuted, uncorrected | depends most on |",
+        "|--:|---|--:|--:|--:|--:|--:|--:|--:|---|",
     ]
     for row in rows:
         numbers = [
             f"{row.share(verdict):.0%}" if row.judged else "" for verdict in (HOLDS, REFUTED, DEPENDS, NOT_DECIDED)
         ]
-        deciding = "; ".join(row.deciding[:2])
-        cells = [str(row.number), row.claim, *numbers, str(row.judged), deciding]
+        plain = [f"{row.uncorrected[verdict] / row.judged:.0%}" if row.judged else "" for verdict in (HOLDS, REFUTED)]
+        cells = [str(row.number), row.claim, *numbers, str(row.judged), *plain, "; ".join(row.deciding[:2])]
         lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
     return "\n".join(lines) + "\n"
 
 
 def sentences(rows: Sequence[ClaimShares]) -> str:
-    """Return two sentences: which claims hold under nearly all readings, and which under none."""
+    """Return sentences to quote: which claims hold or are refuted under nearly all, most or no readings."""
     judged = [row for row in rows if row.judged]
-    nearly_all = [row.number for row in judged if row.share(HOLDS) >= NEARLY_ALL]
-    none = [row.number for row in judged if row.counts[HOLDS] == 0]
-    between = [f"{row.number} ({row.share(HOLDS):.0%})" for row in judged if row.number not in {*nearly_all, *none}]
     count = max((row.judged for row in judged), default=0)
     return (
-        f"Over {count} readings of what the paper leaves out, {_claims(nearly_all)} under at least {NEARLY_ALL:.0%} of "
-        f"the readings, and {_claims(none)} under none. "
-        f"The verdict on the other {len(between)} depends on the reading; "
-        f"the share of readings under which each holds is: {', '.join(between) if between else 'none'}."
+        f"Over {count} readings of what the paper leaves out, {_ends(judged, [row.counts for row in judged])} "
+        "With so few seeds, the correction leaves most cells undecided, so that holding under no reading is often "
+        "a lack of evidence. By each case's own 95% interval, without a correction, "
+        f"{_ends(judged, [row.uncorrected for row in judged])}"
+    )
+
+
+def _ends(rows: Sequence[ClaimShares], counts: Sequence[Mapping[str, int]]) -> str:
+    """Which claims hold under nearly all readings, under none or under some, and which are refuted under most."""
+    held = {row.number: of_row[HOLDS] / row.judged for row, of_row in zip(rows, counts, strict=True)}
+    lost = {row.number: of_row[REFUTED] / row.judged for row, of_row in zip(rows, counts, strict=True)}
+    nearly_all = [number for number, share in held.items() if share >= NEARLY_ALL]
+    none = [number for number, share in held.items() if share == 0]
+    between = [f"{number} ({share:.0%})" for number, share in held.items() if 0 < share < NEARLY_ALL]
+    most = [f"{number} ({share:.0%})" for number, share in lost.items() if share > 0.5]
+    return (
+        f"{_claims(nearly_all)} under at least {NEARLY_ALL:.0%} of the readings, and {_claims(none)} under none; "
+        f"the share of readings under which each of the others holds is: {', '.join(between) if between else 'none'}. "
+        f"Refuted under more than half of the readings: {', '.join(most) if most else 'none'}."
     )
 
 
@@ -121,6 +142,26 @@ def map_table(verdicts: Map) -> pa.Table:
     columns: dict[str, list[object]] = {"reading": [reading.name for reading, _ in cells]}
     for k, axis in enumerate(AXES):
         columns[axis.name] = [reading.levels[k] for reading, _ in cells]
-    for name in ("number", "verdict", "effect", "low", "high", "detail"):
+    for name in ("number", "verdict", "uncorrected", "effect", "low", "high", "detail"):
         columns[name] = [getattr(verdict, name) for _, verdict in cells]
     return pa.table(columns)
+
+
+def shown_verdict(verdict: Verdict) -> str:
+    """Return the verdict of a cell; where the correction leaves it undecided, what its own intervals say."""
+    if verdict.verdict != NOT_DECIDED or verdict.uncorrected == NOT_DECIDED:
+        return verdict.verdict
+    return f"{verdict.uncorrected}, uncorrected"
+
+
+def map_of(table: pa.Table) -> Map:
+    """Return the map that `map_table` stored."""
+    verdicts: dict[PaperReading, list[Verdict]] = {}
+    for row in table.to_pylist():
+        reading = PaperReading(row["reading"], tuple(row[axis.name] for axis in AXES))
+        claim = CLAIMS[row["number"] - 1]
+        head = row["number"], claim.figure, claim.text, claim.measure
+        effect = row["effect"], row["low"], row["high"]
+        verdict = Verdict(*head, *effect, row["verdict"], 0, row["detail"], row["uncorrected"])
+        verdicts.setdefault(reading, []).append(verdict)
+    return verdicts

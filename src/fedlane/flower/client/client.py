@@ -24,13 +24,13 @@ from fedlane.flower.client.reply import (
     order_reply,
 )
 from fedlane.flower.client.switch import LaneSwitch, switch_node
-from fedlane.flower.protocol import Introduction, Order
+from fedlane.flower.protocol import LOSSES, Introduction, Order
 from fedlane.validate import InputError, PublicError
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from fedlane.flower.client.training import PrivacyAccount, TrainingTerms
+    from fedlane.flower.client.training import PrivacyAccount, TrainedUpload, TrainingTerms
     from fedlane.flower.client.weights import ModelSource
     from fedlane.privacy.ledger import ClientLedger
     from fedlane.records import IntArray
@@ -75,6 +75,10 @@ class LaneClient:
         least_noise: Smallest noise multiplier to accept: a budget that allows less noise is refused.
         tokens: Size of the vocabulary where inputs are sequences of tokens (n, length), whole numbers; None where they
             are numbers.
+        report_losses: Whether to report losses with every update, for policies that require them. A private client
+            releases them within its budget, with a noisier first step; without privacy they are exact.
+        loss_clip: Largest loss of a record in the report of a private client.
+        loss_noise: Noise multiplier of the report, greater than that of a step.
 
     Examples:
         >>> import numpy as np
@@ -106,6 +110,9 @@ class LaneClient:
     histogram_noise: float = 10.0
     least_noise: float = 0.5
     tokens: int | None = None
+    report_losses: bool = False
+    loss_clip: float = 4.0
+    loss_noise: float = 4.0
 
     def __post_init__(self) -> None:
         if self.classes < 2:
@@ -246,6 +253,9 @@ class LaneClient:
             max_uploads=self.max_uploads,
             histogram_noise=float(self.histogram_noise),
             least_noise=self.least_noise,
+            report_losses=self.report_losses,
+            loss_clip=float(self.loss_clip),
+            loss_noise=float(self.loss_noise),
         )
 
     def _records(self, context: Context) -> "tuple[Tensor, Tensor, IntArray]":
@@ -323,6 +333,9 @@ def _model_arrays(content: RecordDict) -> ArrayRecord:
     return records[0]
 
 
-def _update(arrays: ArrayRecord, size: float) -> RecordDict:
-    """Return an update in the form that Flower's strategies expect."""
-    return RecordDict({"arrays": arrays, "metrics": MetricRecord({"num-examples": size})})
+def _update(upload: "TrainedUpload", size: float) -> RecordDict:
+    """Return an update in the form that Flower's strategies expect, with the client's losses if it reports them."""
+    content = RecordDict({"arrays": upload.arrays, "metrics": MetricRecord({"num-examples": size})})
+    if upload.losses is not None:
+        content[LOSSES] = upload.losses.record()
+    return content

@@ -11,16 +11,19 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedlane.flower.client.weights import as_arrays, as_flat
+from fedlane.flower.protocol import LossReport
 from fedlane.learning.devices import squared_norms
 from fedlane.learning.input_range import RecordError
 from fedlane.learning.local import ClientData, TrainingBatch, train_locally
+from fedlane.learning.loss_reports import estimated_losses, loss_sums
 from fedlane.learning.models import Model
 from fedlane.learning.strict import train_strictly
 from fedlane.learning.system_random import check_global_model, system_normals, system_rows
 from fedlane.privacy.accountant import Terms, epsilon_curve
 from fedlane.privacy.ledger import Account, ClientLedger
+from fedlane.privacy.loss_release import with_losses
 from fedlane.privacy.mechanism import make_mechanism
-from fedlane.records import IntArray, MechanismSpec
+from fedlane.records import IntArray, LossQuery, MechanismSpec
 from fedlane.validate import InputError, at_least, check_clip_norm, positive
 
 
@@ -37,8 +40,13 @@ class TrainingTerms:
     max_uploads: int
     histogram_noise: float
     least_noise: float
+    report_losses: bool = False
+    loss_clip: float = 4.0
+    loss_noise: float = 4.0
 
     def __post_init__(self) -> None:
+        positive("loss_clip", self.loss_clip)
+        positive("loss_noise", self.loss_noise)
         positive("learning_rate", self.learning_rate)
         check_clip_norm("clip_norm", self.clip_norm)
         for field in ("batch_size", "local_iterations", "max_uploads"):
@@ -86,6 +94,8 @@ def open_privacy_account(
     """
     existing = ledger.accounts.get(dataset)
     spec = _mechanism(terms, int(label_counts.sum()), existing.terms if existing else None)
+    if terms.report_losses:
+        spec = with_losses(spec, terms.loss_clip, terms.loss_noise)
     ledger.open_account(dataset, Terms.of(spec, 0, 0))
     histogram = ledger.histogram(
         dataset, lambda: (label_counts + spec.histogram_noise * system_normals(len(label_counts))).tolist()
@@ -128,6 +138,15 @@ def _mechanism(terms: TrainingTerms, size: int, ledger_terms: Terms | None) -> M
 
 
 @dataclass(frozen=True)
+class TrainedUpload:
+    """What a client sends after training."""
+
+    arrays: ArrayRecord
+    losses: LossReport | None = None
+    """Its losses, if it reports them."""
+
+
+@dataclass(frozen=True)
 class LocalTrainer:
     """A client's model as the server sent it, checked, and the records to train it on."""
 
@@ -157,15 +176,20 @@ class LocalTrainer:
         )
         return cls(model, weights, received, data)
 
-    def train_privately(self, account: PrivacyAccount, learning_rate: float) -> ArrayRecord:
+    def train_privately(self, account: PrivacyAccount, learning_rate: float) -> TrainedUpload:
         """Return the update of tau Poisson-sampled steps with clipping, noise and the operating system's randomness.
 
-        The upload must have been reserved in the ledger.
+        The upload must have been reserved in the ledger. Losses are released within the same budget.
         """
-        batch = system_rows(account.spec, len(self.data.targets))
-        return self._train(batch, learning_rate, account.spec.clip_norm)
+        spec, weights = account.spec, self.weights.clone()
+        assert spec.clip_norm is not None
+        batch = system_rows(spec, len(self.data.targets))
+        with torch.no_grad():
+            sums = train_strictly(self.model, weights, self.data, batch, learning_rate, spec.clip_norm, spec.loss_query)
+        expected = float(spec.sample_rate[0, 0]) * len(self.data.targets)
+        return TrainedUpload(self._named(weights), _loss_report(sums, expected, spec.loss_query))
 
-    def train_plainly(self, terms: TrainingTerms) -> ArrayRecord:
+    def train_plainly(self, terms: TrainingTerms) -> TrainedUpload:
         """Return the update of plain SGD: tau steps on b distinct records each, without clipping or noise."""
         size, rng = len(self.data.targets), np.random.default_rng()
         batch_size = min(terms.batch_size, size)
@@ -179,15 +203,24 @@ class LocalTrainer:
             step_noise=torch.zeros(1),
             seeds=torch.from_numpy(rng.integers(2**62, size=(1, terms.local_iterations))),
         )
-        return self._train(batch, terms.learning_rate, None)
-
-    def _train(self, batch: TrainingBatch, learning_rate: float, clip_norm: float | None) -> ArrayRecord:
-        weights = self.weights.clone()
+        weights, sums = self.weights.clone(), None
+        query = LossQuery(np.inf, 0.0, np.zeros((1, 1))) if terms.report_losses else None
         with torch.no_grad():
-            if clip_norm is None:
-                train_locally(self.model, weights, self.data, batch, learning_rate, None)
-            else:
-                train_strictly(self.model, weights, self.data, batch, learning_rate, clip_norm)
+            if query is not None:
+                sums = loss_sums(self.model, weights, self.data, batch, query)
+            train_locally(self.model, weights, self.data, batch, terms.learning_rate, None)
+        return TrainedUpload(self._named(weights), _loss_report(sums, float(batch_size), query))
+
+    def _named(self, weights: Tensor) -> ArrayRecord:
+        """Return trained weights (1, d) under the names of the server's arrays."""
         if not bool(torch.isfinite(weights).all()):
             raise RecordError("training diverged to non-finite weights: nothing is sent")
         return as_arrays(self.model, weights[0], self.received)
+
+
+def _loss_report(sums: Tensor | None, records: float, query: LossQuery | None) -> LossReport | None:
+    """Return the report of loss sums (1, 2) over a number of records; None without a query, and if they overflow."""
+    if sums is None or query is None or not bool(torch.isfinite(sums).all()):
+        return None
+    mean, rms = estimated_losses(sums.numpy(), np.array([records]), query)
+    return LossReport(float(mean[0]), float(rms[0]), query.protected)

@@ -1,4 +1,4 @@
-"""Which clients are available: connected, introduced, in good standing, and not busy with an earlier order.
+"""Which clients are present, that is connected, and which are available: also in good standing, and not busy.
 
 Introductions never delay a round: a new node is asked to introduce itself in the background, and takes part from the
 round after its answer. A node that missed a deadline stays busy until it has answered or its order has expired, because
@@ -70,6 +70,10 @@ class Contacts:
         self._read_hellos(round)
         self._send_hellos(grid)
         self._admit(round)
+
+    def present(self) -> BoolArray:
+        """Return which clients are there, (U,): those whose node is connected, busy or not."""
+        return np.array([member.node_id in self.connected for member in self.roster.members], np.bool_)
 
     def available(self) -> BoolArray:
         """Return which clients are available, (U,)."""

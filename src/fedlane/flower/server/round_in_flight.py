@@ -11,6 +11,7 @@ from fedlane.flower.protocol import Order, Report
 from fedlane.flower.server.contacts import Contacts, Overdue, log_client
 from fedlane.flower.server.grid import Arrival
 from fedlane.flower.server.guard import Dropped, InspectedUpdate
+from fedlane.flower.server.reported_losses import read_losses
 from fedlane.flower.server.roster import Member
 from fedlane.flower.server.scheduler import MeasuredDelay
 from fedlane.flower.server.state import ServerState
@@ -26,6 +27,8 @@ class RoundInFlight:
 
     available: BoolArray = field(default_factory=lambda: np.zeros(0, np.bool_))
     """(U,): the available clients."""
+    present: BoolArray = field(default_factory=lambda: np.zeros(0, np.bool_))
+    """(U,): the clients whose nodes were connected at the round's start."""
     orders: Mapping[int, Order] = field(default_factory=dict)
     """The orders that were sent, by node id."""
     failed: Mapping[int, int] = field(default_factory=dict)
@@ -40,7 +43,7 @@ class RoundInFlight:
             order, member = self._of(arrival, state)
             measured[member.index] = MeasuredDelay(order.lane, None)
         reasons = state.guard.judge([update for _, _, update in inspected], model, clients)
-        accepted = []
+        accepted, losses = [], {}
         for (arrival, report, _), reason in zip(inspected, reasons, strict=True):
             order, member = self._of(arrival, state)
             assert arrival.reply is not None
@@ -50,8 +53,11 @@ class RoundInFlight:
                 continue
             measured[member.index] = MeasuredDelay(order.lane, arrival.delay_s, report.compute_s + report.switch_s)
             accepted.append(arrival.reply)
+            if (reported := read_losses(arrival.reply.content)) is not None:
+                losses[member.index] = reported
             log_client(logging.INFO, order.round, member, order.lane, f"punctual after {arrival.delay_s:.2f} s")
-        scheduler.learn(measured, self.available)
+        scheduler.learn(measured, self.available, self.present)
+        scheduler.record_losses(losses)
         scheduler.record_epsilon([member.epsilon for member in state.roster.members])
         return accepted
 
@@ -66,6 +72,7 @@ class RoundInFlight:
             if arrival.reply is None or arrival.delay_s is None:
                 raise Dropped(arrival.reason)
             report = state.guard.report(arrival.reply.content, order)
+            read_losses(arrival.reply.content)  # malformed ones drop the reply
             member = state.roster.put(member.heard(report))
             update = state.guard.inspect(arrival.reply.content, report, model, member.introduction.size)
         except Dropped as reason:

@@ -1,7 +1,9 @@
 """The federation as an ordinary run folder: the tables of a simulation, with measured values.
 
-Positions are null, because they are not known. ``epsilon`` is the client's own figure if every order was answered, and
-otherwise null: unreported (see `roster`). ``uploads`` counts orders, including those of a round that a crash cut off.
+Positions and energies are null, because they are not known, and so are the delays of clients that did not answer in
+time. ``epsilon`` is the client's own figure if every order was answered, and otherwise null: unreported (see `roster`).
+``uploads`` counts orders, including those of a round that a crash cut off. A client is present in a round if its node
+was connected at the start.
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,6 +20,7 @@ from fedlane.network import Topology
 from fedlane.records import Problem
 from fedlane.scenario import Scenario
 from fedlane.scheduling.registry import resolved_parameters
+from fedlane.simulation.attendance import ClientTotals
 from fedlane.simulation.results import Run
 from fedlane.simulation.summary import summarise
 from fedlane.simulation.tables import run_tables
@@ -46,7 +49,8 @@ def make_run(
     problem, trace = scheduler.problem, scheduler.trace.played()
     unknown_positions = Topology(np.full((1, problem.clients, 2), np.nan), np.full((1, problem.channels, 2), np.nan))
     world = _World(scenario, (scheduler.seed,), unknown_positions, problem)
-    by_name = dict(run_tables(trace, world, scheduler.quota, None))
+    totals = ClientTotals(scheduler.present_rounds, np.full(scheduler.present_rounds.shape, np.nan))
+    by_name = dict(run_tables(trace, world, scheduler.quota, None, totals))
     for name in ("clients", "channels"):
         unknown = pa.nulls(len(by_name[name]), pa.float64())
         by_name[name] = _with(by_name[name], x_m=unknown, y_m=unknown)
@@ -58,7 +62,7 @@ def make_run(
     epsilon = scheduler.epsilon[: trace.rounds].ravel()
     by_name["client_rounds"] = _with(by_name["client_rounds"], epsilon=pa.array(epsilon, from_pandas=True))
     parameters = resolved_parameters(scheduler.policy)
-    summary = summarise(label, parameters, trace, world, scheduler.quota, None, elapsed_s)
+    summary = summarise(label, parameters, trace, world, scheduler.quota, None, elapsed_s, totals)
     summary["privacy"] = _privacy(members)
     summary["flower"] = dict(flower)
     arrays = {name: np.ascontiguousarray(array) for name, array in model.items()}

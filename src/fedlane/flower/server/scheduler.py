@@ -11,18 +11,18 @@ from typing import Any
 import numpy as np
 
 from fedlane.files import fitting_array
-from fedlane.flower.protocol import LARGEST
+from fedlane.flower.protocol import LARGEST, LossReport
+from fedlane.flower.server.reported_losses import ReportedLosses
 from fedlane.records import BoolArray, Context, Delays, Feedback, FloatArray, IntArray, Problem
 from fedlane.rng import RoundStreams
 from fedlane.scheduling.checks import check_assignment
 from fedlane.scheduling.policy import Policy
 from fedlane.scheduling.queues import updated_queues
+from fedlane.scheduling.requirements import check_federated, requires_losses
 from fedlane.scheduling.resizing import with_clients
 from fedlane.simulation.trace import Trace
 from fedlane.validate import InputError
 
-LATE_BY_S = 1e-3
-"""Recorded lateness of a client without a valid update by the deadline, whose real delay is unknown."""
 RETIRED_STATE = frozenset({"quota", "deadline_s", "channels"})
 """State arrays of earlier versions that are ignored in a checkpoint: they are part of the problem now."""
 
@@ -41,18 +41,21 @@ class MeasuredDelay:
 class Scheduler:
     """A policy, its state, and the trace of the rounds that it scheduled."""
 
-    def __init__(self, policy: Policy, *, lanes: int, deadline_s: float, rounds: int, seed: int) -> None:
-        if policy.requires:
-            raise InputError(
-                f"policy {policy.name} requires {', '.join(sorted(policy.requires))}, which a federation does not have"
-            )
+    def __init__(
+        self, policy: Policy, *, lanes: int, deadline_s: float, rounds: int, seed: int, losses: bool = False
+    ) -> None:
+        """``losses`` states that clients report their losses, for a policy that requires them."""
+        check_federated(policy, losses=losses)
         self.policy = policy
         self.problem = Problem(0, lanes, rounds, deadline_s, np.zeros((1, 0)))
         self.state: dict[str, Any] = {}
         self.trace = Trace.empty(1, rounds, 0, lanes)
         self.queue = np.zeros((1, 0))
+        self.present_rounds = np.zeros((1, 0), np.int64)
+        """(1, U): number of rounds at whose start each client was connected."""
         self.epsilon = np.zeros((rounds, 0))
         """(T, U): the epsilon that each client had spent after each round; NaN if unreported or without a mechanism."""
+        self.losses = ReportedLosses() if requires_losses(policy) else None
         self.seed, self._streams = seed, RoundStreams([seed], "policy")
 
     @property
@@ -82,44 +85,64 @@ class Scheduler:
         self.trace.queue = with_clients(empty.queue, self.trace.queue, axis=2)
         self.trace.available = with_clients(np.zeros_like(empty.available), self.trace.available, axis=2)
         self.queue = with_clients(np.zeros((1, clients)), self.queue, axis=1)
+        self.present_rounds = with_clients(np.zeros((1, clients), np.int64), self.present_rounds, axis=1)
         self.epsilon = with_clients(np.full((old.rounds, clients), np.nan), self.epsilon, axis=1)
+        if self.losses is not None:
+            self.losses.resize(clients)
 
     def select(self, available: BoolArray) -> IntArray:
         """Return each client's lane in the next round, (U,), -1 for none; ``available`` is (U,)."""
-        context = Context(round=self.round, available=available[None], problem=self.problem)
+        losses = None if self.losses is None else self.losses.latest()
+        context = Context(round=self.round, available=available[None], losses=losses, problem=self.problem)
         assignment = self.policy.select(self.state, context, self._streams.at(self.round))
         check_assignment(
             assignment, context.available, self.problem.channels, f"policy {self.policy.name}, round {self.round}"
         )
         return np.asarray(assignment[0])
 
-    def learn(self, measured: Mapping[int, MeasuredDelay], available: BoolArray) -> Feedback:
+    def learn(
+        self, measured: Mapping[int, MeasuredDelay], available: BoolArray, present: BoolArray | None = None
+    ) -> Feedback:
         """Give the policy the measured delay of each assigned client, by index, and end the round.
 
         The network's share, which is neither compute nor switching, is split evenly into download and upload: the
-        clocks of server and client are not synchronised, so the two cannot be told apart.
+        clocks of server and client are not synchronised, so the two cannot be told apart. The parts of a client without
+        a valid update by the deadline are unknown: NaN in the trace, and +inf for the policy, as of any late client.
+
+        Args:
+            measured: What was measured, by client.
+            available: (U,): the clients that could have been chosen.
+            present: (U,): the clients that were connected at the round's start; None if all were. The queue of an
+                absent client does not grow.
         """
         shape, deadline_s = (1, self.problem.clients), self.problem.deadline_s
-        assignment, answered = np.full(shape, -1, np.int64), np.zeros(shape, np.bool_)
+        there = np.ones(shape, np.bool_) if present is None else present[None]
+        assignment = np.full(shape, -1, np.int64)
         compute, network = np.full(shape, np.nan), np.full(shape, np.nan)
         for client, delay in measured.items():
-            answered[0, client] = delay.total_s is not None
-            total_s = deadline_s + LATE_BY_S if delay.total_s is None else delay.total_s
             assignment[0, client] = delay.lane
-            compute[0, client] = min(delay.compute_s, total_s)
-            network[0, client] = total_s - compute[0, client]
+            if delay.total_s is not None:
+                compute[0, client] = min(delay.compute_s, delay.total_s)
+                network[0, client] = delay.total_s - compute[0, client]
         delays = Delays(network / 2, compute, network / 2)
-        punctual = answered & (delays.total_s <= deadline_s)
-        feedback = Feedback(self.round, assignment, delays, punctual, self.problem)
+        punctual = delays.total_s <= deadline_s
+        feedback = Feedback(self.round, assignment, delays, punctual, self.problem, there)
         self.state = dict(self.policy.update(self.state, feedback.observed()))
-        self.queue = updated_queues(self.queue, self.quota, punctual)
-        self.trace.append(feedback, self.queue, available[None], deadline_s)
+        self.queue = updated_queues(self.queue, self.quota, punctual, there)
+        self.present_rounds = self.present_rounds + there
+        # Without an order the server goes on at once: unlike a simulation's, its clock does not need to be advanced.
+        self.trace.append(replace(feedback, present=None), self.queue, available[None], deadline_s)
         return feedback
 
     def record_epsilon(self, epsilon: Sequence[float | None]) -> None:
         """Store the epsilon of every client after the round that was played last."""
         known = epsilon[: self.problem.clients]  # a client that joined during the round comes with the next
         self.epsilon[self.round - 1] = [np.nan if value is None else value for value in known]
+
+    def record_losses(self, reports: Mapping[int, LossReport]) -> None:
+        """Store the losses that came with accepted updates, by client, if the policy requires them."""
+        if self.losses is not None:
+            self.losses.record(reports)
 
     def record_metrics(self, round: int, metrics: Mapping[str, object]) -> None:
         """Store the accuracy and the loss after a round, if the metrics have them."""
@@ -134,7 +157,9 @@ class Scheduler:
             **self.trace.saved(),
             "quotas": self.problem.quotas,
             "queue": self.queue,
+            "present_rounds": self.present_rounds,
             "epsilon": self.epsilon[: self.round],
+            **({} if self.losses is None else self.losses.arrays()),
         }
 
     def restore(self, arrays: Mapping[str, np.ndarray[Any, Any]], sizes: FloatArray | None = None) -> None:
@@ -164,8 +189,20 @@ class Scheduler:
         self.state = dict(self.policy.check_state({key: saved[key] for key in self.state}, self.problem))
         self.queue = _numbers(arrays, "queue", self.queue, largest=np.inf)
         self.trace.restore(arrays, self.problem.deadline_s)
+        self.present_rounds = self._restored_presence(arrays)
+        if self.losses is not None:
+            self.losses.restore(arrays)
         epsilon = _numbers(arrays, "epsilon", self.epsilon[: self.round], largest=LARGEST, missing=True)
         self.epsilon[: self.round] = epsilon
+
+    def _restored_presence(self, arrays: Mapping[str, np.ndarray[Any, Any]]) -> IntArray:
+        """Return the present rounds of a checkpoint; an old one has none, but tells who was available."""
+        if "present_rounds" not in arrays:
+            return np.asarray(self.trace.played().available.sum(axis=1), np.int64)
+        present_rounds = fitting_array(arrays, "present_rounds", self.present_rounds)
+        if np.any((present_rounds < 0) | (present_rounds > self.round)):
+            raise InputError(f"present_rounds must be between 0 and {self.round}")
+        return present_rounds.copy()
 
 
 def _numbers(

@@ -22,6 +22,7 @@ class ScheduleSettings:
         local_iterations: Training steps of an order; by default each client's own number.
         evaluate_every: Number of rounds between evaluations; the model is also evaluated after the last round.
         seed: Seed of the policy's random numbers.
+        losses: Whether clients report their losses (`LaneClient(report_losses=True)`), for a policy that requires them.
 
     Examples:
         >>> from fedlane.flower import ScheduleSettings
@@ -37,6 +38,7 @@ class ScheduleSettings:
     local_iterations: int | None = None
     evaluate_every: int = 1
     seed: int = 0
+    losses: bool = False
 
     def __post_init__(self) -> None:
         at_least("lanes", self.lanes, 1)
@@ -92,6 +94,7 @@ class SettingsByKeyword(TypedDict, total=False):
     local_iterations: int | None
     evaluate_every: int
     seed: int
+    losses: bool
     capacity: int
     trust_names: bool
     max_update_norm: float | None

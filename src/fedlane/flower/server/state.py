@@ -27,6 +27,9 @@ from fedlane.validate import InputError
 
 logger = logging.getLogger("fedlane.flower")
 
+_UNSTORED = {"policy_version": 1}
+"""Settings that earlier versions did not store, with the values that they had."""
+
 
 class ServerState:
     """Scheduler, model, roster, guard and aggregation, and the folder in which they are stored."""
@@ -126,8 +129,9 @@ class ServerState:
     def _read(self, saved: Saved) -> None:
         folder = self.store.folder
         for name, value in self.identity.items():
-            if saved.values.get(name) != value:
-                raise InputError(f"state_dir {folder} has {name} {saved.values.get(name)!r}, not {value!r}")
+            stored = saved.values.get(name, _UNSTORED.get(name))
+            if stored != value:
+                raise InputError(f"state_dir {folder} has {name} {stored!r}, not {value!r}")
         model = saved.part("model")
         if _layout(model) != _layout(to_model(self.arrays)):
             raise InputError(f"state_dir {folder} holds a model that differs from initial_arrays")

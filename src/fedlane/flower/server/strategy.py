@@ -85,7 +85,7 @@ class LaneStrategy(Strategy):
             before_round: Called with the round and {client: lane} before anything is sent. The base station switches
                 its side of the lanes here.
             **settings: Any field of `ScheduleSettings` or `GuardSettings` by its name: `lanes`, `deadline_s`,
-                `policy`, `quotas`, `min_clients`, `local_iterations`, `evaluate_every`, `seed`; `capacity`,
+                `policy`, `quotas`, `min_clients`, `local_iterations`, `evaluate_every`, `seed`, `losses`; `capacity`,
                 `trust_names`, `max_update_norm`, `max_weight`.
 
         Raises:
@@ -104,6 +104,7 @@ class LaneStrategy(Strategy):
         self.federation, self.floor_s, self.scenario, self.before_round = federation, floor_s, scenario, before_round
         self.deadline_s = float(self.schedule.deadline_s)
         identity = {"federation": federation, "lanes": lanes, "deadline_s": self.deadline_s, "policy": self.label}
+        identity["policy_version"] = self.policy.version
         self.state = ServerState(state_dir, self.inner, guard, identity)
         self.contacts = Contacts(self.state.roster, self.state.guard, federation, self.schedule.min_clients)
         self._round = RoundInFlight()
@@ -180,7 +181,7 @@ class LaneStrategy(Strategy):
         state, scheduler = self.state, self.state.scheduler
         roster = state.roster
         scheduler.set_quotas(roster.quotas(self.schedule.lanes, self.schedule.quotas), roster.sizes())
-        available = self.contacts.available()
+        available, present = self.contacts.available(), self.contacts.present()
         chosen = scheduler.select(available)
         lanes = {int(client): int(chosen[client]) for client in np.flatnonzero(chosen >= 0)}
         names = {state.roster.members[client].name: lane for client, lane in lanes.items()}
@@ -192,14 +193,14 @@ class LaneStrategy(Strategy):
                 self.before_round(scheduler.round, names)
         except Exception as error:  # from the operator's code; without the switch, this round is lost
             logger.error("round %d: before_round failed for %s: %s", scheduler.round, names, error)
-            self._round = RoundInFlight(available, failed=lanes)
+            self._round = RoundInFlight(available, present, failed=lanes)
             return []
         content = state.aggregation.content(server_round, arrays, config)
         state.save_clients()  # after a crash, a charged client must be in the roster
         state.store.charge(scheduler.round, names)
         members = [state.roster.put(state.roster.members[client].ordered()) for client in lanes]
         orders = {member.node_id: self._order(member, names[member.name]) for member in members}
-        self._round = RoundInFlight(available, orders)
+        self._round = RoundInFlight(available, present, orders)
         return [
             Message(
                 RecordDict({**content, KEY: order.record()}),
@@ -252,7 +253,12 @@ class LaneStrategy(Strategy):
         at_least("num_rounds", num_rounds, 1)
         schedule = self.schedule
         scheduler = Scheduler(
-            self.policy, lanes=schedule.lanes, deadline_s=self.deadline_s, rounds=num_rounds, seed=schedule.seed
+            self.policy,
+            lanes=schedule.lanes,
+            deadline_s=self.deadline_s,
+            rounds=num_rounds,
+            seed=schedule.seed,
+            losses=schedule.losses,
         )
         if self.state.start(scheduler, initial_arrays):
             self.state.save()

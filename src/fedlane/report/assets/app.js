@@ -7,13 +7,14 @@ const SECTIONS = [
   ["service", "Participation", () => [el("div", { class: "two" }, participationFigures())]],
   ["queues", "Queues", () => queueFigures()],
   ["delays", "Delays", () => [...timeFigures(), delayFigure()]],
+  ["energy", "Energy", () => [energyFigure()], () => model.runs.some((run) => run.per_client.energy_j)],
   ["privacy", "Privacy", () => [el("div", { class: "two" }, privacyFigures())]],
   ["scenario", "Scenario", () => [scenarios()]],
 ];
 
-/* The sections of a page of runs, or of a sweep. */
+/* The sections of a page of runs, or of a sweep; a section may be left out where there is nothing to show. */
 function pageSections() {
-  return model.sweep ? sweepSections() : SECTIONS;
+  return model.sweep ? sweepSections() : SECTIONS.filter(([, , , shown]) => !shown || shown());
 }
 
 function start() {
@@ -33,7 +34,11 @@ function start() {
 /* The page is rebuilt only if this text changes; otherwise new data goes into the existing figures. */
 function structure() {
   return JSON.stringify(
-    model.runs.map((run) => [run.name, run.clients, run.channels, Boolean(run.per_client.epsilon), Boolean(run.curves.loss), run.privacy?.delta]),
+    model.runs.map((run) => [
+      ...[run.name, run.clients, run.channels, run.privacy?.delta],
+      ...["epsilon", "energy_j"].map((column) => Boolean(run.per_client[column])),
+      ...[Boolean(run.curves.loss), isAbsenceShown(run)],
+    ]),
   );
 }
 
@@ -176,6 +181,9 @@ function runsFoot() {
     const omitted = [];
     if (seeds < run.seed_count) omitted.push(`details of rounds only for the first ${seeds} of ${run.seed_count} seeds`);
     if (every > 1) omitted.push(`one in every ${every} rounds in the map and the timeline`);
+    const moves = run.movement?.round ?? [];
+    if (moves.length > 2 && moves[1] > moves[0] + 1)
+      omitted.push(`positions of one in every ${moves[1] - moves[0]} rounds, with straight lines between them`);
     if (queue_every > 1) omitted.push(`one in every ${queue_every} rounds in the queue figure`);
     if (run.curves.every > 1) omitted.push(`one in every ${run.curves.every} rounds in the curves`);
     if (run.toml_shortened) omitted.push("the scenario with its long values shortened");

@@ -1,6 +1,6 @@
 /* The embedded data, unpacked once, and access to it. */
 
-const model = { sweep: null, runs: [], differences: [], scenarioDifferences: [], targets: [], live: false, version: "", problem: "" };
+const model = { sweep: null, runs: [], cities: [], differences: [], scenarioDifferences: [], targets: [], live: false, version: "", problem: "" };
 
 /* The selected run, seed and round. */
 const view = { run: 0, seed: 0, at: 0, playing: false, follow: false };
@@ -51,6 +51,7 @@ function loadData(data) {
   model.targetsOmitted = data.targets_omitted ?? 0;
   model.clientEvery = data.client_every ?? 1;
   model.channelEvery = data.channel_every ?? 1;
+  model.cities = (data.cities ?? []).map(unpackAll);
   model.sweep = data.sweep ? loadSweep(data.sweep) : null;
   model.runs = data.runs.map((run) => ({
     ...run,
@@ -58,6 +59,7 @@ function loadData(data) {
     per_client: unpackAll(run.per_client),
     parts: unpackAll(run.parts),
     detail: unpackAll(run.detail),
+    movement: unpackAll(run.movement ?? null),
   }));
 }
 
@@ -82,7 +84,7 @@ function roundAt(run, at) {
 
 /* The assignments of an embedded round of a seed. */
 function slotsAt(run, seed, at) {
-  const { client, channel, download_s, compute_s, upload_s, punctual } = run.detail;
+  const { client, channel, download_s, compute_s, upload_s, punctual, energy_j } = run.detail;
   const [, rounds, slots] = client.shape;
   const none = client.values instanceof Uint8Array ? 255 : 65535;
   const assigned = [];
@@ -90,13 +92,16 @@ function slotsAt(run, seed, at) {
     const k = (seed * rounds + at) * slots + slot;
     if (client.values[k] === none) continue;
     const parts = [download_s.values[k], compute_s.values[k], upload_s.values[k]];
-    const total = parts.reduce((sum, part) => sum + (Number.isNaN(part) ? 0 : part), 0);
+    const onTime = punctual.values[k] === 1;
+    const unknown = !onTime && parts.some(Number.isNaN); // the client left, or a transfer never ended
+    const total = unknown ? NaN : parts.reduce((sum, part) => sum + (Number.isNaN(part) ? 0 : part), 0);
     assigned.push({
       client: client.values[k],
       channel: channel.values[k],
       parts,
       total,
-      punctual: punctual.values[k] === 1,
+      punctual: onTime,
+      energy: energy_j ? energy_j.values[k] : NaN,
     });
   }
   return assigned;
@@ -124,6 +129,18 @@ function queueAt(run, seed, round, client) {
 function availableAt(run, seed, at, client) {
   if (!run.detail.available) return true;
   return run.detail.available.values[(seed * keptRounds(run) + at) * run.clients + client] === 1;
+}
+
+/* Whether a client was there when an embedded round began. */
+function presentAt(run, seed, at, client) {
+  if (!run.detail.present) return true;
+  return run.detail.present.values[(seed * keptRounds(run) + at) * run.clients + client] === 1;
+}
+
+/* The clients that were not there when an embedded round began. */
+function absentAt(run, seed, at) {
+  if (!run.detail.present || !keptRounds(run)) return [];
+  return Array.from({ length: run.clients }, (_, client) => client).filter((k) => !presentAt(run, seed, at, k));
 }
 
 function lateness(slot, run) {

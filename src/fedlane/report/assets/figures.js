@@ -162,7 +162,52 @@ function participationFigures() {
       series: () => runDots("selection"),
       summary: () => "Share of rounds in which each client was assigned, including those in which it was late.",
     }),
+    ...(model.runs.some(isAbsenceShown) ? [presenceFigure()] : []),
   ];
+}
+
+/* Whether some client of a run was not there in some round. */
+function isAbsenceShown(run) {
+  return Boolean(run.per_client.present_share?.mean.values.some((value) => value < 1));
+}
+
+function presenceFigure() {
+  return dotFigure({
+    title: "Presence",
+    yLabel: "share of rounds present",
+    form: share,
+    cell: (v) => fixed(v, 2),
+    ceiling: 1,
+    series: () => runDots("present_share"),
+    summary: () => "Share of rounds at whose start each client was there. A client that is absent is owed no turn.",
+  });
+}
+
+function energyFigure() {
+  return dotFigure({
+    title: "Energy of each client",
+    yLabel: "joules",
+    form: joules,
+    cell: plain,
+    series: () => runDots("energy_j"),
+    level: batteryLevel,
+    summary: energySummary,
+  });
+}
+
+/* The clients’ battery, if all runs have the same. */
+function batteryLevel() {
+  const [value, ...others] = new Set(model.runs.map((run) => run.battery_j));
+  return value && !others.length ? { value, name: `battery: ${joules(value)}` } : null;
+}
+
+function energySummary(series) {
+  const totals = series.map(({ run }) => run.measures.energy_j.mean ?? NaN);
+  const texts = series.map(({ run, name }) => `${name} ${withInterval(run.measures.energy_j, joules)}`);
+  return (
+    `Energy that each client spent on training and uploads, late and failed ones included. ` +
+    `All clients together: ${listedRuns(texts, totals)}.`
+  );
 }
 
 function participationSummary(series) {

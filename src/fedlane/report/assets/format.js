@@ -35,6 +35,10 @@ function seconds(value) {
   return Number.isFinite(value) ? `${plain(value)} s` : fixed(value, 0);
 }
 
+function joules(value) {
+  return Number.isFinite(value) ? `${plain(value)} J` : "–";
+}
+
 function percent(value) {
   return Number.isFinite(value) ? `${fixed(100 * value, 1)}%` : "–";
 }
@@ -55,7 +59,7 @@ function targetText(target) {
 
 function interval(low, high, form) {
   const known = low !== null && high !== null && Number.isFinite(low) && Number.isFinite(high);
-  const bare = (value) => form(value).replace(/ s$|%$/, ""); // the mean already shows the unit
+  const bare = (value) => form(value).replace(/ [sJ]$|%$/, ""); // the mean already shows the unit
   return known && low !== high ? `[${bare(low)}, ${bare(high)}]` : "";
 }
 

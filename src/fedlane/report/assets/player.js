@@ -115,8 +115,10 @@ function roundText(run) {
   const slots = slotsAt(run, view.seed, view.at);
   const late = slots.filter((slot) => !slot.punctual).length;
   const round = roundAt(run, view.at);
+  const absent = absentAt(run, view.seed, view.at).length;
   return (
     `round ${round + 1} of ${run.rounds}, ${plural(slots.length, "client")}, ${late || "none"} late, ` +
+    `${absent ? `${absent} absent, ` : ""}` +
     `${seconds(delayAt(run, view.seed, view.at))}`
   );
 }

@@ -61,6 +61,8 @@ function roundFacts(run) {
     `took ${seconds(delayAt(run, view.seed, view.at))}`,
     `simulated time ${clockText(clockAt(run, view.seed, view.at))}`,
   ];
+  const energy = slotsAt(run, view.seed, view.at).reduce((sum, slot) => sum + slot.energy, 0);
+  if (run.detail.energy_j) facts.push(`energy ${joules(energy)}`);
   if (Number.isFinite(accuracy)) facts.push(`accuracy ${percent(accuracy)}`);
   return `${facts.join(", ")}.`.replace(/^t/, "T");
 }
@@ -70,11 +72,16 @@ function slotTable(run, slots) {
   const longest = Math.max(...slots.map((slot) => (Number.isFinite(slot.total) ? slot.total : 0)), 1e-9);
   const deadline = run.deadline_s ?? longest;
   const span = Math.max(deadline, Math.min(longest, 1.6 * deadline));
+  const energy = Boolean(run.detail.energy_j);
   const head = el(
     "tr",
     {},
-    ["client", "channel", "time", "delay", ""].map((text, k) =>
-      el("th", { scope: "col", class: k === 2 ? "bar" : null }, text || el("span", { class: "visually-hidden" }, "outcome")),
+    ["client", "channel", "time", "delay", ...(energy ? ["energy"] : []), ""].map((text, k) =>
+      el(
+        "th",
+        { scope: "col", class: k === 2 ? "bar" : k > 2 ? "number" : null },
+        text || el("span", { class: "visually-hidden" }, "outcome"),
+      ),
     ),
   );
   const rows = slots
@@ -87,10 +94,11 @@ function slotTable(run, slots) {
         el("td", {}, String(slot.channel)),
         el("td", { class: "bar" }, slotBar(run, slot, span)),
         el("td", {}, seconds(slot.total)),
+        energy ? el("td", {}, joules(slot.energy)) : null,
         el("td", { class: "outcome" }, slot.punctual ? "on time" : "late"),
       ),
     );
-  if (slots.length > maxRows) rows.push(el("tr", {}, el("td", { colspan: 5 }, `and ${slots.length - maxRows} more`)));
+  if (slots.length > maxRows) rows.push(el("tr", {}, el("td", { colspan: energy ? 6 : 5 }, `and ${slots.length - maxRows} more`)));
   return el("table", { class: "slots" }, el("thead", {}, head), el("tbody", {}, rows));
 }
 

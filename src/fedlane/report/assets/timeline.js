@@ -11,6 +11,9 @@ function roundTimeline() {
     legend: () => [
       { name: "on time (fainter if fast)", colour: "var(--ok)", shape: "square", fixed: true },
       { name: "late", colour: "var(--late)", shape: "square", fixed: true },
+      ...(shownRun().detail.present
+        ? [{ name: "absent", colour: "var(--mid)", shape: "tick", fixed: true }]
+        : []),
     ],
     table: () => timelineTable(shownRun(), 30),
     draw: (width) => drawTimeline(shownRun(), width),
@@ -80,6 +83,7 @@ function vectorTimeline(run, width) {
 function paintTimeline(pen, run, { row, window }) {
   timelineGrid(pen, run, { row, window });
   for (let k = 0; k < window.size; k++) {
+    timelineAbsent(pen, run, k, row, window);
     for (const slot of slotsAt(run, view.seed, window.first + k)) timelineCell(pen, run, slot, k, row, window.cell);
   }
 }
@@ -129,16 +133,25 @@ function timelineCell(pen, run, slot, k, row, cell) {
   pen.fillText(String(slot.channel), x + cell / 2, y + row / 2 + 3.5);
 }
 
+/* A thin line through the rounds in which a client was not there. */
+function timelineAbsent(pen, run, k, row, { first, cell }) {
+  pen.fillStyle = colour("--mid");
+  const thick = row > 10 ? 2 : 1;
+  for (const client of absentAt(run, view.seed, first + k))
+    pen.fillRect(LINE.left + k * cell, LINE.top + client * row + Math.floor((row - thick) / 2), cell, thick);
+}
+
 function timelineTip(event, canvas, run, { row, window }) {
   const place = canvas.getBoundingClientRect();
   const k = Math.floor((event.clientX - place.left - LINE.left) / window.cell);
   const client = Math.floor((event.clientY - place.top - LINE.top) / row);
   if (k < 0 || k >= window.size) return hideTip();
   const slot = slotsAt(run, view.seed, window.first + k).find((assigned) => assigned.client === client);
-  if (!slot) return hideTip();
+  const absent = client >= 0 && client < run.clients && !presentAt(run, view.seed, window.first + k, client);
+  if (!slot && !absent) return hideTip();
   return showTip(event, [
     el("div", { class: "tip-head" }, `round ${roundAt(run, window.first + k) + 1}, client ${client}`),
-    `channel ${slot.channel}, ${seconds(slot.total)}, ${lateness(slot, run)}`,
+    !slot ? "absent" : `channel ${slot.channel}, ${seconds(slot.total)}, ${lateness(slot, run)}`,
   ]);
 }
 
@@ -226,7 +239,8 @@ function slotsCsv(run, only) {
   for (let at = 0; at < keptRounds(run); at++) {
     if (only !== undefined && at !== only) continue;
     for (const slot of slotsAt(run, view.seed, at))
-      rows.push([roundAt(run, at) + 1, slot.client, slot.channel, ...slot.parts, slot.total, slot.punctual]);
+      rows.push([roundAt(run, at) + 1, slot.client, slot.channel, ...slot.parts, slot.total, slot.punctual, slot.energy]);
   }
-  return [["round", "client", "channel", "download_s", "compute_s", "upload_s", "delay_s", "punctual"], rows];
+  const parts = ["download_s", "compute_s", "upload_s", "delay_s"];
+  return [["round", "client", "channel", ...parts, "punctual", "energy_j"], rows];
 }
