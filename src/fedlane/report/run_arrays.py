@@ -38,8 +38,9 @@ class RunArrays:
     delay_s: FloatArray
     """(R, T): duration of the round, capped at the deadline."""
     accuracy: FloatArray
+    """(R, T): NaN in rounds without a test, and where numbers are learned."""
     loss: FloatArray
-    """(R, T): NaN in rounds without a test."""
+    """(R, T): test loss; NaN in rounds without a test."""
     slot_client: IntArray
     """(R, T, S): assigned clients, -1 for an empty slot; the other slot arrays have the same shape."""
     slot_channel: IntArray
