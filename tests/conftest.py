@@ -3,12 +3,11 @@
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
 from support.attacks import summary_lines
-from support.parts import SHARED_DATA, missing
+from support.parts import DATA, missing
 
 os.environ["OMP_NUM_THREADS"] = "1"  # two workers share two cores; read when PyTorch is first imported
 BIG_DATA = {"fashion_mnist", "cifar10"}
@@ -61,7 +60,7 @@ def cifar10(tmp_path_factory):
     from fedlane.learning.datasets import dataset_info, load_dataset, locate
 
     if locate(dataset_info("cifar10")) is None:
-        unpack = Path(os.environ.get("FEDLANE_DATA", SHARED_DATA)) / "cifar10" / "unpack"
+        unpack = DATA / "cifar10" / "unpack"
         if not unpack.is_file():
             missing("CIFAR-10 is not here (FEDLANE_DATA)")
         folder = tmp_path_factory.mktemp("cifar")

@@ -79,8 +79,9 @@ def contents(wheel):
 def test_the_wheel_holds_everything_that_a_run_needs(wheel):
     names = set(contents(wheel))
     package = ROOT / "src" / "fedlane"
-    for pattern in ("**/*.py", "scenario/presets/*.toml", "report/assets/*", "data/*", "py.typed"):
-        expected = {f"fedlane/{path.relative_to(package).as_posix()}" for path in package.glob(pattern)}
+    for pattern in ("**/*.py", "scenario/presets/*.toml", "report/assets/*", "data/**/*", "py.typed"):
+        files = (path for path in package.glob(pattern) if path.is_file())
+        expected = {f"fedlane/{path.relative_to(package).as_posix()}" for path in files}
         assert expected
         assert expected <= names, pattern
     assert not [name for name in names if "__pycache__" in name or name.startswith("tests")]

@@ -216,6 +216,15 @@ def test_the_four_verdicts() -> None:
     assert judged(Finding([wrong], alternative=("reading 12", [clear]))) == ["depends on the reading"]
 
 
+def test_the_uncorrected_verdict_counts_each_case_s_own_interval() -> None:
+    barely, wrong, open_ = (Case("", spread(mean)) for mean in (2.5, -2.5, 0.5))
+    cases = {"holds": [barely] * 50, "refuted": [barely, open_, wrong], "not decided": [barely, open_]}
+    assert {name: Reading("", of_name).uncorrected for name, of_name in cases.items()} == {name: name for name in cases}
+    cases = {"holds": [barely, wrong, open_], "refuted": [wrong, wrong], "not decided": [wrong, open_]}
+    found = {name: Reading("", of_name, any_of=True).uncorrected for name, of_name in cases.items()}
+    assert found == {name: name for name in cases}
+
+
 def test_an_interval_on_the_wrong_side_must_survive_the_number_of_cases() -> None:
     """At 2.5 standard errors, one case of one is refuted; one of fifty is expected by chance."""
     barely = Case("", spread(-2.5))

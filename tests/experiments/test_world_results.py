@@ -78,7 +78,7 @@ def test_the_gain_is_a_sentence(lane_s, text):
     )
     shown = result_table(table, "w")
     assert text in shown
-    assert "| random | 12.3% | 2.00 | 25 : 25 : 50 | 1.00 |" in shown
+    assert "| random | 12.3% | 2.00 | 25 : 25 : 50 | 1.14 |" in shown  # 1 J an attempt, 87.7% of which are punctual
 
 
 def test_inserting_replaces_only_what_is_between_the_marks(stored, tmp_path):

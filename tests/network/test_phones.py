@@ -1,9 +1,7 @@
 """Phones against FLASH's measurements, and their scaling with the model's work."""
 
 import json
-import os
 from importlib import resources
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,7 +9,7 @@ import pytest
 from fedlane.network.phones import Phones, TrainingWork, phone_names, phone_scores, step_s
 from fedlane.validate import InputError
 from support.flash_table import MEASURED, dense_layer, derived_table
-from support.parts import SHARED_DATA, missing
+from support.parts import DATA, missing
 
 TABLE = json.loads(resources.files("fedlane").joinpath("data", "flash-phones.json").read_text())
 WORK = TrainingWork(weights=1e6, multiply_adds=1e6, batch=100, steps=1)
@@ -19,7 +17,7 @@ WORK = TrainingWork(weights=1e6, multiply_adds=1e6, batch=100, steps=1)
 
 @pytest.fixture(scope="module")
 def flash():
-    folder = Path(os.environ.get("FEDLANE_DATA", SHARED_DATA)) / "devices"
+    folder = DATA / "devices"
     if not folder.is_dir():
         missing("FLASH's measurements are not here (FEDLANE_DATA)")
     return folder

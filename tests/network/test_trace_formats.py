@@ -2,8 +2,6 @@
 
 import csv
 import lzma
-import os
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,7 +9,7 @@ import pytest
 from fedlane.network import trace_files
 from fedlane.network.trace_formats import load_traces
 from fedlane.validate import InputError
-from support.parts import SHARED_DATA, missing
+from support.parts import DATA, missing
 
 
 @pytest.fixture
@@ -199,7 +197,7 @@ def test_a_folder_holds_the_traces_of_all_its_files(write, tmp_path, monkeypatch
 
 @pytest.fixture
 def real(monkeypatch):
-    folder = Path(os.environ.get("FEDLANE_DATA", SHARED_DATA))
+    folder = DATA
     if not (folder / "traces" / "ucc_5g").is_dir():
         missing("the measured traces are not here (FEDLANE_DATA)")
     monkeypatch.setenv("FEDLANE_DATA", str(folder))

@@ -93,6 +93,13 @@ def test_runs_on_different_maps_are_not_merged():
         merge_runs(runs)
 
 
+def test_a_shipped_map_is_credited(tmp_path):
+    folder = tmp_path / "munich"
+    simulate("city-munich", "random", rounds=2, seeds=[0], learning=False).save(folder)
+    (city,) = page_data([folder])["cities"]
+    assert city["credit"] == "buildings © OpenStreetMap contributors, ODbL 1.0"
+
+
 def test_a_page_embeds_each_city_once(in_city):
     data = page_data([in_city, in_city])
     assert [run["city"] for run in data["runs"]] == [0, 0]
@@ -153,6 +160,7 @@ def test_the_map_shows_buildings_and_coverage_in_both_themes(browser, in_city, s
         assert hidden[0, 3, 3] == 255
         note = tab.page.locator("#rounds .note").first.inner_text()
         assert "Buildings are grey" in note
+        assert "OpenStreetMap" not in note  # not a shipped map
         before = tab.page.locator("#map image").get_attribute("href")
         tab.page.locator("#theme").click()
         assert tab.page.locator("#map image").get_attribute("href") != before

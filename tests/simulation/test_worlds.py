@@ -7,6 +7,10 @@ from fedlane import Scenario, Simulation, policies, presets, simulate
 from fedlane.network import CellNetwork, TraceNetwork
 from fedlane.simulation.setup import prepare
 from fedlane.validate import InputError
+from support.parts import DATA, missing
+
+BUILT_IN = [name for name, policy in policies().items() if policy.__module__.startswith("fedlane.")]
+"""FedLane's policies; other tests register their own."""
 
 WORLDS = ("campus-5g", "cell-1000", "cell-3gpp", "churn", "city-munich", "commute-lte", "drifting", "phones")
 BASE = Scenario.load("quickstart").with_values({"privacy.mechanism": "none", "rounds": 30})
@@ -219,7 +223,7 @@ def test_every_policy_runs_in_every_preset(name, commute):
     changes = {"rounds": 4, "privacy.mechanism": "none"}
     if name == "cell-1000":  # the same cell with a twentieth of the clients and channels
         changes |= {"network.clients": 50, "network.channels": 5}
-    for policy in policies():
+    for policy in BUILT_IN:
         run = simulate(scenario.with_values(changes), policy, seeds=[0, 1], learning=False)
         assert run.summary["rounds"] == 4, policy
         assert run.summary["energy_j"]["mean"] > 0, policy
@@ -227,13 +231,14 @@ def test_every_policy_runs_in_every_preset(name, commute):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", WORLDS)
-def test_some_of_random_s_uploads_are_late(name):
+def test_some_of_random_s_uploads_are_late(name, monkeypatch):
     scenario = Scenario.load(name).with_values({"privacy.mechanism": "none"})
     if name == "commute-lte":
+        monkeypatch.setenv("FEDLANE_DATA", str(DATA))
         try:
             prepare(scenario, [0])
         except InputError:
-            pytest.skip("needs Mahimahi's recordings in FEDLANE_DATA")
+            missing("Mahimahi's recordings are not here (FEDLANE_DATA)")
     seeds = range(2 if name == "cell-1000" else 8)
     late = simulate(scenario, "random", seeds=seeds, learning=False).summary["late_share"]["mean"]
     assert 0.1 <= late <= 0.3
@@ -248,3 +253,10 @@ def test_positions_are_those_at_the_beginning():
     setup = prepare(BASE.with_values(CELL), [0])
     np.testing.assert_array_equal(setup.topology.client_xy_m, setup.network.mobility.position_m(np.zeros(1)))
     assert setup.topology.client_xy_m.max() <= 400.0
+
+
+def test_a_run_says_that_uplinks_were_not_measured():
+    run = simulate(Scenario.load("campus-5g"), "random", rounds=2, seeds=[0], learning=False)
+    assert "have no uplink: their downlinks serve as uplinks, at another time, times 0.1" in run.summary["remark"]
+    run = simulate(Scenario.load("cell-3gpp"), "random", rounds=2, seeds=[0], learning=False)
+    assert "remark" not in run.summary

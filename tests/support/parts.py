@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-SHARED_DATA = Path(__file__).parents[3] / "shared" / "data"
-"""Data sets next to the checkout, where there are any."""
+DATA = Path(os.environ.get("FEDLANE_DATA", Path(__file__).parents[3] / "shared" / "data"))
+"""Data sets of this machine: those that FEDLANE_DATA named at the start (tests change it), or next to the checkout."""
 
 
 def missing(reason):

@@ -66,7 +66,10 @@ def add_loss_noise_(sums: Tensor, query: LossQuery, key: Tensor, counter: Tensor
 
 
 def estimated_losses(sums: FloatArray, records: FloatArray, query: LossQuery) -> tuple[FloatArray, FloatArray]:
-    """Return mean and root mean square (G,) of sums (G, 2) over so many records (G,), which may be expected ones."""
+    """Return the mean and the root mean square, (G,) each, of losses whose sums are (G, 2).
+
+    ``records`` (G,) is the number of records in each sum, or the expected number under Poisson sampling.
+    """
     square = sums[:, 1] * query.unit / records
     return sums[:, 0] / records, np.sqrt(np.maximum(square, 0.0))
 

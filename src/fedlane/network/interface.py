@@ -52,6 +52,11 @@ class Network(ABC):
         return True
 
     @property
+    def remark(self) -> str | None:
+        """One line that a user should know about the network's data; None if there is nothing to say."""
+        return None
+
+    @property
     def city(self) -> CityMap | None:
         """The map of the city that the network is in; None if it is in none."""
         return None

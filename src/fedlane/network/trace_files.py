@@ -27,7 +27,7 @@ def find_trace(source: str) -> Path:
         with contextlib.suppress(OSError):  # a name that is too long, a folder that may not be entered
             if (root / source).exists():
                 return root / source
-    raise InputError(f"trace {printable(source)} does not exist, here or in the folder FEDLANE_DATA")
+    raise InputError(f"trace {printable(source)} does not exist, here or in the folder FEDLANE_DATA (docs/worlds.md)")
 
 
 def read_lines(path: Path) -> list[str]:

@@ -54,6 +54,17 @@ class TraceNetwork(Network):
         """False: the rates change with time."""
         return False
 
+    @property
+    def remark(self) -> str | None:
+        """Say which uplinks were not measured."""
+        unmeasured = int((~self.replay.has_uplink).sum())
+        if not unmeasured:
+            return None
+        return (
+            f"{unmeasured} of {len(self.replay.has_uplink)} recordings have no uplink: their downlinks serve as "
+            f"uplinks, at another time, times {self._uplink_share:g}"
+        )
+
     def delays(self, round: int, clock_s: FloatArray, assignment: IntArray) -> Delays:
         """Return the delays of a round, see `Network.delays`."""
         compute_s = self.compute.time_s(hashed_uniform(self._frequency_key, round, np.arange(self.clients)))

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from fedlane.city_map import shipped_maps
 from fedlane.parquet_tables import column_floats
 from fedlane.records import FloatArray
 from fedlane.report.packing import packed_bits, packed_indices
@@ -21,6 +22,9 @@ SHADES = 254
 FAINT = 2.0
 """Per cent of the cells whose gains are below the range of shades, so that a few deep shadows do not stretch it."""
 
+CREDIT = "buildings \u00a9 OpenStreetMap contributors, ODbL 1.0"
+"""Notice under the maps that come with FedLane."""
+
 
 def cities(runs: Iterable[RunFiles]) -> tuple[list[dict[str, Any]], list[int | None]]:
     """The cities of some runs, each once, and for every run the number of its city; None without one."""
@@ -32,7 +36,9 @@ def cities(runs: Iterable[RunFiles]) -> tuple[list[dict[str, Any]], list[int | N
         if table is None or not table.num_rows:
             numbers.append(None)
             continue
-        city = _city(table)
+        network = files.scenario.get("network", {})
+        shipped = isinstance(network, dict) and network.get("map") in shipped_maps()
+        city = {**_city(table), "credit": CREDIT if shipped else ""}
         digest = hashlib.sha256(json.dumps(city).encode()).hexdigest()
         if digest not in known:
             known[digest] = len(listed)

@@ -126,6 +126,7 @@ def run_data(
         "toml": toml,
         "toml_shortened": toml != files.toml,
         "caution": str(files.summary.get("caution", "")),
+        "remark": str(files.summary.get("remark", "")),
         "target": _target(files),
         "times": _times(arrays, targets),
         "measures": {key: _measure(files.summary.get(key)) for key in (*MEASURES, ENERGY, RMSE)} | _shortfall(files),

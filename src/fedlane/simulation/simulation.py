@@ -10,7 +10,7 @@ import numpy as np
 from fedlane.files import READ_ERRORS, fitting_array
 from fedlane.privacy import mechanism_of
 from fedlane.privacy.run_ledger import RunLedger
-from fedlane.records import ClientLosses, DelayDistributions, FloatArray, IntArray, RoundDetail, RoundRecord, RunInfo
+from fedlane.records import ClientLosses, DelayDistributions, IntArray, RoundRecord, RunInfo
 from fedlane.rng import RoundStreams
 from fedlane.scenario import Scenario
 from fedlane.scenario.run_settings import RunSettings
@@ -26,6 +26,7 @@ from fedlane.simulation.provenance import RunOrigin
 from fedlane.simulation.required_losses import run_caution, with_required_losses
 from fedlane.simulation.results import Run
 from fedlane.simulation.round import RoundClients, Supplies, play_round
+from fedlane.simulation.round_records import round_record
 from fedlane.simulation.setup import learning_task, own_data_digest, prepare
 from fedlane.simulation.spending import PrivacySpending
 from fedlane.simulation.summary import summarise
@@ -222,32 +223,8 @@ class Simulation:
 
     def last_round(self) -> RoundRecord:
         """Make the record of the round just played, for trackers and displays."""
-        trace, spending, t = self.trace, self.spending, self.round - 1  # before the first round, t = -1: an unset row
-        row = t - trace.first
-        queue: FloatArray = self._queue.astype(np.float32)
-        evaluated, classes = bool(trace.evaluated[t]), not np.isnan(trace.accuracy[:, t]).any()
-        return RoundRecord(
-            round=t,
-            delay_s=trace.delay_s[:, t].copy(),
-            clock_s=self._clock_s,
-            punctual=trace.punctual[:, row].sum(axis=1),
-            max_queue=queue.max(axis=1).astype(np.float64),
-            accuracy=trace.accuracy[:, t].copy() if classes else None,
-            loss=trace.loss[:, t].copy() if evaluated else None,
-            epsilon=None if spending is None else spending.epsilon(self._uploads).max(axis=1),
-            detail=RoundDetail(
-                client=trace.client[:, row],
-                download_s=trace.download_s[:, row],
-                compute_s=trace.compute_s[:, row],
-                upload_s=trace.upload_s[:, row],
-                queue=queue,
-                uploads_left=self.setup.mechanism.max_uploads - self._uploads,
-                delay_history_s=trace.delay_s[:, : self.round],
-                accuracy_history=trace.accuracy[:, : self.round],
-                loss_history=trace.loss[:, : self.round],
-                epsilon_shown=None if spending is None else spending.epsilon_shown(self._uploads).max(axis=1),
-            ),
-        )
+        mechanism = self.setup.mechanism
+        return round_record(self.trace, self._queue, self._clock_s, self._uploads, mechanism, self.spending)
 
     def result(self) -> Run:
         """The results of the rounds played so far."""
@@ -263,6 +240,8 @@ class Simulation:
         )
         if self.caution is not None:
             summary["caution"] = self.caution
+        if self.setup.network.remark is not None:
+            summary["remark"] = self.setup.network.remark
         in_world = world_tables(self.setup.network, self.trace.played().delay_s, self.setup.problem.rounds)
         summary["privacy"] = None if self.spending is None else self.spending.summary(self._uploads)
         return Run(

@@ -130,7 +130,7 @@ class Scheduler:
         self.state = dict(self.policy.update(self.state, feedback.observed()))
         self.queue = updated_queues(self.queue, self.quota, punctual, there)
         self.present_rounds = self.present_rounds + there
-        # Without an order the server goes on at once: unlike a simulation's, its clock does not need to be advanced.
+        # If no client was ordered to train, the server continues at once; a simulation would advance its clock here.
         self.trace.append(replace(feedback, present=None), self.queue, available[None], deadline_s)
         return feedback
 

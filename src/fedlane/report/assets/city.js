@@ -71,13 +71,20 @@ function cityLayer(run, place, coverage) {
   });
 }
 
+/* The notice that a shipped map asks for, in the picture itself, which may be saved. */
+function cityCredit(run, width, height) {
+  const credit = cityOf(run)?.credit;
+  if (!credit) return null;
+  return svg("text", { class: "credit", x: width - 6, y: height - 6, "text-anchor": "end" }, credit);
+}
+
 /* One sentence on what the shades mean. */
 function cityText(run) {
   const city = cityOf(run);
   if (!city) return "";
   const [low, high] = city.gain_db.map((gain) => `${fixed(gain, 0)} dB`);
   const shades = `the best path gain of any station, from ${low} or less (faint) to ${high} (strong)`;
-  return ` Buildings are grey${layers.coverage ? `; the shade of the streets is ${shades}` : ""}.`;
+  return ` Buildings are grey${city.credit ? ` (${city.credit})` : ""}${layers.coverage ? `; the shade of the streets is ${shades}` : ""}.`;
 }
 
 /* Entries of the map’s legend. */

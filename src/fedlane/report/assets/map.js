@@ -196,6 +196,7 @@ function drawMap(run, places, width, height) {
     picture.append(...[cityLayer(run, places.place, layers.coverage)].filter(Boolean));
     picture.append(trailLayer(run, view.seed, view.at, places.place, { whole: layers.whole, busy }));
     picture.append(scaleBar(places.metres, height));
+    picture.append(...[cityCredit(run, width, height)].filter(Boolean));
   }
   for (const slot of slots) {
     const [from, to] = [places.clients[slot.client], places.channels[slot.channel]];

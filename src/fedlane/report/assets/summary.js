@@ -170,7 +170,8 @@ function comparedCells({ cell, better }, runs) {
 
 /* What a reader must know before comparing the numbers. */
 function overviewNotes() {
-  const lines = [...new Set(model.runs.map((run) => run.caution).filter(Boolean))].map((line) => `Caution: ${line}.`);
+  const told = (key, head) => [...new Set(model.runs.map((run) => run[key]).filter(Boolean))].map((line) => `${head}: ${line}.`);
+  const lines = [...told("caution", "Caution"), ...told("remark", "Links")];
   if (model.runs.some((run) => run.digest !== model.runs[0].digest)) {
     const some = model.runs.some((run) => comparable(run).length > 1);
     const names = model.scenarioDifferences;
