@@ -96,11 +96,7 @@ class Simulation:
         self.label = policy if isinstance(policy, str) else policy.name
         policy = _made(policy, scenario)
         check_memory(scenario, policy, len(seeds), learning=learning, device=device, bounded=bounded)
-        if len(seeds) == 0 or len(set(seeds)) != len(seeds):
-            raise InputError(f"seeds must be at least one number, all different, got {list(seeds)}")
-        at_least("seed", min(seeds), 0)
-        if max(seeds) >= 2**63:
-            raise InputError(f"seed must be less than 2^63, got {max(seeds)}")
+        _check_seeds(seeds)
         check_requirements(policy, learning=learning)
         self.policy = policy
         self.scenario = scenario.with_values(
@@ -339,6 +335,15 @@ class Simulation:
         if self.federation is not None:
             weights = fitting_array(saved.arrays, "weights", self.federation.weights.cpu().numpy())
             self.federation.restore(weights, saved.arrays)
+
+
+def _check_seeds(seeds: Sequence[int]) -> None:
+    """Refuse an empty list of seeds, repeated seeds, and seeds that are not in 0..2^63-1."""
+    if len(seeds) == 0 or len(set(seeds)) != len(seeds):
+        raise InputError(f"seeds must be at least one number, all different, got {list(seeds)}")
+    at_least("seed", min(seeds), 0)
+    if max(seeds) >= 2**63:
+        raise InputError(f"seed must be less than 2^63, got {max(seeds)}")
 
 
 def _made(policy: str | Policy | SinglePolicy, scenario: Scenario) -> Policy:
