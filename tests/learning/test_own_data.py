@@ -242,6 +242,11 @@ def test_a_function_returns_arrays_or_tables(here, monkeypatch):
         "def tables():\n    t = pa.table({'x': [[0.5, 1], [1, 2]], 'y': [0, 1]})\n    return dict(train=t, test=t)\n"
         "def broken():\n    raise RuntimeError('no such disk\\nsecond line')\n"
         "def number():\n    return 5\n"
+        "def ragged():\n    return dict(load(), x_train=[[1.0, 2.0], [3.0]])\n"
+        "def leaves():\n    raise SystemExit(3)\n"
+        "class Offline:\n    partitioners = {}\n"
+        "    def load_partition(self, client, split):\n        raise ConnectionError('no network')\n"
+        "def offline():\n    return Offline()\n"
     )
     try:
         assert load_dataset("my_loader:load").info.input_shape == (4,)
@@ -250,6 +255,9 @@ def test_a_function_returns_arrays_or_tables(here, monkeypatch):
             ("my_loader:broken", "'my_loader:broken' cannot be loaded: no such disk$"),
             ("my_loader:missing", "cannot be loaded: module 'my_loader' has no attribute 'missing'"),
             ("no_such_module:load", "cannot be loaded: No module named 'no_such_module'"),
+            ("my_loader:ragged", "'my_loader:ragged' cannot be loaded: setting an array element with a sequence"),
+            ("my_loader:leaves", "'my_loader:leaves' cannot be loaded: 3$"),
+            ("my_loader:offline", "'my_loader:offline' cannot be loaded: no network$"),
             ("my_loader:number", "must return arrays by name, or splits train and test, got int"),
         ):
             with pytest.raises(InputError, match=message):

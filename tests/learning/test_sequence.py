@@ -18,7 +18,7 @@ from fedlane.learning.strict import RecordGradients
 from fedlane.simulation.clipping_audit import audit_clipping
 from fedlane.validate import InputError
 from support import slow
-from support.parts import SHARED_DATA, missing
+from support.parts import DATA, missing
 
 TOKENS, LENGTH, CLASSES = 7, 6, 5
 
@@ -124,7 +124,7 @@ def test_without_its_file_the_text_task_says_where_it_belongs(monkeypatch, tmp_p
 
 @pytest.fixture
 def plays(monkeypatch):
-    monkeypatch.setenv("FEDLANE_DATA", os.environ.get("FEDLANE_DATA", str(SHARED_DATA)))
+    monkeypatch.setenv("FEDLANE_DATA", str(DATA))
     datasets._shakespeare.cache_clear()
     if locate(shakespeare.SHAKESPEARE) is None:
         missing("shakespeare_by_role.jsonl.xz is not here")

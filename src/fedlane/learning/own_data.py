@@ -9,12 +9,15 @@ import functools
 import importlib
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
+
+import numpy as np
 
 from fedlane.files import READ_ERRORS, load_arrays
 from fedlane.learning.data_checks import dataset_of_arrays
 from fedlane.learning.dataset_records import Dataset
 from fedlane.learning.user_imports import importing_from_here
-from fedlane.validate import InputError
+from fedlane.validate import InputError, printable
 
 MAX_BYTES = 2**34
 """Bytes that a user's arrays may need."""
@@ -83,14 +86,18 @@ def _from_function(name: str) -> Dataset:
     try:
         with importing_from_here():
             returned = getattr(importlib.import_module(path), attribute)()
-    except Exception as error:  # a user's code may raise anything
-        line = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        raise InputError(f"data.dataset '{name}' cannot be loaded: {line}") from error
-    if isinstance(returned, Mapping) and not {"train", "test"} <= set(returned):
-        return dataset_of_arrays(name, returned)
-    from fedlane.data_tables import object_arrays
+            if isinstance(returned, Mapping) and not {"train", "test"} <= set(returned):
+                arrays: Mapping[str, Any] = {key: np.asarray(value) for key, value in returned.items()}
+            else:
+                from fedlane.data_tables import object_arrays
 
-    return dataset_of_arrays(name, object_arrays(name, returned))
+                arrays = object_arrays(name, returned)
+    except InputError:
+        raise
+    except (Exception, SystemExit) as error:  # a user's code, and what it returns, may raise anything
+        line = (str(error).strip().splitlines() or [""])[0] or type(error).__name__
+        raise InputError(f"data.dataset '{name}' cannot be loaded: {printable(line)}") from error
+    return dataset_of_arrays(name, arrays)
 
 
 def _stamps(path: Path) -> FileStamps:
