@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from fedlane.files import open_regular, read_regular
-from fedlane.validate import InputError, printable
+from fedlane.validate import InputError, first_line, printable
 
 INPUTS = ("x", "image", "img", "pixel_values", "input_ids", "tokens", "features")
 LABELS = ("y", "label", "labels", "target")
@@ -47,8 +47,8 @@ def folder_arrays(folder: Path) -> Arrays:
             tables = [_read_arrow(file) if saved else _read_parquet(file) for file in files]
             parts[split] = pa.concat_tables(tables)
         except (OSError, pa.ArrowException) as error:
-            line = (str(error).splitlines() or [type(error).__name__])[0]
-            raise InputError(f"data.dataset '{folder}': its {split} split cannot be read: {line}") from error
+            reason = first_line(error)
+            raise InputError(f"data.dataset '{folder}': its {split} split cannot be read: {reason}") from error
     return _split_arrays(f"data.dataset '{folder}'", parts)
 
 

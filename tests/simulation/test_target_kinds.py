@@ -212,7 +212,9 @@ def test_a_run_on_float_targets_is_saved_shown_drawn_and_replayed(here, scenario
     page = (here / "page.html").read_text()
     assert '"final_rmse": {"mean"' in page.replace('":{', '": {')
     assert '"loss"' in page
-    assert Run.load(here / "run").summary["final_rmse"] == summary["final_rmse"]
+    loaded = Run.load(here / "run")
+    assert loaded.summary["final_rmse"] == summary["final_rmse"]
+    assert f"final RMSE: {summary['final_rmse']['mean']:.4g}" in repr(loaded)
     command("compare", "my.toml", "--policy", "random", "--policy", "lane", "--out", "both", cwd=here, code=0)
 
 

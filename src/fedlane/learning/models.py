@@ -12,7 +12,7 @@ from fedlane.learning.model_interface import Batch, Model
 from fedlane.learning.module_checks import checked_module
 from fedlane.learning.module_model import ModuleModel
 from fedlane.learning.user_imports import importing_from_here
-from fedlane.validate import InputError, unknown
+from fedlane.validate import InputError, first_line, unknown
 
 __all__ = ["Batch", "LayeredModel", "Model", "ModuleModel", "dataset_model", "make_model"]
 
@@ -57,8 +57,8 @@ def make_model(
         with importing_from_here():
             make = getattr(importlib.import_module(path), attribute)
             module = make()
-    except Exception as error:  # a user's code may raise anything
-        raise InputError(f"learning.model '{name}' cannot be created: {error}") from error
+    except (Exception, SystemExit) as error:  # a user's code may raise anything
+        raise InputError(f"learning.model '{name}' cannot be created: {first_line(error)}") from error
     if not isinstance(module, torch.nn.Module):
         raise InputError(f"learning.model '{name}' must be a torch.nn.Module, got {type(module).__name__}")
     label = f"learning.model '{name}'"

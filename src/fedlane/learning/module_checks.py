@@ -13,7 +13,7 @@ from fedlane.learning.losses import trial_targets
 from fedlane.learning.model_interface import Batch
 from fedlane.learning.module_layers import WITHOUT_PRIVACY
 from fedlane.learning.module_model import ModuleModel
-from fedlane.validate import LARGEST_CLIP_NORM, InputError
+from fedlane.validate import LARGEST_CLIP_NORM, InputError, first_line
 
 log = logging.getLogger("fedlane.learning")
 
@@ -94,7 +94,7 @@ def _check_scores(
         images = len(input_shape) == 3
         inputs = "images of " + " x ".join(map(str, input_shape)) if images else f"inputs {tuple(input_shape)}"
         inputs = inputs if x.is_floating_point() else f"{len(x[0])} tokens"
-        raise InputError(f"{label} does not accept {inputs}: {_first_line(error)}") from error
+        raise InputError(f"{label} does not accept {inputs}: {first_line(error)}") from error
     expected = model.objective.score_shape(classes)
     if shapes != {(2, *expected)}:
         wanted = f"{classes} scores" if len(expected) == 1 else f"scores of shape {expected}"
@@ -109,7 +109,7 @@ def _check_gradients(model: ModuleModel, label: str, weights: Tensor, x: Tensor,
     except InputError:
         raise
     except Exception as error:
-        reason = _first_line(error)
+        reason = first_line(error)
         if "random" in reason:  # of torch.func, whose advice does not help here
             reason = f"it draws random numbers in forward (dropout?); remove them, or use {WITHOUT_PRIVACY}"
         raise InputError(f"{label} has no per-sample gradients: {reason}") from error
@@ -135,7 +135,7 @@ def _disagreement(model: ModuleModel, weights: Tensor, x: Tensor, targets: Tenso
     try:
         fast = moves()
     except Exception as error:  # a user's code may use its layers in any way
-        return _first_line(error)
+        return first_line(error)
     with _torch_func(model):
         slow = moves()
     if bool(((fast - slow).abs() <= TOLERANCE * slow.abs().amax(1, keepdim=True)).all()):
@@ -179,7 +179,7 @@ def _choose_steps(model: ModuleModel, label: str, weights: Tensor, x: Tensor, ta
     except InputError:
         raise
     except Exception as error:
-        raise InputError(f"{label} cannot be trained: {_first_line(error)}") from error
+        raise InputError(f"{label} cannot be trained: {first_line(error)}") from error
     try:
         step(1)
     except Exception:  # batch normalisation needs two values
@@ -197,8 +197,3 @@ def _depends_on_batch(scores: Callable[[Tensor, Tensor], Tensor], weights: Tenso
         except Exception:
             return True
     return bool((alone - together).abs().max() > TOLERANCE * together.abs().max())
-
-
-def _first_line(error: Exception) -> str:
-    """Return the first line of an error of a user's code."""
-    return (str(error).strip().splitlines() or [type(error).__name__])[0][:200]

@@ -17,7 +17,7 @@ from fedlane.files import READ_ERRORS, load_arrays
 from fedlane.learning.data_checks import dataset_of_arrays
 from fedlane.learning.dataset_records import Dataset
 from fedlane.learning.user_imports import importing_from_here
-from fedlane.validate import InputError, printable
+from fedlane.validate import InputError, first_line
 
 MAX_BYTES = 2**34
 """Bytes that a user's arrays may need."""
@@ -95,8 +95,7 @@ def _from_function(name: str) -> Dataset:
     except InputError:
         raise
     except (Exception, SystemExit) as error:  # a user's code, and what it returns, may raise anything
-        line = (str(error).strip().splitlines() or [""])[0] or type(error).__name__
-        raise InputError(f"data.dataset '{name}' cannot be loaded: {printable(line)}") from error
+        raise InputError(f"data.dataset '{name}' cannot be loaded: {first_line(error)}") from error
     return dataset_of_arrays(name, arrays)
 
 
