@@ -73,7 +73,7 @@ const LOSS_FIGURE = {
   key: "loss",
   name: "Loss",
   end: null,
-  axes: { yLabel: "test loss (squared error)", form: plain, yText: plain, empty: "No loss was recorded.", floor: 0 },
+  axes: { yLabel: "test loss (squared error)", form: significant, empty: "No loss was recorded.", floor: 0 },
 };
 
 function learningFigures() {
