@@ -218,6 +218,15 @@ def test_a_run_on_float_targets_is_saved_shown_drawn_and_replayed(here, scenario
     command("compare", "my.toml", "--policy", "random", "--policy", "lane", "--out", "both", cwd=here, code=0)
 
 
+def test_a_diverged_model_of_numbers_has_a_huge_error(here, scenario):
+    run = simulate(scenario.with_values({"learning.learning_rate": 1e6}), "random", seeds=2)
+    assert run.summary["final_rmse"] == {"mean": 1e15, "low": 1e15, "high": 1e15}
+    assert run.rounds["loss"].to_pylist()[-1] == 1e30
+    assert "final RMSE: 1e+15" in repr(run)
+    run.save(here / "diverged")
+    command("report", "diverged", cwd=here, code=0)
+
+
 def test_a_sweep_over_float_targets_has_the_error_as_a_measure(here, scenario):
     table = fedlane.sweep(scenario, "random", {"learning.learning_rate": [0.0005, 0.05]}, seeds=2, out=here / "sweep")
     assert table["final_accuracy"].null_count == 4

@@ -8,6 +8,7 @@ from torch import Tensor
 from fedlane.learning.local import as_inputs
 from fedlane.learning.losses import sample_losses
 from fedlane.learning.model_interface import Model
+from fedlane.loss_records import LARGEST_LOSS
 
 
 @torch.no_grad()
@@ -47,5 +48,6 @@ def evaluate(
             if model.objective.kind != "values":
                 correct[part] += (scores.argmax(-1) == expected).flatten(1).sum(1)
     if model.objective.kind == "values":
-        return torch.full_like(loss, torch.nan), loss / samples
+        finite = torch.nan_to_num(loss / samples, nan=LARGEST_LOSS).clamp_(max=LARGEST_LOSS)  # even if it diverged
+        return torch.full_like(loss, torch.nan), finite
     return correct.double() / labels.numel(), loss / samples

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from fedlane.loss_records import root_error
 from fedlane.parquet_tables import by_replica, column_floats, count_replicas
 from fedlane.records import FloatArray
 
@@ -56,7 +57,7 @@ def seed_measures(tables: Mapping[str, pa.Table]) -> dict[str, FloatArray]:
     loss = [values[~np.isnan(values)] for values in per_replica(rounds, column_floats(rounds, "loss"))]
     extra = {}
     if all(map(len, loss)) and not any(map(len, accuracy)):
-        extra[RMSE] = np.array([np.sqrt(values[-1]) for values in loss])
+        extra[RMSE] = root_error(np.array([values[-1] for values in loss]))
     if ENERGY in clients.column_names and not clients[ENERGY].null_count:
         extra[ENERGY] = np.array([values.sum() for values in per_replica(clients, column_floats(clients, ENERGY))])
     return {

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from fedlane.intervals import interval, measure_bounds
+from fedlane.loss_records import root_error
 from fedlane.records import FloatArray
 from fedlane.simulation.attendance import ClientTotals
 from fedlane.simulation.tables import World, shortfalls
@@ -88,7 +89,7 @@ def final_rmse(trace: Trace) -> FloatArray | None:
     """(R,): root-mean-square error at the last evaluation; None where classes are learned, or nothing is."""
     if not trace.learns_numbers:
         return None
-    return np.sqrt(trace.loss[:, np.flatnonzero(trace.evaluated)[-1]])
+    return root_error(trace.loss[:, np.flatnonzero(trace.evaluated)[-1]])
 
 
 def _regression(trace: Trace) -> dict[str, Any]:
