@@ -33,11 +33,13 @@ PARTS = {"tuning": "100:102", "final": "5"}
 
 
 def schedules(folder: Path) -> None:
-    """Compute all schedules with `fedlane run`."""
+    """Compute all schedules with `fedlane run`; those that are there are kept."""
     folder.mkdir(parents=True, exist_ok=True)
     fedlane = str(Path(sys.executable).with_name("fedlane"))
     for variant, changes in VARIANTS.items():
         for part, seeds in PARTS.items():
+            if (folder / f"{variant}-{part}.npz").exists():
+                continue
             with tempfile.TemporaryDirectory() as out:
                 command = [fedlane, "run", "shakespeare", "--seeds", seeds, "--no-learning", "--quiet"]
                 command += ["--save-schedule", str(folder / f"{variant}-{part}.npz"), "--out", f"{out}/run"]
