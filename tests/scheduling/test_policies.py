@@ -14,6 +14,7 @@ from fedlane.scheduling.queues import updated_queues
 VARIANTS = [
     *(
         "lane",
+        "lane-2026",
         "lane:V=0",
         "mamab-om",
         "mamab-om:V=1,queue_weight=success",
@@ -22,6 +23,10 @@ VARIANTS = [
     ),
     *("mamab-gmba", "mamab-gmba:T0=0.1,queue_weight=success", "random", "round-robin", "ucb-index:exploration=0.01"),
     *("ucb-index:exploration=0", "cs-ucb-q:beta=0", "cs-ucb-q:beta=1", "single-ucb", "genie", "genie:V=100"),
+    *("proportional-fair", "age-of-update", "fedcs", "fedcs:fraction=0.3,round_share=0.4", "rbcs-f", "rbcs-f:V=0"),
+    *("thompson", "mamab-sw", "mamab-sw:window=3,T0=0.1", "mamab-discounted", "mamab-discounted:discount=0.5,T0=0.1"),
+    *("glr-cucb", "glr-cucb:history=5,delta=0.9,forced_share=0", "clairvoyant", "oort", "oort:pacer_step=2"),
+    *("power-of-choice", "power-of-choice:candidates=1", "tifl", "tifl:profiling=1,interval=2,credits=0.3"),
 ]
 
 
@@ -181,8 +186,8 @@ def test_ucb_index_prefers_the_fast_and_starves_the_slow():
     assert share[2:].max() < 0.05
 
 
-def test_lane_tries_every_pair_first():
-    _, state = play(make_policy("lane"), problem(1, 6, 3), np.ones(6), 6)
+def test_the_former_lane_tries_every_pair_first():
+    _, state = play(make_policy("lane-2026"), problem(1, 6, 3), np.ones(6), 6)
     assert state["count"].min() == state["count"].max() == 1
 
 

@@ -31,7 +31,10 @@ def test_inline_parameters_override_settings_which_override_defaults():
 
 
 def test_the_contract_s_defaults():
-    assert resolved_parameters(make_policy("lane")) == {"V": 5.0, "exploration": 0.03, "quota_slack": 0.125}
+    assert resolved_parameters(make_policy("lane-2026")) == {"V": 5.0, "exploration": 0.03, "quota_slack": 0.125}
+    defaults = {"V": 7.0, "exploration": 1.0, "quota_slack": 0.125}
+    defaults |= {"forgetting": 0.0, "alarm": 8.0, "idle_channels": False}
+    assert resolved_parameters(make_policy("lane")) == defaults
     assert resolved_parameters(make_policy("genie")) == {"V": 5.0, "exploration": 0.03, "quota_slack": 0.125}
     assert resolved_parameters(make_policy("single-ucb")) == {"beta": 0.1}
     assert resolved_parameters(make_policy("ucb-index")) == {"exploration": 0.1}
@@ -43,7 +46,7 @@ def test_the_contract_s_defaults():
     ("text", "settings", "message"),
     [
         ("lne", {}, r"unknown policy 'lne' \(did you mean 'lane'\?\)"),
-        ("zzzzzz", {}, "unknown policy 'zzzzzz': choose from cs-ucb-q, genie, lane"),
+        ("zzzzzz", {}, "unknown policy 'zzzzzz': choose from age-of-update, clairvoyant, cs-ucb-q, fedcs, genie"),
         ("lane:T0=3", {}, "policy lane has no parameter 'T0'"),
         ("lane:explration=3", {}, r"no parameter 'explration' \(did you mean 'exploration'\?\)"),
         ("lane", {"lane": {"X": 1}}, "policy lane has no parameter 'X'"),

@@ -4,6 +4,7 @@ Numbered readings are explained in docs/reading-the-paper.md.
 """
 
 from abc import abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -23,6 +24,7 @@ from fedlane.scheduling.estimates import (
 )
 from fedlane.scheduling.policy import Policy, check_trade_off, problem_of
 from fedlane.scheduling.queues import updated_queues
+from fedlane.scheduling.ranges import EXPLORATION, QUOTA_SLACK, TRADE_OFF, Choices, ParameterRange, Tunable
 from fedlane.scheduling.restoring import check_queue_and_previous
 from fedlane.validate import InputError, positive
 
@@ -32,6 +34,13 @@ class _Mamab(Policy):
     """Algorithm 1: a random matching with probability exp(-t / T0), else a matching on the perturbed estimate."""
 
     per_client: ClassVar[frozenset[str]] = STATISTICS | {"queue", "previous"}
+    ranges: ClassVar[Mapping[str, Tunable]] = {
+        "V": TRADE_OFF,
+        "exploration": EXPLORATION,
+        "T0": ParameterRange(1.0, 300.0, "log"),
+        "quota_slack": QUOTA_SLACK,
+        "queue_weight": Choices(("additive", "success")),
+    }
 
     V: float = 100.0
     exploration: float = 0.1
@@ -79,7 +88,7 @@ class _Mamab(Policy):
         Q_i p_ij + V (...); p_ij is optimistic, and both p_ij and the index are clipped at 1 (reading 12).
         """
         count = state["count"]
-        optimism = bonus(count, self.exploration)
+        optimism = self.bonus(count)
         queue = state["queue"][..., None]
         if self.queue_weight == "success":
             queue = queue * optimistic_mean(state["success"], count, optimism)
@@ -92,6 +101,10 @@ class _Mamab(Policy):
         result[~tried] = np.inf
         result += queue
         return result
+
+    def bonus(self, count: IntArray) -> FloatArray:
+        """Return the optimism bonus of every pair, (R, U, N); +inf for a pair that was never tried."""
+        return bonus(count, self.exploration)
 
     @abstractmethod
     def match(self, estimate: FloatArray, keys: FloatArray, available: BoolArray, previous: IntArray) -> IntArray:

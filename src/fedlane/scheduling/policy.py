@@ -17,8 +17,11 @@ from typing import ClassVar
 
 import numpy as np
 
+from fedlane.delay_predictions import PredictedDelays
 from fedlane.records import Context, DelayDistributions, Delays, Feedback, FloatArray, IntArray, Problem, State
 from fedlane.rng import RoundRng
+from fedlane.scheduling.ranges import Tunable
+from fedlane.scheduling.requirements import knowledge
 from fedlane.scheduling.resizing import resized
 from fedlane.scheduling.restoring import fitting_state
 from fedlane.validate import InputError, at_least
@@ -36,6 +39,10 @@ class Policy(ABC):
             `"sizes"`, which every problem has.
         quota_slack: The fraction by which this policy lowers every quota.
         per_client: Names of the state arrays whose second axis is the clients, or None. `resize` uses it.
+        predicts: Whether the policy has `predictions`, which a run then records.
+        knows: What the policy knows, which is its league in the arena: `"delays"`, `"losses"` or `"channels"`. It
+            follows from `requires` unless a class states it.
+        ranges: The values of each parameter that `fedlane arena tune` may try; others keep their defaults.
 
     Examples:
         >>> import numpy as np
@@ -60,7 +67,15 @@ class Policy(ABC):
     version: ClassVar[int] = 1
     requires: ClassVar[frozenset[str]] = frozenset()
     per_client: ClassVar[frozenset[str] | None] = None
+    predicts: ClassVar[bool] = False
+    knows: ClassVar[str] = "delays"
+    ranges: ClassVar[Mapping[str, Tunable]] = {}
     quota_slack: float = 0.0
+
+    def __init_subclass__(cls, **options: object) -> None:
+        super().__init_subclass__(**options)
+        if "requires" in vars(cls) and "knows" not in vars(cls):
+            cls.knows = knowledge(cls.requires)
 
     @abstractmethod
     def init(self, problem: Problem) -> State:
@@ -85,6 +100,29 @@ class Policy(ABC):
         Returns:
             (R, U): each client's channel; -1 for none, and always for an unavailable client.
         """
+
+    def predictions(self, state: State, context: Context, assignment: IntArray) -> PredictedDelays:
+        """Return what the policy expects of the uploads that `select` has just assigned, without changing the state.
+
+        It is called if `predicts` is set, after `select` and before `update`. Runs record the predictions and compare
+        them with what happened; they have no influence on any decision.
+
+        Args:
+            state: The state that `select` received.
+            context: The context that `select` received.
+            assignment: What `select` returned (R, U).
+        """
+        raise NotImplementedError(f"policy {self.name} states no predictions")
+
+    def select_and_predict(
+        self, state: State, context: Context, rng: RoundRng
+    ) -> tuple[IntArray, PredictedDelays | None]:
+        """Return what `select` returns, and the `predictions` for it, None if the policy states none.
+
+        Override this method where a selection computes the predictions anyway.
+        """
+        assignment = self.select(state, context, rng)
+        return assignment, self.predictions(state, context, assignment) if self.predicts else None
 
     def update(self, state: State, feedback: Feedback) -> State:
         """Return the state after the round; by default, the same state.
@@ -194,7 +232,15 @@ class SinglePolicy(ABC):
     version: ClassVar[int] = 1
     requires: ClassVar[frozenset[str]] = frozenset()
     per_client: ClassVar[frozenset[str] | None] = None
+    predicts: ClassVar[bool] = False
+    knows: ClassVar[str] = "delays"
+    ranges: ClassVar[Mapping[str, Tunable]] = {}
     quota_slack: float = 0.0
+
+    def __init_subclass__(cls, **options: object) -> None:
+        super().__init_subclass__(**options)
+        if "requires" in vars(cls) and "knows" not in vars(cls):
+            cls.knows = knowledge(cls.requires)
 
     @abstractmethod
     def init(self, problem: Problem) -> State:
@@ -203,6 +249,10 @@ class SinglePolicy(ABC):
     @abstractmethod
     def select(self, state: State, context: Context, rng: np.random.Generator) -> IntArray:
         """Return this round's channel of each client, (U,); -1 for none, and always for an unavailable client."""
+
+    def predictions(self, state: State, context: Context, assignment: IntArray) -> PredictedDelays:
+        """Return what the policy expects of the assigned uploads, as `Policy.predictions` does; arrays are (U,)."""
+        raise NotImplementedError(f"policy {self.name} states no predictions")
 
     def update(self, state: State, feedback: Feedback) -> State:
         """Return the state after the round; by default, the same state."""
@@ -224,7 +274,18 @@ class Lifted(Policy):
     single: SinglePolicy
 
     def __post_init__(self) -> None:
-        for attribute in ("name", "summary", "version", "requires", "per_client", "quota_slack"):
+        inherited = (
+            "name",
+            "summary",
+            "version",
+            "requires",
+            "per_client",
+            "predicts",
+            "knows",
+            "ranges",
+            "quota_slack",
+        )
+        for attribute in inherited:
             object.__setattr__(self, attribute, getattr(self.single, attribute))
 
     def init(self, problem: Problem) -> State:
@@ -238,6 +299,15 @@ class Lifted(Policy):
             for r, generator in enumerate(rng.generators)
         ]
         return np.stack(chosen).astype(np.int64, copy=False)
+
+    def predictions(self, state: State, context: Context, assignment: IntArray) -> PredictedDelays:
+        """Stack the predictions of the replicas."""
+        each = [
+            self.single.predictions(_replica(state, r), _context(context, r), row) for r, row in enumerate(assignment)
+        ]
+        return PredictedDelays(
+            *(np.stack(rows) for rows in zip(*(single.arrays().values() for single in each), strict=True))
+        )
 
     def update(self, state: State, feedback: Feedback) -> State:
         """Update every replica with its own feedback."""
@@ -289,7 +359,7 @@ def _context(context: Context, r: int) -> Context:
 
 
 def _feedback(feedback: Feedback, r: int) -> Feedback:
-    delays = feedback.delays
+    delays, losses = feedback.delays, feedback.losses
     return Feedback(
         round=feedback.round,
         assignment=np.asarray(feedback.assignment[r]),
@@ -297,4 +367,5 @@ def _feedback(feedback: Feedback, r: int) -> Feedback:
         punctual=np.asarray(feedback.punctual[r]),
         present=None if feedback.present is None else np.asarray(feedback.present[r]),
         problem=feedback.problem and _problem(feedback.problem, r),
+        losses=losses and replace(losses, mean=losses.mean[r], rms=losses.rms[r]),
     )

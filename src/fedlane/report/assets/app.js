@@ -7,6 +7,7 @@ const SECTIONS = [
   ["service", "Participation", () => [el("div", { class: "two" }, participationFigures())]],
   ["queues", "Queues", () => queueFigures()],
   ["delays", "Delays", () => [...timeFigures(), delayFigure()]],
+  ["predictions", "Predictions", () => [coverageFigure()], () => model.runs.some((run) => run.curves.coverage)],
   ["energy", "Energy", () => [energyFigure()], () => model.runs.some((run) => run.per_client.energy_j)],
   ["privacy", "Privacy", () => [el("div", { class: "two" }, privacyFigures())]],
   ["scenario", "Scenario", () => [scenarios()]],
@@ -37,7 +38,8 @@ function structure() {
     model.runs.map((run) => [
       ...[run.name, run.clients, run.channels, run.privacy?.delta],
       ...["epsilon", "energy_j"].map((column) => Boolean(run.per_client[column])),
-      ...[Boolean(run.curves.loss), isAbsenceShown(run)],
+      ...[run.curves.loss, run.curves.coverage].map(Boolean),
+      isAbsenceShown(run),
     ]),
   );
 }
