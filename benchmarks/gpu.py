@@ -27,7 +27,7 @@ CLIENTS, CHANNELS, BATCH, STEPS = 10, 4, 64, 5
 WARM_UP = 5
 
 
-def flop_per_sample(model: str, shape: tuple[int, int, int]) -> float:
+def flop_per_sample(model: str, shape: tuple[int, ...]) -> float:
     """Floating-point operations of a forward and backward pass with clipping, as implemented by the layers."""
     total = 0.0
     for index, layer in enumerate(architecture(model, shape, 10)):

@@ -127,8 +127,12 @@ def read_regular(path: Path, largest: int | None = None) -> bytes:
         return file.read()
 
 
-def load_arrays(path: Path) -> dict[str, NDArray[Any]]:
+def load_arrays(path: Path, limit: int | None = None) -> dict[str, NDArray[Any]]:
     """Return all arrays of an npz file by name; pickled content is refused.
+
+    Args:
+        path: The file.
+        limit: Bytes that the arrays may need in any case; None for no limit besides that of the file's size.
 
     Raises:
         One of `READ_ERRORS`: the file is missing, damaged, holds anything but plain arrays, or is much smaller than
@@ -138,6 +142,7 @@ def load_arrays(path: Path) -> dict[str, NDArray[Any]]:
         members = archive.infolist()
         needed = sum(member.file_size for member in members)
         largest = SPARE_BYTES + MAX_EXPANSION * os.fstat(file.fileno()).st_size
+        largest = largest if limit is None else min(limit, largest)
         if any(member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED) for member in members):
             raise ValueError("it is compressed in a way that FedLane does not use")
         if needed > largest:
@@ -151,6 +156,8 @@ def _array(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> NDArray[Any]:
     with archive.open(member) as content:
         version = np.lib.format.read_magic(content)
         shape, _, dtype = read_header[version](content)
+        if dtype.hasobject:
+            raise ValueError(f"{member.filename} holds pickled objects, which are never read")
         if content.tell() + dtype.itemsize * math.prod(shape) != member.file_size:
             raise ValueError(f"{member.filename} does not have the size that its header states")
     with archive.open(member) as content:

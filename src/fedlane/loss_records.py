@@ -1,4 +1,4 @@
-"""Records of the losses that clients report: how they are released, and what a policy receives.
+"""Records of the losses that clients report: how they are released, and what a policy receives. Errors of test losses.
 
 Shapes: R replicas, U clients.
 """
@@ -9,13 +9,21 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+LARGEST_LOSS = 1e30
+"""Test loss of a model of numbers that has diverged: larger losses, infinity and NaN are recorded as this one."""
+
+
+def root_error(loss: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the root-mean-square errors of test losses, which are mean squared errors."""
+    return np.asarray(np.sqrt(np.clip(loss, 0.0, LARGEST_LOSS)))
+
 
 @dataclass(frozen=True)
 class ClientLosses:
     """The losses that clients reported with their last punctual uploads; NaN for a client without one.
 
-    The loss of a record is its cross-entropy under the global model that the client received. It is reported for the
-    sample of the upload's first training step.
+    The loss of a record is the one that is learned, under the global model that the client received: a cross-entropy,
+    or the squared error of float targets. It is reported for the sample of the upload's first training step.
 
     Attributes:
         mean: Mean loss of a record (R, U). With noise it is unbiased, so it can be negative.

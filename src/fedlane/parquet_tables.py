@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from fedlane.files import open_regular
 from fedlane.records import FloatArray
-from fedlane.validate import InputError, printable
+from fedlane.validate import InputError, first_line, printable
 
 MAX_ROWS, MAX_VALUES, MAX_BYTES = 50_000_000, 500_000_000, 2**30
 """Largest Parquet table that is read: rows, values, and bytes that its columns need in memory."""
@@ -227,4 +227,4 @@ def _longest(column: Any) -> int:
 
 
 def _damaged(path: Path, error: Exception) -> InputError:
-    return InputError(f"{path} is damaged: {(str(error).splitlines() or [type(error).__name__])[0]}")
+    return InputError(f"{path} is damaged: {first_line(error)}")

@@ -204,6 +204,7 @@ class RoundDetail:
         delay_history_s: (R, rounds so far): delay of every round in seconds, capped at the deadline.
         accuracy_history: (R, rounds so far): test accuracy; NaN where the model was not evaluated.
         epsilon_shown: (R,): the largest epsilon of a client that displays show; None without a mechanism.
+        loss_history: (R, rounds so far): test loss; NaN where the model was not evaluated.
     """
 
     client: IntArray
@@ -215,6 +216,7 @@ class RoundDetail:
     delay_history_s: FloatArray
     accuracy_history: FloatArray
     epsilon_shown: FloatArray | None
+    loss_history: FloatArray | None = None
 
 
 @dataclass(frozen=True)
@@ -227,7 +229,7 @@ class RoundRecord:
         clock_s: Simulated time in seconds at the end of the round.
         punctual: Number of clients that met the deadline.
         max_queue: The longest queue after the round.
-        accuracy: Test accuracy; None if the model was not evaluated in this round.
+        accuracy: Test accuracy; None if the model was not evaluated in this round, or learns numbers.
         loss: Test loss; None if the model was not evaluated in this round.
         epsilon: The largest epsilon that any client has spent; None without a mechanism.
         detail: Everything else that a display shows; None in a record that was not made by a simulation.

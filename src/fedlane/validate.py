@@ -47,6 +47,12 @@ class ScenarioWarning(UserWarning):
     """A remark on a scenario whose values may not mean what its author expects. Commands print it as a note."""
 
 
+def first_line(error: BaseException) -> str:
+    """Return the first line of a foreign error, at most 200 printable characters; the name of its type without text."""
+    text: str = printable((str(error).strip().splitlines() or [""])[0][:200])
+    return text or type(error).__name__
+
+
 def printable(value: Any) -> Any:
     """Return plain values that a foreign file may have filled, with unprintable characters in all texts replaced.
 

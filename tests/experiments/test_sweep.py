@@ -95,6 +95,16 @@ class TestTable:
                 for name in ("cumulative_delay_s", "late_share", "min_participation", "max_queue"):
                     assert [row[name] for row in rows] == pytest.approx(expected[name].tolist(), abs=1e-12)
 
+    def test_rivals_do_not_need_to_know_the_parameters_of_an_imported_policy(self, counted):
+        grid = {"policies.counted.tag": [1, 2]}
+        table = fedlane.sweep("quickstart", [COUNTED, "random"], grid, rounds=5, learning=False)
+        assert table["policy"].to_pylist() == [COUNTED, "random"] * 2
+        assert sorted(counted()) == ["1", "2"]
+        delays = table["cumulative_delay_s"].to_pylist()
+        assert delays[1] == delays[3]
+        with pytest.raises(InputError, match="unknown policy 'conted'"):
+            fedlane.sweep("quickstart", [COUNTED, "random"], {"policies.conted.tag": [1]}, rounds=5, learning=False)
+
     def test_equal_cells_are_computed_once(self, counted):
         grid = {"policies.lane.V": [1.0, 2.0, 3.0]}
         table = fedlane.sweep("quickstart", ["lane", COUNTED], grid, rounds=5, learning=False)

@@ -199,7 +199,7 @@ class Empty(torch.nn.Module):
 
 class Broken(torch.nn.Module):
     def __init__(self):
-        raise RuntimeError("no luck")
+        raise RuntimeError("no luck\ntoday")
 
 
 def sequential():
@@ -235,7 +235,7 @@ def test_a_module_by_import_path(monkeypatch):
         ("test_models:Nothing", "cannot be created"),
         ("test_models:Forgetful", r"has no per-sample gradients: it draws random numbers .*privacy.mechanism"),
         ("test_models:Empty", "has no parameters"),
-        ("test_models:Broken", "cannot be created: no luck"),
+        ("test_models:Broken", "cannot be created: no luck$"),
         (":Net", "cannot be created"),
         ("no_such_module:Net", "cannot be created"),
         ("mpl", "unknown model 'mpl'"),

@@ -152,8 +152,8 @@ def test_exact_losses_are_not_part_of_the_paper_s_claim():
 def test_the_search_for_hostile_weights_covers_losses():
     assert audit_clipping("softmax").losses == pytest.approx(1.0, abs=1e-12)
 
-    def loose(model, weights, x, labels, clip):
-        return record_losses(model, weights, x, labels, 1.01 * clip)
+    def loose(model, weights, x, targets, clip):
+        return record_losses(model, weights, x, targets, 1.01 * clip)
 
     assert audit_clipping("softmax", losses=loose).flagged
     assert not audit_clipping("softmax").flagged

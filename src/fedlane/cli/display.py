@@ -138,6 +138,7 @@ def live_view(info: RunInfo, record: RoundRecord, rounds_per_s: float, finished:
     parts = (detail.client, detail.download_s, detail.compute_s, detail.upload_s)
     rows = zip(used.tolist(), *(part[0, used].tolist() for part in parts), strict=True)
     accuracy = detail.accuracy_history.mean(axis=0)
+    loss = np.zeros(0) if detail.loss_history is None else detail.loss_history.mean(axis=0)
     spent = None
     if detail.epsilon_shown is not None:
         uploads_left = int(detail.uploads_left.min())
@@ -156,6 +157,7 @@ def live_view(info: RunInfo, record: RoundRecord, rounds_per_s: float, finished:
         available=detail.uploads_left[0] > 0,
         delay_s=detail.delay_history_s.mean(axis=0),
         accuracy=accuracy[~np.isnan(accuracy)],
+        loss=loss[~np.isnan(loss)],
         spent=spent,
         rounds_per_s=rounds_per_s,
         finished=tuple(finished),

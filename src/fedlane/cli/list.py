@@ -81,6 +81,8 @@ def _datasets() -> Rows:
     rows = []
     for d in DATASETS.values():
         counts = f"{d.classes * d.train_per_class:,} + {d.classes * d.test_per_class:,}"
+        if d.tokens is not None:  # its samples are counted when its file is read
+            counts = f"windows of {d.input_shape[0]} characters"
         rows.append((d.name, d.title, counts, str(d.classes), d.licence))
     return [tuple(row) for row in rows], ("dataset", "what it is", "train + test", "classes", "licence")
 

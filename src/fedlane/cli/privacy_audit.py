@@ -11,6 +11,7 @@ from rich.table import Table
 from fedlane.cli.compiling import announce_compilation
 from fedlane.cli.privacy_accounts import json_safe
 from fedlane.cli.session import check_writable, messages, screen
+from fedlane.learning.own_data import is_own_data
 
 if TYPE_CHECKING:  # imported inside functions, to keep `fedlane --help` fast
     from fedlane.privacy.audit_statistics import AuditResult, SamplingResult
@@ -98,13 +99,9 @@ def run_folder_audit(run: Path, options: Mapping[str, Any], *, full: bool, out: 
             for k, target in enumerate(targets)
         ]
     model = scenario.learning.model
-    own_model = ":" in model  # a user's code, which is not loaded
-    clipping = clipping_audit(
-        seed=options["seed"],
-        device=options["device"],
-        model="mlp" if own_model else model,
-        dataset=scenario.data.dataset,
-    )
+    own = [part for part, is_own in (("model", ":" in model), ("data", is_own_data(scenario.data.dataset))) if is_own]
+    target = {} if own else {"model": model, "dataset": scenario.data.dataset}  # a user's are not loaded
+    clipping = clipping_audit(seed=options["seed"], device=options["device"], **target)
     draw_figure(audits[0].result, out)
     if as_json:
         kinds = [json_safe(_target_report(entry)) for entry in audits]
@@ -113,8 +110,9 @@ def run_folder_audit(run: Path, options: Mapping[str, Any], *, full: bool, out: 
     for entry in audits:
         _print_target(entry)
     _print_clipping(clipping)
-    if own_model:
-        messages.print("The run's own model was not loaded; uploads of an mlp were attacked.", highlight=False)
+    if own:
+        text = f"The run's own {' and '.join(own)} was not loaded; uploads of an mlp were attacked."
+        messages.print(text, highlight=False)
 
 
 def clipping_audit(

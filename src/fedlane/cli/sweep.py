@@ -232,6 +232,8 @@ def _print_result(result: "SweepResult", plan: "SweepPlan", folder: Path, *, qui
     if result.table.num_rows == 0:
         return
     measure = "final_accuracy" if plan.learning else "cumulative_delay_s"
+    if "final_rmse" in result.table.column_names:
+        measure = "final_rmse"
     x, *others = plan.grid
     if len(others) < 2:
         facet = f" --facet {others[0]}" if others else ""

@@ -12,6 +12,7 @@ from typing import Any
 
 from fedlane.experiments.artifact_results import write_results
 from fedlane.files import file_name, read_regular, write_atomically
+from fedlane.learning.own_data import runs_user_code
 from fedlane.scheduling.registry import split_name
 from fedlane.simulation.folder_files import OPTIONAL as OPTIONAL_TABLES
 from fedlane.simulation.provenance import PACKAGES, source_commit, versions
@@ -75,7 +76,9 @@ def pack_artifact(folders: Sequence[Path], out: Path, comparison: Path | None = 
     files |= write_results(runs)
     code, notes = _code(runs)
     files |= {f"code/{name}": content for name, content in code.items()}
-    files |= _texts(runs)
+    missing = _missing_data(runs)
+    notes += missing
+    files |= _texts(runs, missing)
     files["manifest.json"] = _manifest(runs, files)
     content = _archive(files, zipped=out.name.endswith(".zip"))
     try:
@@ -126,6 +129,7 @@ def _code(runs: Mapping[str, Run]) -> tuple[dict[str, bytes], list[str]]:
     """Return the modules in the current folder that runs import, by file name, and notes on all such modules."""
     named = {split_name(settings_of(run).policy)[0] for run in runs.values()}
     named |= {run.scenario.learning.model for run in runs.values()}
+    named |= {run.scenario.data.dataset for run in runs.values() if runs_user_code(run.scenario.data.dataset)}
     files, notes = {}, []
     for text in sorted(text for text in named if ":" in text):
         module = text.partition(":")[0].partition(".")[0]
@@ -138,8 +142,22 @@ def _code(runs: Mapping[str, Run]) -> tuple[dict[str, bytes], list[str]]:
     return files, notes
 
 
-def _texts(runs: Mapping[str, Run]) -> dict[str, bytes]:
-    """Return the README, the script and the versions."""
+def _missing_data(runs: Mapping[str, Run]) -> list[str]:
+    """Return a sentence for each data set of the user's own: such data is never packed, because it may be private."""
+    digests = {}
+    for run in runs.values():
+        for session in run.provenance.get("sessions", ()):
+            if session.get("data"):
+                digests[str(session["data"].get("dataset"))] = str(session["data"].get("sha256"))
+    sentences = []
+    for name, digest in sorted(digests.items()):
+        place = "files that it reads are not" if ":" in name else "put it at the same path where you rebuild"
+        sentences.append(f"the data of {name} is not packed (SHA-256 of its arrays: {digest}): {place}")
+    return sentences
+
+
+def _texts(runs: Mapping[str, Run], missing: Sequence[str]) -> dict[str, bytes]:
+    """Return the README, with a sentence on each data set that is missing, the script and the versions."""
     listed = "\n".join(
         f"- `runs/{name}`: scenario {run.summary['scenario']}, policy {run.summary['policy']}, "
         f"seeds {', '.join(map(str, run.summary['seeds']))}"
@@ -149,7 +167,9 @@ def _texts(runs: Mapping[str, Run]) -> dict[str, bytes]:
     needed = [name for name in ("fedlane", *PACKAGES) if name in known and name != "flwr"]
     pins = [f"{name}=={known[name].partition('+')[0]}\n" for name in needed]  # 2.6.0+cpu is 2.6.0 in an index
     script = Path(__file__).with_name("rebuild_artifact.py").read_bytes()
-    readme = README.format(runs=listed, python=known["python"], **_limits())
+    data = "".join(f"\n- {sentence}" for sentence in missing)
+    remark = f"\nData sets of the authors' own are missing here:\n{data}\n" if missing else ""
+    readme = README.format(runs=listed, data=remark, python=known["python"], **_limits())
     return {
         "README.md": readme.encode(),
         "rebuild.py": script,
@@ -229,7 +249,7 @@ README = """# Artifact
 Runs of FedLane, with their tables and figures, and a script that rebuilds them.
 
 {runs}
-
+{data}
 ## Rebuild
 
 With Python {python} and the packages of `requirements.txt`:

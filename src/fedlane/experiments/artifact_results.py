@@ -20,7 +20,7 @@ def write_results(runs: Mapping[str, Run]) -> dict[str, bytes]:
     files = {"tables/summary.csv": _csv(_summary_rows(runs)), "tables/seeds.csv": _csv(_seed_rows(runs))}
     tables = {name: run.rounds for name, run in runs.items()}
     files |= _figures("time", lambda path: time_figure(tables, path))
-    learned = {name: run.rounds for name, run in runs.items() if run.rounds["accuracy"].null_count < len(run.rounds)}
+    learned = {name: run.rounds for name, run in runs.items() if run.rounds["loss"].null_count < len(run.rounds)}
     if learned:
         files |= _figures("accuracy", lambda path: accuracy_figure(learned, path))
     return files

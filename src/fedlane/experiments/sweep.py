@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from fedlane.experiments.engine.computing import EngineReport, Runner, compute
 from fedlane.experiments.engine.local_runners import InProcessRunner, ProcessRunner
-from fedlane.experiments.engine.measuring import MEASURES, SCHEMA
+from fedlane.experiments.engine.measuring import MEASURES, RMSE, SCHEMA
 from fedlane.experiments.engine.work_batches import FinishedBatch
 from fedlane.experiments.sweep_folder import CELLS, CellStore, claimed, write_results
 from fedlane.experiments.sweep_grid import grid_column, plain_grid
@@ -160,14 +160,15 @@ def sweep_table(plan: SweepPlan, store: CellStore) -> pa.Table:
         for batch in cell.batches:
             rows.append(store.table(batch.key))
             owners += [cell] * rows[-1].num_rows
-    measures = pa.concat_tables(rows) if rows else SCHEMA.empty_table()
+    measures = pa.concat_tables(rows, promote_options="default") if rows else SCHEMA.empty_table()
     columns: dict[str, Any] = {}
     for key, options in plan.grid.items():
         column, places = grid_column(options), {id(v): k for k, v in enumerate(options)}
         columns[key] = column.take(pa.array([places[id(cell.values[key])] for cell in owners], pa.int64()))
     columns["policy"] = pa.array([cell.policy for cell in owners], pa.string())
     columns["seed"] = measures["seed"]
-    return pa.table({**columns, **{name: measures[name] for name in MEASURES}})
+    names = [name for name in (*MEASURES, RMSE) if name in measures.column_names]
+    return pa.table({**columns, **{name: measures[name] for name in names}})
 
 
 def _failures(plan: SweepPlan, failed: Mapping[str, str]) -> list[dict[str, Any]]:

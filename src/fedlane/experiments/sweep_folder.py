@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 
 from fedlane.experiments.engine.batch_store import BatchStore
-from fedlane.experiments.engine.measuring import SCHEMA
+from fedlane.experiments.engine.measuring import RMSE, SCHEMA
 from fedlane.experiments.engine.work_batches import WorkBatch, parquet
 from fedlane.experiments.sweep_plan import FORMAT, SweepPlan
 from fedlane.files import read_regular, write_atomically
@@ -46,7 +46,8 @@ class CellStore(BatchStore):
     def table(self, key: str) -> pa.Table:
         """Return a result: the seeds and their measures."""
         if key not in self._tables:
-            self._tables[key] = self.read(key, SCHEMA.names).select(SCHEMA.names)
+            table = self.read(key, SCHEMA.names)
+            self._tables[key] = table.select([*SCHEMA.names, *({RMSE} & {*table.column_names})])
         return self._tables[key]
 
     def write(self, key: str, content: bytes) -> None:
@@ -59,7 +60,8 @@ class CellStore(BatchStore):
             table = self.table(key)
         except InputError:
             return False
-        return table.schema.types == SCHEMA.types and table["seed"].to_pylist() == self._seeds[key]
+        types = [*SCHEMA.types, *[pa.float64()] * (RMSE in table.column_names)]
+        return table.schema.types == types and table["seed"].to_pylist() == self._seeds[key]
 
 
 @contextlib.contextmanager

@@ -109,7 +109,7 @@ class SweepPlan:
             raise InputError("a sweep needs at least one seed, and all seeds must be different")
         if min(self.seeds) < 0 or max(self.seeds) >= 2**63:
             raise InputError("seeds must be at least 0 and less than 2^63")
-        chosen = [make_policy(policy, self.scenario.policies) for policy in self.policies]
+        chosen = [make_policy(policy, self._known(self.scenario, policy).policies) for policy in self.policies]
         for policy in chosen:
             check_losses(policy, learning=self.learning)
         names = {policy.name for policy in chosen} | {split_name(policy)[0] for policy in self.policies}
@@ -128,8 +128,23 @@ class SweepPlan:
             raise InputError(f"--grid {key}: add --policy {name}, which this sweep does not have")
         for policy in self.policies:
             base, inline = split_name(policy)
-            if parameter in inline and name in (base, make_policy(policy, self.scenario.policies).name):
+            if parameter in inline and name in (base, make_policy(policy).name):
                 raise InputError(f"--grid {key} has no effect on --policy {policy}, which sets {parameter} itself")
+
+    @cached_property
+    def _names(self) -> Mapping[str, set[str]]:
+        """The names under which a scenario has the parameters of each policy."""
+        return {policy: {split_name(policy)[0], make_policy(policy).name} for policy in self.policies}
+
+    def _known(self, scenario: Scenario, policy: str) -> Scenario:
+        """Return a scenario without the parameters of the sweep's other policies that have to be imported.
+
+        A cell is computed in a process that imports its own policy only, and would refuse their names as mistyped.
+        """
+        others = {name for other, names in self._names.items() if other != policy for name in names}
+        others -= self._names[policy] | set(policies())
+        kept = {name: values for name, values in scenario.policies.items() if name not in others}
+        return scenario if len(kept) == len(scenario.policies) else scenario.model_copy(update={"policies": kept})
 
     def _scenario(self, values: Mapping[str, GridValue]) -> tuple[Scenario, str | None]:
         try:
@@ -142,7 +157,7 @@ class SweepPlan:
     def _cell(self, scenario: Scenario, error: str | None, values: Mapping[str, GridValue], policy: str) -> SweepCell:
         if error is None:
             try:
-                cell = Cell(scenario, policy, self.seeds, self.learning, self.device)
+                cell = Cell(self._known(scenario, policy), policy, self.seeds, self.learning, self.device)
                 return SweepCell(values, policy, cell.batches())
             except InputError as wrong:
                 error = str(wrong)

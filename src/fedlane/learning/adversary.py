@@ -25,8 +25,8 @@ ClippedSumOf = Callable[[Model, Tensor, Tensor, Tensor, float], Tensor]
 the clipped gradients."""
 
 RecordLossesOf = Callable[[Model, Tensor, Tensor, Tensor, float], Tensor]
-"""Code under attack: takes a model, weights (G, d), inputs (G, B, ...), labels (G, B) and L, and returns the clipped
-losses (G, B)."""
+"""Code under attack: takes a model, weights (G, d), inputs (G, B, ...), targets (G, B, M) and L, and returns the
+clipped losses (G, B)."""
 
 Change = Callable[[Model, Tensor, torch.Generator], Tensor]
 """A step of the climb: returns changed weights."""
@@ -115,16 +115,24 @@ def largest_loss(path: RecordLossesOf, model: Model, x: Tensor, targets: Tensor,
     """
     largest = 0.0
     for _, weights in hostile_weights(model, x, seed):
-        losses = path(model, _allowed(weights)[None], x[None], targets.argmax(-1)[None], clip)[0]
+        losses = path(model, _allowed(weights)[None], x[None], targets[None], clip)[0]
         norm = torch.hypot(losses, losses.square() / clip) / (math.sqrt(2.0) * clip)
         largest = max(largest, float(norm.nan_to_num(nan=math.inf).max()))
     return largest
 
 
-def hostile_records(shape: tuple[int, ...], classes: int, copies: int, seed: int = 0) -> tuple[Tensor, Tensor]:
-    """Return inputs (copies + 1, *shape) and targets: equal records, which flip together, and one more."""
+def hostile_records(
+    shape: tuple[int, ...], classes: int, copies: int, seed: int = 0, tokens: int | None = None
+) -> tuple[Tensor, Tensor]:
+    """Return inputs (copies + 1, *shape) and targets: equal records, which flip together, and one more.
+
+    Records of ``tokens`` different tokens have one of them at every second place: its gradient is a sum.
+    """
     source = torch.Generator().manual_seed(seed)
     x = torch.rand(2, *shape, generator=source)[[0] * copies + [1]]
+    if tokens is not None:
+        x = (x * tokens).long()
+        x[:, ::2] = x[:, :1]
     return x.contiguous(), torch.eye(classes)[[0] * copies + [1]]
 
 
@@ -196,7 +204,10 @@ def _cancelling_positions(model: Model, blocks: list[Tensor], imbalance: float) 
 
 
 def _boundary(weights: Tensor, blocks: list[Tensor], x: Tensor) -> Tensor:
-    """Set biases for which rounding decides whether the first layer's units are active."""
+    """Set biases for which rounding decides whether the units of the first layer with biases are active."""
+    if not x.is_floating_point():
+        table, *blocks = blocks
+        x = torch.nn.functional.embedding(x, weights[table])
     matrix, bias = blocks[0], blocks[1]
     if matrix.ndim == 2:
         values = torch.bmm(x[None, : max(1, len(x) - 1)].flatten(2), weights[matrix].T[None])[0]

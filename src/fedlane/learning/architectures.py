@@ -6,7 +6,9 @@ from math import prod
 
 from fedlane.validate import InputError, unknown
 
-MODELS = ("mlp", "cnn", "softmax")
+MODELS = ("mlp", "cnn", "softmax", "sequence")
+EMBEDDING_WIDTH, SEQUENCE_UNITS = 8, 128
+"""Of the model "sequence": numbers per token, and hidden units."""
 
 
 @dataclass(frozen=True)
@@ -48,17 +50,62 @@ class Convolution:
         return 9 * self.inputs * self.outputs * self.height * self.width
 
 
-Layer = Dense | Convolution
+@dataclass(frozen=True)
+class Embedding:
+    """A table with a vector of ``width`` numbers for each of ``tokens`` tokens, looked up for ``length`` of them."""
+
+    tokens: int
+    length: int
+    width: int
+
+    @property
+    def size(self) -> int:
+        """Number of weights."""
+        return self.tokens * self.width
+
+    @property
+    def inputs(self) -> int:
+        """Tokens per sample."""
+        return self.length
+
+    @property
+    def outputs(self) -> int:
+        """Numbers per sample."""
+        return self.length * self.width
+
+    @property
+    def multiply_adds(self) -> int:
+        """Multiply-adds of one sample's forward pass: none, because a table is only read."""
+        return 0
 
 
-def architecture(model: str, input_shape: Sequence[int], classes: int) -> tuple[Layer, ...]:
-    """Return the layers of a built-in model for inputs (planes, height, width)."""
+Layer = Dense | Convolution | Embedding
+
+
+def architecture(model: str, input_shape: Sequence[int], classes: int, tokens: int | None = None) -> tuple[Layer, ...]:
+    """Return the layers of a built-in model.
+
+    Args:
+        model: Name of the model.
+        input_shape: (planes, height, width) of images, or the shape of any other input.
+        classes: Number of classes, M.
+        tokens: Size of the vocabulary where inputs are tokens; None where they are numbers.
+
+    Raises:
+        InputError: The model is unknown or does not take such inputs.
+    """
     pixels = prod(input_shape)
+    if model == "sequence":
+        return _sequence(input_shape, classes, tokens)
+    if tokens is not None and model in MODELS:
+        raise InputError(f"model {model} takes numbers, but the data set has tokens: use sequence or your own module")
     if model == "softmax":
         return (Dense(pixels, classes, relu=False),)
     if model == "mlp":
         return (Dense(pixels, 64, relu=True), Dense(64, classes, relu=False))
     if model == "cnn":
+        if len(input_shape) != 3:
+            raise InputError(f"model cnn needs images (planes, height, width), got inputs {tuple(input_shape)}")
         planes, height, width = input_shape
         if height < 8 or width < 8:
             raise InputError(f"model cnn needs images of at least 8 x 8, got {height} x {width}")
@@ -71,11 +118,23 @@ def architecture(model: str, input_shape: Sequence[int], classes: int) -> tuple[
     raise unknown("model", model, MODELS)
 
 
-def parameter_count(model: str, input_shape: Sequence[int], classes: int) -> int:
-    """Return the number of weights and biases of a built-in model."""
-    return sum(layer.size for layer in architecture(model, input_shape, classes))
+def _sequence(input_shape: Sequence[int], classes: int, tokens: int | None) -> tuple[Layer, ...]:
+    """Return the layers of the model of token sequences (Bengio et al., 2003): embeddings, then a two-layer network."""
+    if tokens is None or len(input_shape) != 1:
+        raise InputError("model sequence needs sequences of tokens (samples, length), whole numbers")
+    embedding = Embedding(tokens, input_shape[0], EMBEDDING_WIDTH)
+    return (
+        embedding,
+        Dense(embedding.outputs, SEQUENCE_UNITS, relu=True),
+        Dense(SEQUENCE_UNITS, classes, relu=False),
+    )
 
 
-def multiply_adds(model: str, input_shape: Sequence[int], classes: int) -> int:
-    """Return the multiply-adds of one sample's forward pass through a built-in model."""
-    return sum(layer.multiply_adds for layer in architecture(model, input_shape, classes))
+def parameter_count(model: str, input_shape: Sequence[int], classes: int, tokens: int | None = None) -> int:
+    """Return the number of weights and biases of a built-in model, see `architecture`."""
+    return sum(layer.size for layer in architecture(model, input_shape, classes, tokens))
+
+
+def multiply_adds(model: str, input_shape: Sequence[int], classes: int, tokens: int | None = None) -> int:
+    """Return the multiply-adds of one sample's forward pass through a built-in model, see `architecture`."""
+    return sum(layer.multiply_adds for layer in architecture(model, input_shape, classes, tokens))

@@ -9,10 +9,10 @@ Derivation. Let u = 2^-24, gamma(n) = n u / (1 - n u), and let v be the norm of 
 
 1. *Measured norm.* A sum of n computed squares, in any order, is at least (1 - gamma(n)) times its value. A dense layer
    with n inputs and m outputs multiplies the squared norms of an input and an output gradient: n + m squares, two roots
-   that are squared again, one product and one sum, in all gamma(n + m + 8). A convolution and a user's module square
-   and sum the gradient that is later added, of k numbers: gamma(k + 2); a module's dense layer with one vector per
-   record is one of the first kind. Adding L layers takes L operations. With K the largest such count plus L (for a
-   module of d weights at most d + 10), the measured norm is at least v sqrt(1 - gamma(K)) (1 - u).
+   that are squared again, one product and one sum, in all gamma(n + m + 8). A convolution, an embedding and a user's
+   module square and sum the gradient that is later added, of k numbers: gamma(k + 2); a module's dense layer with one
+   vector per record is one of the first kind. Adding L layers takes L operations. With K the largest such count plus L
+   (for a module of d weights at most d + 10), the measured norm is at least v sqrt(1 - gamma(K)) (1 - u).
 2. *Factor.* The quotient, the learning rate's factor and the product with the gradient: (1 + u)^3.
 3. *Product.* Both operands of the product that sums over samples are rounded to the product's format, by a relative w
    each: 0 for float32, 2^-11 for TF32, 2^-8 for bfloat16. Each product rounds by u. So the contribution that is added
@@ -37,7 +37,7 @@ activations stay below 2^64; squares that underflow then change v^2 by less than
 
 import math
 
-from fedlane.learning.architectures import Dense, Layer
+from fedlane.learning.architectures import Dense, Embedding, Layer
 from fedlane.learning.layered_model import LayeredModel
 from fedlane.learning.model_interface import Model
 
@@ -78,6 +78,8 @@ def clipping_slack(model: Model, batch: int, precision: str = "float32") -> floa
 def _operations(layer: Layer) -> int:
     if isinstance(layer, Dense):
         return layer.inputs + layer.outputs + 8
+    if isinstance(layer, Embedding):
+        return layer.outputs + 2
     return 9 * layer.inputs * layer.outputs + layer.outputs + 2
 
 

@@ -1,108 +1,32 @@
-"""The built-in data sets: their properties, the search for their files, and reading them.
+"""Data sets by name: the built-in ones, whose files are searched, verified and read here, and a user's.
 
 Files are searched in ``$FEDLANE_DATA``, the system's dataset folder and the user's cache, in this order, and otherwise
 downloaded from their official site into the cache. Every file's checksum is verified before use.
 """
 
+import functools
 import gzip
 import hashlib
+import lzma
 import os
 import zlib
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from importlib import resources
 from pathlib import Path
+from typing import IO, cast
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fedlane.cache import cache_folder
+from fedlane.learning.dataset_records import Dataset, DatasetInfo, Samples, SourceFile
 from fedlane.learning.download import fetch, unpack
-from fedlane.records import IntArray
+from fedlane.learning.own_data import is_own_data, load_own_data
+from fedlane.learning.shakespeare import SHAKESPEARE, read_shakespeare
 from fedlane.validate import InputError, unknown
 
+__all__ = ["DATASETS", "Dataset", "DatasetInfo", "Samples", "SourceFile", "dataset_info", "load_dataset", "locate"]
+
 SYSTEM = Path("/usr/share/datasets")
-
-
-@dataclass(frozen=True)
-class SourceFile:
-    """A file of a data set, with the size in bytes and the SHA-256 of its uncompressed content."""
-
-    name: str
-    size: int
-    sha256: str
-
-
-@dataclass(frozen=True)
-class DatasetInfo:
-    """Properties of a data set that are known without its files.
-
-    Attributes:
-        name: Name in scenarios.
-        title: Human-readable title.
-        input_shape: (planes, height, width) of an image.
-        classes: Number of classes, M.
-        train_per_class: Training samples of each class.
-        test_per_class: Test samples of each class.
-        licence: Licence of the data.
-        folders: Names of the folders that are searched for the files.
-        files: The files; none for the embedded subset.
-        home: Address of the download: a folder of .gz files, or a .tar.gz archive.
-
-    Examples:
-        >>> from fedlane.learning.datasets import dataset_info
-        >>> dataset_info("cifar10").input_shape
-        (3, 32, 32)
-    """
-
-    name: str
-    title: str
-    input_shape: tuple[int, int, int]
-    classes: int
-    train_per_class: int
-    test_per_class: int
-    licence: str
-    folders: tuple[str, ...] = ()
-    files: tuple[SourceFile, ...] = field(default=(), repr=False)
-    home: str = ""
-
-    @property
-    def class_totals(self) -> IntArray:
-        """Number of training samples of each class, (M,)."""
-        return np.full(self.classes, self.train_per_class, np.int64)
-
-
-@dataclass(frozen=True)
-class Samples:
-    """Labelled images.
-
-    Attributes:
-        images: (n, height, width, planes), bytes.
-        labels: (n,) classes from 0.
-    """
-
-    images: NDArray[np.uint8]
-    labels: IntArray
-
-
-@dataclass(frozen=True)
-class Dataset:
-    """A data set in memory.
-
-    Attributes:
-        info: Its properties.
-        train: Training samples.
-        test: Test samples.
-
-    Examples:
-        >>> from fedlane.learning.datasets import load_dataset
-        >>> load_dataset("fashion-mnist-mini").train.images.shape
-        (8000, 28, 28, 1)
-    """
-
-    info: DatasetInfo
-    train: Samples
-    test: Samples
 
 
 _IDX = "train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte"
@@ -151,19 +75,30 @@ DATASETS = {
             home="https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz",
         ),
         DatasetInfo("fashion-mnist-mini", "Fashion-MNIST, a subset for first runs", (1, 28, 28), 10, 800, 200, "MIT"),
+        SHAKESPEARE,
     )
 }
 
 
 def dataset_info(name: str) -> DatasetInfo:
-    """Return the properties of a data set by name."""
+    """Return the properties of a data set by name; a user's data set is loaded first."""
+    if is_own_data(name):
+        return load_own_data(name).info
     if name not in DATASETS:
         raise unknown("dataset", name, DATASETS)
-    return DATASETS[name]
+    return DATASETS[name] if name != SHAKESPEARE.name else _shakespeare().info
 
 
 def load_dataset(name: str) -> Dataset:
-    """Find, verify and read a data set; download it first if it is not on this machine."""
+    """Find, verify and read a data set; download it first if it is not on this machine.
+
+    Args:
+        name: A built-in data set, or a user's: a file, a folder or ``module:function`` (see `own_data`).
+    """
+    if is_own_data(name):
+        return load_own_data(name)
+    if name == SHAKESPEARE.name:
+        return _shakespeare()
     info = dataset_info(name)
     if not info.files:
         dataset = _embedded(info)
@@ -175,6 +110,18 @@ def load_dataset(name: str) -> Dataset:
         if np.any(np.bincount(part.labels, minlength=info.classes) != per_class):
             raise InputError(f"dataset {name} must have {per_class} samples of each class")
     return dataset
+
+
+@functools.lru_cache(maxsize=1)
+def _shakespeare() -> Dataset:
+    """Find, verify and read the text data set, whose label counts are known from its file only."""
+    folder, file = locate(SHAKESPEARE), SHAKESPEARE.files[0]
+    if folder is None:
+        raise InputError(
+            f"dataset shakespeare is not on this machine: put {file.name}.xz into a folder shakespeare "
+            "of $FEDLANE_DATA (docs/data.md)"
+        )
+    return read_shakespeare(_verified(folder, file))
 
 
 def locate(info: DatasetInfo) -> Path | None:
@@ -192,16 +139,27 @@ def _candidates(info: DatasetInfo) -> Iterator[Path]:
 
 
 def _path(folder: Path, file: SourceFile) -> Path | None:
-    return next((p for p in (folder / file.name, folder / f"{file.name}.gz") if p.is_file()), None)
+    return next((p for p in _spellings(folder / file.name) if p.is_file()), None)
+
+
+def _spellings(path: Path) -> tuple[Path, ...]:
+    return path, path.with_name(f"{path.name}.gz"), path.with_name(f"{path.name}.xz")
+
+
+def _opened(path: Path) -> IO[bytes]:
+    """Open a file that may be compressed."""
+    if path.suffix == ".gz":
+        return cast(IO[bytes], gzip.open(path))
+    return lzma.open(path) if path.suffix == ".xz" else path.open("rb")
 
 
 def _verified(folder: Path, file: SourceFile) -> bytes:
     path = _path(folder, file)
     assert path is not None
     try:
-        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as stored:
+        with _opened(path) as stored:
             content = stored.read(file.size + 1)  # at most: a small file can hold gigabytes of zeros
-    except (OSError, EOFError, zlib.error) as error:
+    except (OSError, EOFError, zlib.error, lzma.LZMAError) as error:
         raise InputError(f"data file {path} is damaged: {error}") from error
     if len(content) != file.size or hashlib.sha256(content).hexdigest() != file.sha256:
         raise InputError(f"data file {path} is damaged: its checksum does not match the published one")
@@ -228,7 +186,7 @@ def _download(info: DatasetInfo) -> Path:
 
 def _read_idx(info: DatasetInfo, content: list[bytes]) -> Dataset:
     """Read IDX files: a big-endian header of 8 (labels) or 16 (images) bytes, then the values as bytes."""
-    _, height, width = info.input_shape
+    height, width = info.input_shape[1:]
     train, train_labels, test, test_labels = (
         np.frombuffer(data, np.uint8, offset=16 if images else 8)
         for data, images in zip(content, (True, False, True, False), strict=True)

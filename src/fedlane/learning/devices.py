@@ -22,12 +22,14 @@ def torch_device(name: str) -> torch.device:
 
 
 def resident(samples: Samples, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Return images, bytes if the data set has bytes, and labels on the device."""
+    """Return images, bytes if the data set has bytes, and what is learned from them, labels or targets."""
     images = torch.from_numpy(np.array(samples.images)).to(device)
     check_inputs(images)
-    return images, torch.from_numpy(samples.labels).to(device)
+    return images, torch.from_numpy(samples.labels if samples.targets is None else samples.targets).to(device)
 
 
 def squared_norms(images: Tensor) -> Tensor:
-    """Return the squared norm of each image as a model input, a few thousand at a time."""
+    """Return the squared norm of each image as a model input, a few thousand at a time; 0 for tokens."""
+    if as_inputs(images[:1]).dtype == torch.int64:
+        return torch.zeros(len(images), device=images.device)
     return torch.cat([as_inputs(piece).flatten(1).square().sum(1) for piece in torch.split(images, 4096)])

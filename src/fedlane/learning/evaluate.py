@@ -6,24 +6,26 @@ import torch
 from torch import Tensor
 
 from fedlane.learning.local import as_inputs
+from fedlane.learning.losses import sample_losses
 from fedlane.learning.model_interface import Model
+from fedlane.loss_records import LARGEST_LOSS
 
 
 @torch.no_grad()
 def evaluate(
     model: Model, weights: Tensor, images: Tensor, labels: Tensor, memory_bytes: float
 ) -> tuple[Tensor, Tensor]:
-    """Return accuracy and mean cross-entropy of R models on one test set.
+    """Return accuracy and mean loss of R models on one test set.
 
     Args:
         model: The model.
         weights: (R, d) weight sets.
         images: (n, ...) test images, bytes or floats.
-        labels: (n,) their classes.
+        labels: (n,) their classes, (n, L) classes of sequences, or (n, M) numbers (see `Objective`).
         memory_bytes: Memory that one chunk of the work may use, in bytes.
 
     Returns:
-        Accuracy (R,) and loss (R,), float64.
+        Accuracy (R,), which is NaN where numbers are learned, and loss (R,), float64.
     """
     replicas, samples = len(weights), len(labels)
     correct = torch.zeros(replicas, dtype=torch.int64, device=weights.device)
@@ -40,10 +42,12 @@ def evaluate(
         for start, end in pairwise(starts):
             x, y = as_inputs(images[None, start:end]), labels[start:end]
             scores = model.logits(weights[part], x)
-            expected = y.expand(len(scores), -1)
-            correct[part] += (scores.argmax(2) == expected).sum(1)
-            losses = torch.nn.functional.cross_entropy(
-                scores.reshape(-1, scores.shape[2]), expected.reshape(-1), reduction="none"
-            )
+            expected = y.expand(len(scores), *y.shape)
+            losses = sample_losses(model.objective, scores.flatten(0, 1), expected.flatten(0, 1))
             loss[part] += losses.view(len(scores), -1).sum(1, dtype=torch.float64)
-    return correct.double() / samples, loss / samples
+            if model.objective.kind != "values":
+                correct[part] += (scores.argmax(-1) == expected).flatten(1).sum(1)
+    if model.objective.kind == "values":
+        finite = torch.nan_to_num(loss / samples, nan=LARGEST_LOSS).clamp_(max=LARGEST_LOSS)  # even if it diverged
+        return torch.full_like(loss, torch.nan), finite
+    return correct.double() / labels.numel(), loss / samples

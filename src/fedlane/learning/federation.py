@@ -21,9 +21,10 @@ from fedlane.learning.evaluate import evaluate
 from fedlane.learning.federation_checks import check_model, check_rates
 from fedlane.learning.local import ClientData, TrainingBatch, train_locally
 from fedlane.learning.loss_reports import LossReports
+from fedlane.learning.losses import training_targets
 from fedlane.learning.model_interface import Model
 from fedlane.learning.optimization import Optimization
-from fedlane.learning.partition import assign_samples
+from fedlane.learning.partition import sample_order, stacked_orders
 from fedlane.learning.round_graph import RoundGraph
 from fedlane.learning.sampling import draw_samples, sampling_of, with_more_places, without_unused_places
 from fedlane.learning.server_step import ServerStep
@@ -46,8 +47,8 @@ class Evaluation:
     """Results of each replica's model on the whole test set.
 
     Attributes:
-        accuracy: (R,) share of test samples that are classified correctly.
-        loss: (R,) mean cross-entropy.
+        accuracy: (R,) share of test samples that are classified correctly; NaN where numbers are learned.
+        loss: (R,) mean cross-entropy, or mean squared error.
     """
 
     accuracy: FloatArray
@@ -59,7 +60,7 @@ class FederationBatch:
 
     Args:
         model: The model.
-        dataset: The data set that is divided among the clients.
+        dataset: The data set that is divided among the clients; by `Samples.clients` if it has them.
         label_counts: (R, U, M) training samples of each class at each client.
         seeds: R seeds, one per replica.
         mechanism: Clipping, sampling and noise.
@@ -113,16 +114,15 @@ class FederationBatch:
         check_rates(mechanism, self.sizes)
         check_model(model, mechanism)
         check_proximal(optimization.proximal, learning_rate)
-        orders = [
-            assign_samples(counts, dataset.train.labels, seed) for counts, seed in zip(label_counts, seeds, strict=True)
-        ]
+        samples = dataset.train
+        orders = [sample_order(n, samples.labels, samples.clients, s) for n, s in zip(label_counts, seeds, strict=True)]
         images, labels = resident(dataset.train, self.device)
         self.test_images, self.test_labels = resident(dataset.test, self.device)
         self.data = ClientData(
             images=images,
-            targets=torch.nn.functional.one_hot(labels, dataset.info.classes).to(torch.float32),
+            targets=training_targets(model.objective, labels, dataset.info.classes),
             squares=squared_norms(images),
-            order=torch.from_numpy(np.stack(orders).astype(np.int32)).to(self.device),
+            order=torch.from_numpy(stacked_orders(orders)).to(self.device),
             start=torch.from_numpy(np.cumsum(self.sizes, axis=1) - self.sizes).to(self.device),
             size=torch.from_numpy(self.sizes).to(self.device),
         )

@@ -9,7 +9,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedlane.learning import fused, layers
-from fedlane.learning.architectures import Convolution, Dense, Layer
+from fedlane.learning.architectures import Convolution, Dense, Embedding, Layer
+from fedlane.learning.dataset_records import CLASSES, Objective
 from fedlane.learning.model_interface import Batch, Model
 from fedlane.rng import generator
 
@@ -22,16 +23,21 @@ except ImportError:  # without Numba, PyTorch does the same a little more slowly
 class LayeredModel(Model):
     """A built-in model: hand-written layers with per-sample clipping."""
 
-    def __init__(self, stack: Sequence[Layer]) -> None:
-        self.layers = tuple(stack)
+    def __init__(self, stack: Sequence[Layer], objective: Objective = CLASSES) -> None:
+        self.layers, self.objective = tuple(stack), objective
         self.size = self.trained = sum(layer.size for layer in self.layers)
+        self._has_kernels = objective.kind == "classes"  # compiled code computes the gradient of cross-entropy
         self._is_mlp = [isinstance(layer, Dense) and layer.relu for layer in self.layers] == [True, False]
+        self._is_mlp &= self._has_kernels
 
     def initial(self, seed: int) -> Tensor:
-        """Return He-normal weights and zero biases (reading 16 in docs/reading-the-paper.md)."""
+        """Return He-normal weights and zero biases (reading 16 in docs/reading-the-paper.md); embeddings are normal."""
         rng = generator(seed, "weights")
         parts = []
         for layer in self.layers:
+            if isinstance(layer, Embedding):
+                parts.append(torch.from_numpy(rng.standard_normal(layer.size)))
+                continue
             inputs = layer.inputs if isinstance(layer, Dense) else 9 * layer.inputs
             parts.append(torch.from_numpy(rng.standard_normal(inputs * layer.outputs) * (2.0 / inputs) ** 0.5))
             parts.append(torch.zeros(layer.outputs, dtype=torch.float64))
@@ -71,8 +77,11 @@ class LayeredModel(Model):
         for layer, block in zip(self.layers, blocks, strict=True):
             passes.append(layers.forward(layer, block, h, keep=True))
             h = passes[-1].outputs
-        # The gradient of cross-entropy: softmax minus one-hot label.
-        gradient: Tensor | None = softmax(h).sub_(batch.targets)
+        gradient: Tensor | None
+        if self.objective.kind == "values":
+            gradient = h.sub(batch.targets).mul_(2.0 / h.shape[2])
+        else:  # the gradient of cross-entropy: softmax minus one-hot label
+            gradient = softmax(h).sub_(batch.targets)
         for index in reversed(range(len(self.layers))):
             assert gradient is not None
             gradient = layers.backward(self.layers[index], blocks[index], passes[index], gradient, first=index == 0)
@@ -99,7 +108,7 @@ class LayeredModel(Model):
         return self._is_mlp and mlp_tail is not None and weights.device.type == "cpu"
 
     def _is_fused(self, weights: Tensor) -> bool:
-        return isinstance(self.layers[0], Convolution) and fused.usable(weights)
+        return self._has_kernels and isinstance(self.layers[0], Convolution) and fused.usable(weights)
 
     def _descend_perceptron(
         self, weights: Tensor, into: Tensor, batch: Batch, clip_norm: float | None, scale: Tensor
@@ -173,6 +182,8 @@ class LayeredModel(Model):
                 positions = layer.height * layer.width
                 floats += positions * (2 * 9 * layer.inputs + 2 * layer.inputs + 5 * layer.outputs)
                 floats += 9 * layer.inputs * layer.outputs  # the per-sample gradient
+            elif isinstance(layer, Embedding):
+                floats += layer.length * (layer.length // 4 + 6 + 4 * layer.width)  # comparisons, tokens, gradients
             else:
                 floats += layer.inputs + 4 * layer.outputs
         return 4 * floats
@@ -181,6 +192,9 @@ class LayeredModel(Model):
         """Return the weights (d,) as ``layerK.weight`` and ``layerK.bias`` in PyTorch's layout."""
         named = {}
         for index, (layer, block) in enumerate(zip(self.layers, self._blocks(weights[None]), strict=True)):
+            if isinstance(layer, Embedding):
+                named[f"layer{index}.weight"] = block[0].view(layer.tokens, layer.width).contiguous()
+                continue
             matrix, bias = layers.weights_of(layer, block)
             if isinstance(layer, Convolution):  # torch.nn.Conv2d's layout: (out, in, 3, 3)
                 matrix = matrix.view(1, layer.outputs, 3, 3, layer.inputs).permute(0, 1, 4, 2, 3)

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fedlane.learning.architectures import Convolution, Dense, Layer
+from fedlane.learning import embedding
+from fedlane.learning.architectures import Convolution, Dense, Embedding, Layer
 
 
 @dataclass
@@ -21,20 +22,21 @@ class Pass:
     """A layer's intermediate results: those of the forward pass, and later its gradients."""
 
     inputs: Tensor
-    """Dense: (G, B, in). Convolution: patches at P positions, (G, B * P, 9 in)."""
+    """Dense: (G, B, in). Convolution: patches at P positions, (G, B * P, 9 in). Embedding: tokens (G, B, L)."""
     outputs: Tensor
     """(G, B, ...): after pooling and ReLU."""
     choice: Tensor | None = None
     """Convolution: index of the largest of the four pooled values, (G * B, planes, height, width)."""
     gradient: Tensor | None = None
-    """(G, B, out) or (G, B * P, out): gradient at the output of the matrix product."""
+    """(G, B, out) or (G, B * P, out): gradient at the output of the matrix product. Embedding: gradients of the
+    samples' tokens, (G, B, L * width)."""
     per_sample: Tensor | None = None
     """Convolution with clipping: weight gradient of every sample, (G * B, out, 9 in)."""
     per_sample_bias: Tensor | None = None
     """Convolution with clipping: bias gradient of every sample, (G * B, out)."""
 
 
-def weights_of(layer: Layer, block: Tensor) -> tuple[Tensor, Tensor]:
+def weights_of(layer: Dense | Convolution, block: Tensor) -> tuple[Tensor, Tensor]:
     """Return views of a layer's block (G, size) of flat weights: matrix (G, out, in) and bias (G, out)."""
     inputs = layer.inputs if isinstance(layer, Dense) else 9 * layer.inputs
     matrix = block[:, : inputs * layer.outputs].view(-1, layer.outputs, inputs)
@@ -43,6 +45,8 @@ def weights_of(layer: Layer, block: Tensor) -> tuple[Tensor, Tensor]:
 
 def forward(layer: Layer, block: Tensor, x: Tensor, *, keep: bool) -> Pass:
     """Run a layer on x (G, B, ...); with ``keep``, store what the backward pass needs."""
+    if isinstance(layer, Embedding):
+        return Pass(x, embedding.look_up(layer, block, x))
     matrix, bias = weights_of(layer, block)
     groups, samples = x.shape[:2]
     if isinstance(layer, Dense):
@@ -62,6 +66,9 @@ def forward(layer: Layer, block: Tensor, x: Tensor, *, keep: bool) -> Pass:
 
 def backward(layer: Layer, block: Tensor, results: Pass, gradient: Tensor, *, first: bool) -> Tensor | None:
     """Set ``results.gradient`` from the gradient at the outputs; return that at the inputs (None if ``first``)."""
+    if isinstance(layer, Embedding):  # always the first layer
+        results.gradient = embedding.token_gradients(layer, results.inputs, gradient)
+        return None
     matrix, _ = weights_of(layer, block)
     groups, samples = gradient.shape[:2]
     if isinstance(layer, Dense):
@@ -92,6 +99,8 @@ def squared_norms(layer: Layer, results: Pass, squares: Tensor | None = None) ->
             squares = torch.linalg.vector_norm(results.inputs, dim=2).square_()
         lengths = torch.linalg.vector_norm(results.gradient, dim=2).square_()
         return torch.addcmul(lengths, lengths, squares)  # of the outer product and of the bias
+    if isinstance(layer, Embedding):
+        return results.gradient.square().sum(2)
     groups = results.inputs.shape[0]
     positions = layer.height * layer.width
     inputs = results.inputs.view(-1, positions, 9 * layer.inputs)
@@ -114,8 +123,11 @@ def drop_samples(results: Pass, dropped: Tensor) -> None:
 
 def descend(layer: Layer, block: Tensor, results: Pass, factor: Tensor) -> None:
     """Subtract factor (G, B) times each sample's gradient, summed over the samples, from the block in place."""
-    matrix, bias = weights_of(layer, block)
     assert results.gradient is not None
+    if isinstance(layer, Embedding):
+        embedding.subtract_(layer, block, results.inputs, results.gradient * factor[..., None])
+        return
+    matrix, bias = weights_of(layer, block)
     groups, samples = factor.shape
     if results.per_sample is not None and results.per_sample_bias is not None:  # the arrays whose norms were measured
         matrix -= torch.bmm(factor[:, None], results.per_sample.view(groups, samples, -1)).view_as(matrix)

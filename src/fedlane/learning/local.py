@@ -25,9 +25,10 @@ class ClientData:
     """The clients' records in all replicas: one data set in memory, and indices into it."""
 
     images: Tensor
-    """(samples, height, width, planes): bytes, which save memory traffic on a CPU, or floats that are model inputs."""
+    """(samples, height, width, planes): bytes, which save memory traffic on a CPU. Or (samples, ...): floats that are
+    model inputs, or other integers, which are tokens."""
     targets: Tensor
-    """(samples, M): one-hot labels, float32."""
+    """(samples, M): one-hot labels or numbers, float32; (samples, L): classes of sequences (see `Objective`)."""
     squares: Tensor
     """(samples,): squared norm of each sample's model input, which for bytes is the image divided by 255."""
     order: Tensor
@@ -194,10 +195,10 @@ def _unpadded_batches(data: ClientData, rows: TrainingBatch, rate: Tensor) -> It
 
 
 def first_sample(data: ClientData, rows: TrainingBatch) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the first step's inputs (G, B, ...) and labels (G, B), and which places hold records (G, B)."""
+    """Return the first step's inputs and targets (G, B, ...), and which places hold records (G, B)."""
     indices = rows.indices[:, 0]
     mask = rows.mask[:, 0] if rows.mask.numel() else torch.ones_like(indices, dtype=torch.bool)
-    return _blank(_images(data.images, indices), mask), _rows(data.targets, indices).argmax(-1), mask
+    return _blank(_images(data.images, indices), mask), _rows(data.targets, indices), mask
 
 
 def _blank(samples: Tensor, mask: Tensor) -> Tensor:
@@ -208,14 +209,16 @@ def _blank(samples: Tensor, mask: Tensor) -> Tensor:
 
 
 def as_inputs(images: Tensor) -> Tensor:
-    """Return bytes as floats in [0, 1], and floats unchanged."""
-    return images if images.is_floating_point() else images.to(torch.float32).mul_(1.0 / 255.0)
+    """Return bytes as floats in [0, 1], floats unchanged, and other integers, which are tokens, as int64."""
+    if images.dtype == torch.uint8:
+        return images.to(torch.float32).mul_(1.0 / 255.0)
+    return images if images.is_floating_point() else images.long()
 
 
 def _images(images: Tensor, indices: Tensor) -> Tensor:
     """Return the model inputs at ``indices``, (*indices, height, width, planes)."""
     shape = (*indices.shape, *images.shape[1:])
-    if cpu_kernels is None or images.device.type != "cpu" or images.is_floating_point():
+    if cpu_kernels is None or images.device.type != "cpu" or images.dtype != torch.uint8:
         return as_inputs(images.index_select(0, indices.reshape(-1))).view(shape)
     inputs = torch.empty(indices.numel(), images[0].numel())
     cpu_kernels.gather_images(images.flatten(1).numpy(), indices.reshape(-1).numpy(), inputs.numpy())

@@ -16,25 +16,30 @@ from torch import Tensor
 from fedlane.files import fitting_array
 from fedlane.learning.counter_rng import add_normals_, keys
 from fedlane.learning.local import ClientData, TrainingBatch, first_sample
+from fedlane.learning.losses import sample_losses
 from fedlane.learning.model_interface import Model
 from fedlane.records import ClientLosses, FloatArray, IntArray, LossQuery, MechanismSpec
 
 STATISTICS = ("mean", "rms")
 
 
-def record_losses(model: Model, weights: Tensor, x: Tensor, labels: Tensor, clip: float) -> Tensor:
-    """Return the cross-entropy of every record (G, B), clipped, in float64; a loss that is not a number counts as L.
+def record_losses(model: Model, weights: Tensor, x: Tensor, targets: Tensor, clip: float) -> Tensor:
+    """Return the loss of every record (G, B), clipped, in float64; a loss that is not a number counts as L.
+
+    It is the loss that is learned (see `Objective`): a cross-entropy, the mean cross-entropy of a sequence's positions,
+    or the mean squared error of a record's numbers. None of them is negative, so a contribution is bounded by L alone.
 
     Args:
         model: The model; its layers are in evaluation mode.
         weights: (G, d) weight sets.
         x: (G, B, ...) inputs.
-        labels: (G, B) classes.
+        targets: (G, B, ...) targets, as `Batch` has them.
         clip: Largest loss L of a record; infinite for no clipping.
     """
     scores = model.logits(weights, x).double()
-    losses = torch.nn.functional.cross_entropy(scores.flatten(0, 1), labels.flatten(), reduction="none")
-    return losses.view(labels.shape).nan_to_num(nan=clip, posinf=clip).clamp(min=0.0, max=clip)
+    expected = targets.argmax(-1) if model.objective.kind == "classes" else targets
+    losses = sample_losses(model.objective, scores.flatten(0, 1), expected.flatten(0, 1))
+    return losses.view(targets.shape[:2]).nan_to_num(nan=clip, posinf=clip).clamp(min=0.0, max=clip)
 
 
 def loss_sums(model: Model, weights: Tensor, data: ClientData, rows: TrainingBatch, query: LossQuery) -> Tensor:
@@ -47,8 +52,8 @@ def loss_sums(model: Model, weights: Tensor, data: ClientData, rows: TrainingBat
         rows: The samples.
         query: Clipping.
     """
-    x, labels, mask = first_sample(data, rows)
-    losses = record_losses(model, weights, x, labels, query.clip).where(mask, 0.0)
+    x, targets, mask = first_sample(data, rows)
+    losses = record_losses(model, weights, x, targets, query.clip).where(mask, 0.0)
     return torch.stack([losses.sum(1), (losses.square() / query.unit).sum(1)], dim=1)
 
 

@@ -1,4 +1,4 @@
-"""The interface of every model: a classifier with flat weights.
+"""The interface of every model: flat weights, and scores of classes or numbers.
 
 Weights are rows of a matrix (G, d) for G weight sets. Copying, noising and averaging models are then single operations.
 """
@@ -8,6 +8,8 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+from fedlane.learning.dataset_records import CLASSES, Objective
+
 
 @dataclass(frozen=True)
 class Batch:
@@ -16,7 +18,7 @@ class Batch:
     x: Tensor
     """(G, B, ...): model inputs."""
     targets: Tensor
-    """(G, B, M): one-hot labels."""
+    """(G, B, M): one-hot labels, or numbers; (G, B, L): classes of sequences (see `Objective`)."""
     squares: Tensor | None = None
     """(G, B): squared norm of each input, if already computed."""
     counts: Tensor | None = None
@@ -35,8 +37,10 @@ class Batch:
 
 
 class Model(ABC):
-    """A classifier with flat weights."""
+    """A model with flat weights."""
 
+    objective: Objective = CLASSES
+    """What the model learns."""
     size: int
     """d, the number of weights."""
     trained: int
@@ -56,7 +60,12 @@ class Model(ABC):
 
     @abstractmethod
     def logits(self, weights: Tensor, x: Tensor) -> Tensor:
-        """Return class scores (G, B, M) of weights (G, d) on inputs x (G, B, ...), or (1, B, ...) shared by all."""
+        """Return scores (G, B, M), or (G, B, L, M) of sequences.
+
+        Args:
+            weights: (G, d) weight sets.
+            x: (G, B, ...) inputs, or (1, B, ...) shared by all weight sets.
+        """
 
     @abstractmethod
     def descend(
@@ -64,7 +73,7 @@ class Model(ABC):
     ) -> None:
         """Subtract scale_s min(1, C / |g_s|) g_s, summed over the samples s, from ``into`` in place.
 
-        g_s is the cross-entropy gradient of sample s at the weights. Without a clip norm, g_s is not clipped. With
+        g_s is the gradient of the loss of sample s at the weights. Without a clip norm, g_s is not clipped. With
         a clip norm, a sample whose gradient is not finite contributes nothing.
 
         Args:

@@ -8,10 +8,12 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor
 
+from fedlane.learning.dataset_records import CLASSES, Objective
+from fedlane.learning.losses import trial_targets
 from fedlane.learning.model_interface import Batch
 from fedlane.learning.module_layers import WITHOUT_PRIVACY
 from fedlane.learning.module_model import ModuleModel
-from fedlane.validate import LARGEST_CLIP_NORM, InputError
+from fedlane.validate import LARGEST_CLIP_NORM, InputError, first_line
 
 log = logging.getLogger("fedlane.learning")
 
@@ -28,29 +30,35 @@ def checked_module(
     *,
     per_record: bool,
     label: str | None = None,
+    tokens: int | None = None,
+    objective: Objective = CLASSES,
 ) -> ModuleModel:
     """Return a user's module as a model, after trying it on two random inputs.
 
     Args:
         make: Class of the module, or a function that returns it.
         input_shape: Shape of one input: (planes, height, width) for images, or any other.
-        classes: Number of classes, M.
+        classes: Number of classes, or of target values, M.
         per_record: Whether every record needs a gradient of its own, as clipping does.
         label: The model as error messages name it; by default, the name of its class.
+        tokens: Size of the vocabulary where inputs are tokens; None where they are numbers.
+        objective: What is learned.
 
     Raises:
         InputError: The module does not accept the inputs, does not score all classes, or cannot be trained.
     """
-    model = ModuleModel(make, per_record=per_record)
+    model = ModuleModel(make, per_record=per_record, objective=objective)
     label = label or f"model {type(model.module).__name__}"
     source = torch.Generator().manual_seed(0)
     x = torch.rand(2, *stored_shape(input_shape), generator=source)
+    if tokens is not None:
+        x = (x * tokens).long().clamp_(max=tokens - 1)
     weights = model.initial(0)
     # A last layer that starts at 0 would hide what the others do.
     weights[: model.trained] += 0.05 * torch.randn(model.trained, generator=source)
     _check_scores(model, label, input_shape, classes, weights, x)
     model.check_constants()
-    targets = torch.eye(classes)[[0, min(1, classes - 1)]]
+    targets = trial_targets(objective, classes)
     if per_record:
         _check_gradients(model, label, weights, x, targets)
         _choose_gradients(model, label, weights, x, targets)
@@ -85,9 +93,12 @@ def _check_scores(
     except Exception as error:  # a user's code may raise anything
         images = len(input_shape) == 3
         inputs = "images of " + " x ".join(map(str, input_shape)) if images else f"inputs {tuple(input_shape)}"
-        raise InputError(f"{label} does not accept {inputs}: {_first_line(error)}") from error
-    if shapes != {(2, classes)}:
-        raise InputError(f"{label} must return {classes} scores per sample, got shape {max(shapes)[1:]}")
+        inputs = inputs if x.is_floating_point() else f"{len(x[0])} tokens"
+        raise InputError(f"{label} does not accept {inputs}: {first_line(error)}") from error
+    expected = model.objective.score_shape(classes)
+    if shapes != {(2, *expected)}:
+        wanted = f"{classes} scores" if len(expected) == 1 else f"scores of shape {expected}"
+        raise InputError(f"{label} must return {wanted} per sample, got shape {max(shapes)[1:]}")
 
 
 def _check_gradients(model: ModuleModel, label: str, weights: Tensor, x: Tensor, targets: Tensor) -> None:
@@ -98,7 +109,7 @@ def _check_gradients(model: ModuleModel, label: str, weights: Tensor, x: Tensor,
     except InputError:
         raise
     except Exception as error:
-        reason = _first_line(error)
+        reason = first_line(error)
         if "random" in reason:  # of torch.func, whose advice does not help here
             reason = f"it draws random numbers in forward (dropout?); remove them, or use {WITHOUT_PRIVACY}"
         raise InputError(f"{label} has no per-sample gradients: {reason}") from error
@@ -124,7 +135,7 @@ def _disagreement(model: ModuleModel, weights: Tensor, x: Tensor, targets: Tenso
     try:
         fast = moves()
     except Exception as error:  # a user's code may use its layers in any way
-        return _first_line(error)
+        return first_line(error)
     with _torch_func(model):
         slow = moves()
     if bool(((fast - slow).abs() <= TOLERANCE * slow.abs().amax(1, keepdim=True)).all()):
@@ -168,7 +179,7 @@ def _choose_steps(model: ModuleModel, label: str, weights: Tensor, x: Tensor, ta
     except InputError:
         raise
     except Exception as error:
-        raise InputError(f"{label} cannot be trained: {_first_line(error)}") from error
+        raise InputError(f"{label} cannot be trained: {first_line(error)}") from error
     try:
         step(1)
     except Exception:  # batch normalisation needs two values
@@ -186,8 +197,3 @@ def _depends_on_batch(scores: Callable[[Tensor, Tensor], Tensor], weights: Tenso
         except Exception:
             return True
     return bool((alone - together).abs().max() > TOLERANCE * together.abs().max())
-
-
-def _first_line(error: Exception) -> str:
-    """Return the first line of an error of a user's code."""
-    return (str(error).strip().splitlines() or [type(error).__name__])[0][:200]

@@ -222,27 +222,30 @@ def _watched(module: nn.Module, calls: list[LayerCall], anchor: Tensor) -> Itera
             handle.remove()
 
 
-def record_gradients(module: nn.Module, scores: Callable[[], Tensor], targets: Tensor) -> RecordGradientSet:
-    """Return the cross-entropy gradient of every record.
+def record_gradients(
+    module: nn.Module, losses: Callable[[Tensor], Tensor], scores: Callable[[], Tensor], records: int
+) -> RecordGradientSet:
+    """Return the gradient of every record's loss.
 
     Args:
         module: The module, all of whose layers have a fast path.
-        scores: Function that passes B records through the module and returns their class scores (B, M).
-        targets: (B, M) one-hot labels.
+        losses: Function of the scores that returns the losses (B,).
+        scores: Function that passes B records through the module and returns their scores (B, ...).
+        records: B.
 
     Raises:
         ValueError: A layer's input does not have the records as its first axis.
     """
     calls: list[LayerCall] = []
     with torch.inference_mode(False), torch.enable_grad():
-        anchor = torch.zeros((), device=targets.device, requires_grad=True)
+        anchor = torch.zeros((), requires_grad=True)
         with _watched(module, calls, anchor):
-            loss = functional.cross_entropy(scores(), targets, reduction="sum")
+            loss = losses(scores()).sum()
         torch.autograd.grad(loss, anchor, allow_unused=True)
     result = RecordGradientSet()
     for call in calls:
         layer = module.get_submodule(call.name)
-        if len(call.inputs) != len(targets) or call.inputs.ndim < 1 + isinstance(layer, nn.Linear):
+        if len(call.inputs) != records or call.inputs.ndim < 1 + isinstance(layer, nn.Linear):
             raise ValueError(f"{layer_name(module, call.name)} does not have the records as its first axis")
         if call.gradient is None:
             continue

@@ -12,6 +12,8 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from fedlane.learning.dataset_records import CLASSES, Objective
+from fedlane.learning.losses import sample_losses
 from fedlane.learning.model_interface import Batch, Model
 from fedlane.learning.module_gradients import record_gradients, slow_layer
 from fedlane.learning.module_layers import (
@@ -26,7 +28,7 @@ from fedlane.validate import InputError
 
 
 class ModuleModel(Model):
-    """A user's `torch.nn.Module` that maps images (B, planes, height, width) to scores (B, M).
+    """A user's `torch.nn.Module` that maps images (B, planes, height, width), or inputs (B, ...), to scores (B, M).
 
     The flat weights are the module's parameters, followed by the running statistics of its normalisation layers, if it
     has any: as in federated averaging, these are averaged with the parameters. All other buffers are constants, and a
@@ -36,6 +38,7 @@ class ModuleModel(Model):
         make: Class of the module, or a function that returns it.
         chunk: Number of records whose gradients torch.func computes at a time.
         per_record: Whether every record needs a gradient of its own, as clipping does.
+        objective: What is learned.
 
     Attributes:
         slow_reason: Why torch.func computes the gradients of single records, naming the layer; None if it does not.
@@ -44,11 +47,18 @@ class ModuleModel(Model):
         InputError: The module has no parameters, or a layer that cannot be trained in this way.
     """
 
-    def __init__(self, make: Callable[[], torch.nn.Module], chunk: int = 64, *, per_record: bool = True) -> None:
+    def __init__(
+        self,
+        make: Callable[[], torch.nn.Module],
+        chunk: int = 64,
+        *,
+        per_record: bool = True,
+        objective: Objective = CLASSES,
+    ) -> None:
         module = _seeded(make, 0)  # constants that are drawn at random are then the same in every process
         check_layers(module, per_record=per_record)
         self.module, self.chunk, self._make = module, chunk, make
-        self.per_record = per_record
+        self.per_record, self.objective = per_record, objective
         self.whole_batch = not per_record and needs_whole_batch(module)
         self.shapes = {name: parameter.shape for name, parameter in module.named_parameters()}
         self.trained = sum(shape.numel() for shape in self.shapes.values())
@@ -139,7 +149,7 @@ class ModuleModel(Model):
             return torch.stack(rows)
 
     def training_scores(self, flat: Tensor, x: Tensor) -> Tensor:
-        """Return class scores (B, M) of weights (d,) on inputs x (B, ...) in training mode."""
+        """Return scores (B, ...) of weights (d,) on inputs x (B, ...) in training mode."""
         with _drawing(0, x.device):
             return self._called(self._values(flat), x)
 
@@ -159,7 +169,7 @@ class ModuleModel(Model):
             return
 
         def loss(flat: Tensor, sample: Tensor, target: Tensor) -> Tensor:
-            return torch.nn.functional.cross_entropy(self._scores(flat, sample[None]), target[None])
+            return sample_losses(self.objective, self._scores(flat, sample[None]), target[None]).sum()
 
         per_sample = torch.func.vmap(torch.func.grad(loss), in_dims=(None, 0, 0))
         updated = weights if into is None else into
@@ -190,7 +200,8 @@ class ModuleModel(Model):
         for x, labels, amount in zip(
             *(torch.split(part, self.chunk) for part in (inputs, targets, scale)), strict=True
         ):
-            gradients = record_gradients(self.module, partial(self._called, dict(named), x), labels)
+            losses = partial(sample_losses, self.objective, targets=labels)
+            gradients = record_gradients(self.module, losses, partial(self._called, dict(named), x), len(labels))
             square = gradients.squared_norms()
             finite = torch.isfinite(square)
             if not bool(finite.all()):
@@ -210,7 +221,7 @@ class ModuleModel(Model):
                 leaf = weights[row].clone().requires_grad_()
                 named = self._values(leaf)
                 scores = self._called(named, batch.x[row][real].clone())
-                losses = torch.nn.functional.cross_entropy(scores, batch.targets[row][real].clone(), reduction="none")
+                losses = sample_losses(self.objective, scores, batch.targets[row][real].clone())
                 (gradient,) = torch.autograd.grad((losses * scale[row][real].clone()).sum(), leaf)
             weights[row] -= gradient  # 0 for the running statistics
             if self.state:

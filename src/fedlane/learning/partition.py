@@ -3,9 +3,11 @@
 Counts depend only on the settings, the seed and the class totals, so quotas can be computed without the data.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fedlane.records import FloatArray, IntArray
 from fedlane.rng import generator
@@ -19,7 +21,8 @@ class Partition:
     dominant   a share ``degree`` of a client's samples is of class i mod M for client i, the rest is uniform;
     dirichlet  label shares are Dirichlet with concentration (1 - degree) / degree per class;
     shards     a client has round(M (1 - degree)) equal shards, at least one, of one class each;
-    iid        label shares are those of the data set; the degree is ignored.
+    iid        label shares are those of the data set; the degree is ignored;
+    natural    clients come with the data (see `natural_counts`); degree and imbalance are ignored.
 
     Client sizes are equal, or uniform in [1 - imbalance, 1 + imbalance] times the mean. The mean is
     ``samples_per_client``; None divides the whole data set.
@@ -55,6 +58,31 @@ def label_counts(partition: Partition, class_totals: IntArray, clients: int, see
     spare = rng.permutation(np.repeat(np.arange(len(left)), left))[: need.sum()]
     np.add.at(counts, (np.repeat(np.arange(clients), need), spare), 1)
     return counts
+
+
+def natural_counts(natural: IntArray | None, clients: int, seed: int) -> IntArray:
+    """Return the samples of class m at client i, (U, M), where the clients come with the data.
+
+    Args:
+        natural: (K, M) samples of each class at each of the data's clients; None if the data has no clients.
+        clients: U, the number of clients of the network.
+        seed: The replica's seed, which chooses the clients if the data has more of them.
+
+    Raises:
+        InputError: The data has no clients, or fewer than the network.
+    """
+    if natural is None:
+        raise InputError('data.partition "natural" needs a data set with clients (client_train), and this one has none')
+    if clients > len(natural):
+        raise InputError(
+            f"network.clients must be at most {len(natural)}, the number of clients in the data set, got {clients}"
+        )
+    return np.asarray(natural[chosen_clients(len(natural), clients, seed)], np.int64)
+
+
+def chosen_clients(available: int, clients: int, seed: int) -> IntArray:
+    """Return which of a data set's clients take part, in increasing order; all of them if the network has as many."""
+    return np.sort(generator(seed, "natural-clients").choice(available, clients, replace=False))
 
 
 def copies(class_totals: IntArray, clients: int) -> int:
@@ -101,6 +129,36 @@ def assign_samples(counts: IntArray, labels: IntArray, seed: int) -> IntArray:
     return order[: counts.sum()]
 
 
+def sample_order(counts: IntArray, labels: IntArray, clients: IntArray | None, seed: int) -> IntArray:
+    """Return sample indices grouped by client, as `assign_samples` does, also where clients come with the data.
+
+    Args:
+        counts: (U, M) samples of each class at each client.
+        labels: (n,) classes of the data set.
+        clients: (n,) client of each sample if the partition is natural; None to assign samples at random.
+        seed: The replica's seed.
+
+    Raises:
+        ValueError: The counts are not those of the data's clients.
+    """
+    if clients is None:
+        return assign_samples(counts, labels, seed)
+    sizes = np.bincount(clients)
+    chosen = chosen_clients(len(sizes), len(counts), seed)
+    if np.any(sizes[chosen] != counts.sum(axis=1)):
+        raise ValueError("label_counts are not those of the data set's clients")
+    grouped = np.split(np.argsort(clients, kind="stable"), np.cumsum(sizes)[:-1])
+    return np.concatenate([grouped[client] for client in chosen])
+
+
+def stacked_orders(orders: Sequence[IntArray]) -> NDArray[np.int32]:
+    """Return the orders of all replicas as one array; natural clients of two replicas may have different totals."""
+    stacked = np.zeros((len(orders), max(map(len, orders))), np.int32)
+    for row, order in zip(stacked, orders, strict=True):
+        row[: len(order)] = order
+    return stacked
+
+
 def _sizes(clients: int, total: int, imbalance: float, rng: np.random.Generator) -> IntArray:
     """Return client sizes that sum to ``total``, each at least 1."""
     weights = rng.uniform(1 - imbalance, 1 + imbalance, clients) if imbalance else np.ones(clients)
@@ -136,4 +194,4 @@ def _label_shares(partition: Partition, totals: IntArray, clients: int, rng: np.
         shares = np.zeros((clients, classes))
         np.add.at(shares, (np.repeat(np.arange(clients), shards), deck.ravel()), 1 / shards)
         return shares
-    raise InputError(f"data.partition must be dominant, dirichlet, shards or iid, got '{partition.kind}'")
+    raise InputError(f"data.partition must be dominant, dirichlet, shards, iid or natural, got '{partition.kind}'")

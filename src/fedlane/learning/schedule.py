@@ -5,7 +5,7 @@ models trained on another with a GPU, PyTorch and NumPy. The data set must be in
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 from fedlane.files import READ_ERRORS, load_arrays
 from fedlane.learning.datasets import dataset_info, load_dataset
 from fedlane.learning.federation import PLAIN, FederationBatch
-from fedlane.learning.models import make_model
+from fedlane.learning.models import dataset_model
 from fedlane.learning.optimization import Optimization
-from fedlane.learning.schedule_checks import checked_optimization, checked_rounds, checked_task
+from fedlane.learning.schedule_checks import LATER, checked_optimization, checked_rounds, checked_task
 from fedlane.records import BoolArray, FloatArray, IntArray, MechanismSpec
 from fedlane.validate import InputError, check_proximal
 
@@ -40,6 +40,10 @@ class LearningTask:
     """(R,)"""
     optimization: Optimization = PLAIN
     """Optimisers, aggregation and learning-rate schedule; files of 0.1.0 have none of it."""
+    digest: str = ""
+    """SHA-256 of a user's data set; empty for a built-in one."""
+    natural: bool = False
+    """Whether the clients are those that come with the data."""
 
     def federation(self, device: str) -> FederationBatch:
         """Return the federations in their state before the first round.
@@ -47,10 +51,14 @@ class LearningTask:
         Raises:
             InputError: The model, the data set or the device is unknown, or the mechanism does not fit the data.
         """
-        info = dataset_info(self.dataset)
-        model = make_model(self.model, info.input_shape, info.classes, per_record=self.mechanism.clip_norm is not None)
+        info, per_record = dataset_info(self.dataset), self.mechanism.clip_norm is not None
+        if info.digest != self.digest:
+            raise InputError(f"data.dataset '{self.dataset}' has changed since the schedule was made")
+        model = dataset_model(self.model, info, per_record=per_record)
         seeds = [int(seed) for seed in self.seeds]
         data = load_dataset(self.dataset)
+        if not self.natural:
+            data = replace(data, train=replace(data.train, clients=None))
         try:
             return FederationBatch(
                 model, data, self.label_counts, seeds, self.mechanism, self.learning_rate, device, self.optimization
@@ -61,9 +69,12 @@ class LearningTask:
             raise InputError(f"the learning task is inconsistent: {error}") from error
 
     def to_arrays(self) -> dict[str, NDArray[Any]]:
-        """Return every value as a named array; an infinite clip norm means no clipping."""
-        records = ("mechanism", "optimization")
-        arrays = {f.name: np.asarray(getattr(self, f.name)) for f in fields(self) if f.name not in records}
+        """Return every value as a named array; an infinite clip norm means no clipping.
+
+        The digest and natural clients are left out where there are none: older versions read such files.
+        """
+        left_out = {"mechanism", "optimization", *(name for name in LATER if not getattr(self, name))}
+        arrays = {f.name: np.asarray(getattr(self, f.name)) for f in fields(self) if f.name not in left_out}
         arrays |= {
             f"optimization.{f.name}": np.asarray(getattr(self.optimization, f.name)) for f in fields(Optimization)
         }

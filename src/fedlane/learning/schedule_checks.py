@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from fedlane.files import fitting_array
 from fedlane.learning.datasets import dataset_info
 from fedlane.learning.optimization import Optimization
+from fedlane.learning.own_data import is_own_data
 from fedlane.validate import SMALLEST_CLIP_NORM, InputError
 
 Arrays = Mapping[str, NDArray[Any]]
@@ -23,8 +24,12 @@ SCALARS = {
     "mechanism.clip_norm": np.float64,
     "mechanism.local_iterations": np.int64,
     "mechanism.histogram_noise": np.float64,
+    "digest": "text",
+    "natural": np.bool_,
 }
 """Type of each value of a learning task that is not an array."""
+LATER = {"digest": np.array(""), "natural": np.array(False)}
+"""Values that older schedules lack."""
 MAX_STEPS, MAX_BATCH, LARGEST = 100_000, 1_000_000, 1e12
 """Largest number of local iterations and of records in a batch, and largest noise and learning rate."""
 
@@ -36,6 +41,7 @@ def checked_task(arrays: Arrays) -> dict[str, Any]:
         KeyError: A value is missing.
         InputError: A value has the wrong type or shape, or is out of bounds.
     """
+    arrays = {**LATER, **arrays}
     values: dict[str, Any] = {name: _scalar(arrays, name, kind) for name, kind in SCALARS.items()}
     counts = arrays["label_counts"]
     if counts.ndim != 3 or 0 in counts.shape:
@@ -111,9 +117,9 @@ def _check_ranges(values: Mapping[str, Any]) -> None:
     """Raise `InputError` if a number of a learning task is out of bounds."""
     counts = values["label_counts"]
     _within("label_counts", counts, 0, None)
-    sizes, totals = counts.sum(axis=2), dataset_info(values["dataset"]).class_totals
-    if counts.shape[2] != len(totals) or np.any(counts.sum(axis=1) > totals):
-        raise InputError(f"label_counts has more samples of a class than data set {values['dataset']}")
+    sizes = counts.sum(axis=2)
+    if not is_own_data(values["dataset"]):  # a user's data set is loaded, and compared, when training starts
+        _check_totals(counts, values["dataset"])
     _within("samples of a client", sizes, 1, None)
     _within("seeds", values["seeds"], 0, None)
     _within("learning_rate", values["learning_rate"], 0, LARGEST)
@@ -133,6 +139,13 @@ def _check_ranges(values: Mapping[str, Any]) -> None:
         _within(f"mechanism.{name}", values[f"mechanism.{name}"], low, high)
     if values["mechanism.sampling"] == "fixed":
         _within("mechanism.batch_size", values["mechanism.batch_size"], 1, values["mechanism.asked_batch"].max())
+
+
+def _check_totals(counts: NDArray[Any], dataset: str) -> None:
+    """Raise `InputError` unless a data set has as many samples of each class as label_counts."""
+    totals = dataset_info(dataset).class_totals
+    if counts.shape[2] != len(totals) or np.any(counts.sum(axis=1) > totals):
+        raise InputError(f"label_counts has more samples of a class than data set {dataset}")
 
 
 def _within(name: str, value: Any, low: float, high: Any) -> None:

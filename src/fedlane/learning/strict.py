@@ -43,7 +43,7 @@ import torch
 from torch import Tensor
 
 from fedlane.learning.deferred_signals import deferred_signals
-from fedlane.learning.local import ClientData, TrainingBatch
+from fedlane.learning.local import ClientData, TrainingBatch, as_inputs
 from fedlane.learning.loss_reports import record_losses
 from fedlane.learning.model_interface import Batch, Model
 from fedlane.records import LossQuery
@@ -95,8 +95,8 @@ class RecordGradients:
 
     def __init__(self, model: Model, data: ClientData) -> None:
         self.model, self.data = model, data
-        self._inputs = torch.empty(1, 1, *data.images.shape[1:])
-        self._targets = torch.empty(1, 1, data.targets.shape[1])
+        self._inputs = torch.empty(1, 1, *data.images.shape[1:], dtype=as_inputs(data.images[:0]).dtype)
+        self._targets = torch.empty(1, 1, data.targets.shape[1], dtype=data.targets.dtype)
         # Models use the input's squared norm only for clipping, which is done here, so 0 is enough.
         self._batch = Batch(self._inputs, self._targets, torch.zeros(1, 1))
         self._scale = torch.ones(1, 1)
@@ -110,14 +110,14 @@ class RecordGradients:
         """Copy a record to the buffers."""
         images = self.data.images
         self._inputs[0, 0].copy_(images[record])
-        if not images.is_floating_point():
+        if images.dtype == torch.uint8:
             self._inputs.mul_(1.0 / 255.0)
         self._targets[0, 0].copy_(self.data.targets[record])
 
     def contribution_to_losses(self, record: int, query: LossQuery) -> Tensor:
         """Return what a record contributes to the released sums: (l, l^2 / L) in float32, with l clipped to L."""
         self._place(record)
-        loss = record_losses(self.model, self._weights, self._inputs, self._targets.argmax(-1), query.clip)[0, 0]
+        loss = record_losses(self.model, self._weights, self._inputs, self._targets, query.clip)[0, 0]
         return torch.stack([loss, loss.square() / query.unit]).float()
 
     def negative_gradient(self, record: int) -> Tensor:

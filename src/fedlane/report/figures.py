@@ -69,6 +69,8 @@ def time_figure(runs: Mapping[str, "pa.Table"], path: Path) -> None:
 def accuracy_figure(runs: Mapping[str, "pa.Table"], path: Path) -> None:
     """Draw test accuracy against rounds and against simulated time: mean over seeds and 95% band.
 
+    Where numbers are learned, the loss takes the place of the accuracy.
+
     Args:
         runs: `rounds` tables of runs (`Run.rounds`) by the name to show.
         path: picture to write, a .png, .pdf or .svg file.
@@ -78,8 +80,8 @@ def accuracy_figure(runs: Mapping[str, "pa.Table"], path: Path) -> None:
     """
     figure, axes = _figure(9.0, 3.8, columns=2)
     for (name, rounds), colour in zip(runs.items(), COLOURS * (1 + len(runs) // len(COLOURS)), strict=False):
-        round, clock_s, accuracy = _curves(rounds)
-        low, mean, high = student_interval(accuracy)
+        round, clock_s, values, measure = _curves(rounds)
+        low, mean, high = student_interval(values)
         axes[0].plot(round + 1, mean, color=colour, label=name)
         axes[0].fill_between(round + 1, low, high, color=colour, alpha=0.2, linewidth=0)
         axes[1].plot(clock_s.mean(axis=0), mean, color=colour, label=name)
@@ -87,7 +89,7 @@ def accuracy_figure(runs: Mapping[str, "pa.Table"], path: Path) -> None:
     axes[0].set_xlabel("round")
     axes[1].set_xlabel("simulated time (s), mean over seeds")
     for panel in axes:
-        panel.set_ylabel("test accuracy")
+        panel.set_ylabel(f"test {measure}")
         panel.grid(alpha=0.3)
     axes[1].legend(frameon=False, loc="lower right")
     _save(figure, path)
@@ -152,12 +154,13 @@ def check_picture(path: Path) -> None:
         raise InputError(f"picture {path} must end in .png, .pdf or .svg")
 
 
-def _curves(rounds: "pa.Table") -> tuple[IntArray, FloatArray, FloatArray]:
-    """Tested rounds (K,), clock (R, K) and accuracy (R, K) of a `rounds` table."""
+def _curves(rounds: "pa.Table") -> tuple[IntArray, FloatArray, FloatArray, str]:
+    """Tested rounds (K,), clock (R, K), and accuracy (R, K) of a `rounds` table, or the loss if it has no accuracy."""
     replicas = int(rounds["replica"].to_numpy().max()) + 1
-    accuracy = rounds["accuracy"].to_numpy().reshape(replicas, -1)
-    tested = np.flatnonzero(~np.isnan(accuracy).any(axis=0))
-    return tested, rounds["clock_s"].to_numpy().reshape(replicas, -1)[:, tested], accuracy[:, tested]
+    measure = "loss" if rounds["accuracy"].null_count == len(rounds) else "accuracy"
+    values = rounds[measure].to_numpy().reshape(replicas, -1)
+    tested = np.flatnonzero(~np.isnan(values).any(axis=0))
+    return tested, rounds["clock_s"].to_numpy().reshape(replicas, -1)[:, tested], values[:, tested], measure
 
 
 def _shade(position: float) -> Any:

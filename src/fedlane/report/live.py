@@ -76,6 +76,8 @@ def live_line(view: LiveView) -> str:
     line = f"{view.policy}: round {view.round} of {view.rounds}, {view.clock_s:,.0f} s of simulated time"
     if len(view.accuracy):
         line += f", accuracy {view.accuracy[-1]:.3f}"
+    elif len(view.loss):
+        line += f", loss {view.loss[-1]:.4g}"
     return line + mean
 
 
@@ -169,6 +171,8 @@ def _curves(view: LiveView, width: int, glyphs: _Glyphs) -> list[Text]:
     lines = []
     if len(view.accuracy):
         lines.append(_curve("accuracy", view.accuracy, f"{view.accuracy[-1]:.3f}{mean}", "green", width, glyphs))
+    elif len(view.loss):
+        lines.append(_curve("loss", view.loss, f"{view.loss[-1]:.4g}{mean}", "green", width, glyphs))
     last = f"{view.delay_s[-1]:.2f} s · {_clock(view.clock_s)} simulated{mean}" if len(view.delay_s) else "-"
     lines.append(_curve("round time", view.delay_s, last, "cyan", width, glyphs))
     if (spent := view.spent) is not None:

@@ -1,7 +1,9 @@
 """The state of a run in progress, as the live panel shows it."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+
+import numpy as np
 
 from fedlane.records import BoolArray, FloatArray
 
@@ -72,6 +74,8 @@ class LiveView:
     spent: PrivacySpent | None
     rounds_per_s: float
     finished: tuple[Finished, ...] = ()
+    loss: FloatArray = field(default_factory=lambda: np.zeros(0))
+    """(tests so far,): test loss, mean over replicas; empty without learning."""
 
     @property
     def clock_s(self) -> float:

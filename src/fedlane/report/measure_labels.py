@@ -40,6 +40,7 @@ _LABELS = {
     "problem_shortfall": MeasureLabel("largest shortfall from the problem's quotas", stored="share of rounds"),
     "max_queue": MeasureLabel("largest queue", stored="rounds"),
     "final_accuracy": MeasureLabel("final accuracy", "%", 100.0, "share of test samples"),
+    "final_rmse": MeasureLabel("final RMSE", stored="target's unit"),
     "feasible_scale": MeasureLabel("feasible multiple of the quotas", stored="multiple"),
     "epsilon": MeasureLabel("largest epsilon of a client"),
     "delay_over_optimum": MeasureLabel("delay relative to the optimum", stored="multiple"),

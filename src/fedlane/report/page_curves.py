@@ -31,10 +31,14 @@ def run_curves(arrays: RunArrays, points: int) -> dict[str, Any]:
     }
     if np.isfinite(arrays.epsilon).any():
         curves["epsilon"] = _curve(shown, _largest(arrays.epsilon)[:, latest], worst)
+    name, values = "accuracy", arrays.accuracy
+    if not len(tested) and rounds:  # where numbers are learned, models have a loss only
+        name, values = "loss", arrays.loss
+        tested = np.flatnonzero(~np.isnan(arrays.loss).any(axis=0))
     if len(tested):
         tested = _thinned(tested, points)
-        curves["accuracy"] = _curve(tested, arrays.accuracy, mean_of("accuracy"))
-        curves["accuracy"]["clock_s"] = packed_doubles(clock_s[:, tested].mean(axis=0))
+        curves[name] = _curve(tested, values, mean_of(name))
+        curves[name]["clock_s"] = packed_doubles(clock_s[:, tested].mean(axis=0))
     return {**curves, "every": int(shown[1] - shown[0]) if len(shown) > 1 else 1}
 
 

@@ -28,7 +28,7 @@ from fedlane.report.run_labels import (
     seeds_text,
     shared_policy,
 )
-from fedlane.report.seed_measures import ENERGY, MEASURES, PROBLEM_SHORTFALL, problem_shortfall, quota_slack
+from fedlane.report.seed_measures import ENERGY, MEASURES, PROBLEM_SHORTFALL, RMSE, problem_shortfall, quota_slack
 from fedlane.report.terminal import LOWER_BOUND_MECHANISMS
 from fedlane.targets import target_measure, time_to_accuracy
 from fedlane.validate import InputError
@@ -133,7 +133,7 @@ def run_data(
         "remark": str(files.summary.get("remark", "")),
         "target": _target(files),
         "times": _times(arrays, targets),
-        "measures": {key: _measure(files.summary.get(key)) for key in (*MEASURES, ENERGY, COVERAGE)}
+        "measures": {key: _measure(files.summary.get(key)) for key in (*MEASURES, ENERGY, RMSE, COVERAGE)}
         | _shortfall(files),
         "battery_j": _number(_section(files, "energy").get("battery_j"), None),
         "slack": quota_slack(files.summary),

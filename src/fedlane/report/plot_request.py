@@ -3,6 +3,8 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
+import numpy as np
+
 from fedlane.report.plot_data import NUMERIC_KEYS, PlotData
 from fedlane.validate import InputError, nearest
 
@@ -49,12 +51,18 @@ def varying_keys(data: PlotData, rows: Sequence[int] | range) -> list[str]:
     ]
 
 
+def _learns_numbers(data: PlotData) -> bool:
+    """Whether the runs have losses but no accuracy, because numbers are learned."""
+    has = {name: any(np.isfinite(c).any() for c in data.curves.get(name, [])) for name in ("accuracy", "loss")}
+    return has["loss"] and not has["accuracy"]
+
+
 def with_defaults(data: PlotData, request: PlotRequest) -> PlotRequest:
     """Fill in the defaults of x, y and colour, after a check of x and y."""
     x, y = request.x, request.y
     if not data.curves and (x is None or y is None):
         raise InputError("a sweep needs both --x (a key) and --y (a measure)")
-    y = y or "accuracy"
+    y = y or ("accuracy" if not _learns_numbers(data) else "loss")
     if y in data.keys and y not in data.measures:
         if request.color not in data.measures:
             raise InputError(

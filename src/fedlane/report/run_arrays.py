@@ -39,7 +39,9 @@ class RunArrays:
     delay_s: FloatArray
     """(R, T): duration of the round, capped at the deadline."""
     accuracy: FloatArray
-    """(R, T): NaN in rounds without a test."""
+    """(R, T): NaN in rounds without a test, and where numbers are learned."""
+    loss: FloatArray
+    """(R, T): test loss; NaN in rounds without a test."""
     slot_client: IntArray
     """(R, T, S): assigned clients, -1 for an empty slot; the other slot arrays have the same shape."""
     slot_channel: IntArray
@@ -113,6 +115,7 @@ def run_arrays(files: RunFiles) -> RunArrays:
     return RunArrays(
         delay_s=per_round.floats("delay_s"),
         accuracy=per_round.floats("accuracy"),
+        loss=per_round.floats("loss"),
         slot_client=slots.integers("client"),
         slot_channel=slots.integers("channel"),
         download_s=slots.floats("download_s"),

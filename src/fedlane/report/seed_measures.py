@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from fedlane.loss_records import root_error
 from fedlane.parquet_tables import by_replica, column_floats, count_replicas
 from fedlane.records import FloatArray
 
@@ -16,6 +17,8 @@ MEASURES = (
 """Names of the measures. `feasible_scale` is not among them: it describes the network, not the policy."""
 ENERGY = "energy_j"
 """Energy of all clients together; runs of earlier versions and real federations do not have it."""
+RMSE = "final_rmse"
+"""Root-mean-square error at the end, of runs that learn numbers; they have no accuracy."""
 PROBLEM_SHORTFALL = "problem_shortfall"
 """Shortfall from the problem's quotas: `quota_shortfall` refers to the quotas that the policy serves."""
 COMPARED = tuple(PROBLEM_SHORTFALL if name == "quota_shortfall" else name for name in MEASURES)
@@ -29,8 +32,8 @@ def seed_measures(tables: Mapping[str, pa.Table]) -> dict[str, FloatArray]:
         tables: The tables of the run folder, by name.
 
     Returns:
-        (R,) for each name in `MEASURES`; NaN for a measure that the run did not record. `ENERGY` is there if the run
-        has it.
+        (R,) for each name in `MEASURES`; NaN for a measure that the run did not record. `ENERGY` and
+        `RMSE` are there if the run has them.
 
     Raises:
         InputError: A table is damaged.
@@ -51,9 +54,12 @@ def seed_measures(tables: Mapping[str, pa.Table]) -> dict[str, FloatArray]:
     else:
         queue = per_replica(tables["client_rounds"], column_floats(tables["client_rounds"], "queue"))
     cumulative = np.array([values.sum() for values in delay_s])
-    energy_j = {}
+    loss = [values[~np.isnan(values)] for values in per_replica(rounds, column_floats(rounds, "loss"))]
+    extra = {}
+    if all(map(len, loss)) and not any(map(len, accuracy)):
+        extra[RMSE] = root_error(np.array([values[-1] for values in loss]))
     if ENERGY in clients.column_names and not clients[ENERGY].null_count:
-        energy_j[ENERGY] = np.array([values.sum() for values in per_replica(clients, column_floats(clients, ENERGY))])
+        extra[ENERGY] = np.array([values.sum() for values in per_replica(clients, column_floats(clients, ENERGY))])
     return {
         "cumulative_delay_s": cumulative,
         "mean_round_s": cumulative / np.array([max(len(values), 1) for values in delay_s]),
@@ -63,7 +69,7 @@ def seed_measures(tables: Mapping[str, pa.Table]) -> dict[str, FloatArray]:
         "quota_shortfall": np.array([values.max(initial=0.0) for values in shortfall]),
         "max_queue": np.array([values.max(initial=0.0) for values in queue]),
         "final_accuracy": np.array([values[-1] if len(values) else np.nan for values in accuracy]),
-        **energy_j,
+        **extra,
     }
 
 

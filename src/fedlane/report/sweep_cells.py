@@ -28,6 +28,7 @@ SHOWN_MEASURES = (
     ("late_share", "late (%)", 100.0, 1),
     ("min_participation", "min. part.", 1.0, 3),
     ("final_accuracy", "accuracy (%)", 100.0, 1),
+    ("final_rmse", "RMSE", 1.0, 4),
 )
 """Measures in the terminal: name, heading, factor and decimals."""
 SHOWN_CELLS = 40

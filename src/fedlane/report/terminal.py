@@ -67,6 +67,8 @@ def summary_table(summary: Summary) -> Table:
         table.add_row(label, with_interval(summary[key], form, unit))
     if summary["final_accuracy"]["mean"] is not None:
         table.add_row("final accuracy", with_interval(summary["final_accuracy"], "{:.4f}"))
+    if "final_rmse" in summary:
+        table.add_row("final RMSE", with_interval(summary["final_rmse"], "{:.4g}"))
     if "time_to_accuracy" in summary:
         table.add_row(f"time to accuracy {summary['time_to_accuracy']['target']:g}", _time_to(summary))
     if summary.get("privacy"):
@@ -117,10 +119,11 @@ def comparison_table(summaries: Sequence[Summary]) -> Table:
     if len(first["seeds"]) > 1:
         title += " · mean ± 95% interval"
     learned = first["final_accuracy"]["mean"] is not None
+    numbers = all("final_rmse" in summary for summary in summaries)
     optimal = any(summary.get(RATIO) for summary in summaries)
     headings = ["delay (s)", "ratio", *["times\noptimum"] * optimal, "late", "min.\nparticipation", "shortfall"]
-    headings += ["accuracy"] * learned
-    table = policy_table(title, headings, narrow=learned or optimal)
+    headings += [*["accuracy"] * learned, *["RMSE"] * numbers]
+    table = policy_table(title, headings, narrow=learned or numbers or optimal)
     base = first["cumulative_delay_s"]["mean"]
     for summary in summaries:
         table.add_row(
@@ -132,6 +135,7 @@ def comparison_table(summaries: Sequence[Summary]) -> Table:
             number_text(summary["min_participation"]["mean"], "{:.3f}"),
             with_interval({**summary.get("problem_shortfall", NO_VALUE), "low": None}, "{:.3f}"),
             *([with_interval({**summary["final_accuracy"], "low": None}, "{:.3f}")] if learned else []),
+            *([with_interval({**summary["final_rmse"], "low": None}, "{:.4g}")] if numbers else []),
         )
     table.caption = (
         "ratio: delay relative to the first row; late: share of uploads; "

@@ -22,6 +22,7 @@ OneOrPerClient = Positive | Annotated[tuple[Positive, ...], Field(min_length=1)]
 Epsilon = Annotated[float, Field(gt=0, le=1e12, allow_inf_nan=False)]
 Line = tuple[Finite, Finite]
 NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+DataPath = Annotated[str, Field(pattern=r"[/.:]", max_length=1000)]
 Rates = tuple[tuple[Positive, ...], ...]
 
 
@@ -148,10 +149,11 @@ class ComputeSettings(Section):
 class DataSettings(Section):
     """The data set and its partition over the clients (reading 17)."""
 
-    dataset: Literal["fashion-mnist", "cifar10", "fashion-mnist-mini"] = "fashion-mnist"
-    """Name of the data set, see `fedlane list datasets`."""
-    partition: Literal["dominant", "dirichlet", "shards", "iid"] = "dominant"
-    """How records are divided: by a dominant class, a Dirichlet distribution, shards, or uniformly (iid)."""
+    dataset: Literal["fashion-mnist", "cifar10", "fashion-mnist-mini", "shakespeare"] | DataPath = "fashion-mnist"
+    """A built-in data set (see `fedlane list datasets`), or your own: an npz file, a folder, or module:function."""
+    partition: Literal["dominant", "dirichlet", "shards", "iid", "natural"] = "dominant"
+    """How records are divided: by a dominant class, a Dirichlet distribution, shards, uniformly (iid), or as they come
+    (natural: the data set's own clients, a random choice of them if the network has fewer)."""
     noniid_degree: Share = 0.8
     """Label skew, from 0 (every client's labels are distributed like the whole data set) to 1."""
     samples_per_client: Count | Literal["all"] = "all"
@@ -159,12 +161,19 @@ class DataSettings(Section):
     imbalance: Annotated[float, Field(ge=0, lt=1, allow_inf_nan=False)] = 0.0
     """Spread of the clients' sizes, which are uniform in [1 - imbalance, 1 + imbalance] times their mean."""
 
+    @model_validator(mode="after")
+    def _natural_sizes(self) -> "DataSettings":
+        if self.partition == "natural" and (self.samples_per_client != "all" or self.imbalance):
+            raise ValueError('partition "natural" takes clients as they are: omit samples_per_client and imbalance')
+        return self
+
 
 class LearningSettings(Section):
     """Local training (reading 16), and the server's step."""
 
     model: str = "mlp"
-    """A built-in model ("mlp", "cnn", "softmax"), or module:name of a PyTorch module's class or function."""
+    """A built-in model ("mlp", "cnn", "softmax"; for tokens: "sequence"), or module:name of a PyTorch module's class or
+    function."""
     learning_rate: Positive = 0.1
     """Step size of local training, eta."""
     clip_norm: Positive = 1.0
@@ -227,7 +236,8 @@ class PrivacySettings(Section):
     least_noise: Positive = 0.5
     """Smallest noise multiplier of a step that is accepted (rigorous)."""
     loss_clip: Annotated[float, Field(gt=0, le=1e6, allow_inf_nan=False)] = 4.0
-    """Largest loss of a record in the losses that clients report to policies that require them (rigorous)."""
+    """Largest loss of a record in the losses that clients report to policies that require them (rigorous); with float
+    targets it is a squared error, so it depends on their unit."""
     loss_noise: Annotated[float, Field(gt=0, le=1e6, allow_inf_nan=False)] = 4.0
     """Noise multiplier of these losses, greater than that of a step; the first step is noisier in turn (rigorous)."""
 

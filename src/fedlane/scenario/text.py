@@ -57,6 +57,7 @@ _BOUNDS = {
     "string_type": "must be a string",
     "tuple_type": "must be a list",
     "literal_error": "must be {expected}",
+    "string_pattern_mismatch": "must be a path with / or . (my.npz, ./folder), module:function,",
     "model_type": "must be a table",
     "dict_type": "must be a table",
     "missing": "must have more values",

@@ -18,10 +18,11 @@ from fedlane.learning.adversary import (
     strict_sum,
 )
 from fedlane.learning.clipping import clipping_slack
-from fedlane.learning.datasets import dataset_info
+from fedlane.learning.datasets import DATASETS, dataset_info
 from fedlane.learning.federation import torch_device
 from fedlane.learning.loss_reports import record_losses
-from fedlane.learning.models import make_model
+from fedlane.learning.models import dataset_model
+from fedlane.learning.module_checks import stored_shape
 
 CLIMBS = 20
 LOSS_SLACK = 1e-12
@@ -82,10 +83,9 @@ def audit_clipping(
         device: Device of the simulated client, `cpu` or `cuda`.
         losses: Clipped losses of records.
     """
-    info = dataset_info(dataset)
-    channels, *sides = info.input_shape
-    model = make_model(model_name, info.input_shape, info.classes)
-    x, targets = hostile_records((*sides, channels), info.classes, copies=1)
+    info = DATASETS.get(dataset) or dataset_info(dataset)  # shapes are enough, so no file is read
+    model = dataset_model(model_name, info)
+    x, targets = hostile_records(stored_shape(info.input_shape), info.classes, copies=1, tokens=info.tokens)
     climbs = 0 if model.size > LARGE_MODEL else CLIMBS
     batched = batched or batched_sum_on(torch_device(device))
     real, simulated = (

@@ -158,22 +158,25 @@ def _learning_bytes(scenario: Scenario, seeds: int, device: str) -> tuple[float,
     """Return the memory of the models per seed, and the fixed memory: one chunk of training, and the data set."""
     data, name = dataset_info(scenario.data.dataset), scenario.learning.model
     records, pixels = int(data.class_totals.sum()), int(np.prod(data.input_shape))
-    weights = 0 if ":" in name else parameter_count(name, data.input_shape, data.classes)
+    weights = 0 if ":" in name else parameter_count(name, data.input_shape, data.outputs, data.tokens)
     memory = {"sgd": 0, "momentum": 2, "adam": 6, "yogi": 6}[scenario.learning.server_optimizer]  # and the next one
     models = 4.0 * ((4 + memory) * weights + records)  # weights, noise, a copy for the result; the records' order
-    fixed = {"data.dataset": records * (pixels * (1 if device == "cpu" else 5) + 4.0 * data.classes + 12)}
+    values = data.value_bytes * (2 if data.digest else 1)  # a user's data set also stays in memory as it was read
+    fixed = {"data.dataset": records * (pixels * (values if device == "cpu" else values + 4) + 4.0 * data.outputs + 12)}
     if device != "cpu" or ":" in name:  # a GPU's memory is not counted, and a user's model is not loaded
         return models, fixed
     from fedlane.learning.federation import CPU_MEMORY_BYTES
-    from fedlane.learning.models import make_model
+    from fedlane.learning.models import dataset_model
 
     clients = scenario.network.clients
     samples = scenario.data.samples_per_client
     mean_size = records / clients if samples == "all" else samples
     largest = (1.0 + scenario.data.imbalance) * mean_size  # about the records of the largest client
+    if scenario.data.partition == "natural" and data.natural is not None:
+        largest = float(data.natural.sum(axis=1).max())
     batch = min(float(np.max(scenario.learning.batch_size)), largest)
     copies = 3 if scenario.learning.momentum == scenario.learning.proximal == 0 else 5  # and velocity, global model
-    per_client = batch * make_model(name, data.input_shape, data.classes).bytes_per_sample() + 4.0 * copies * weights
+    per_client = batch * dataset_model(name, data).bytes_per_sample() + 4.0 * copies * weights
     one_seed = min(scenario.network.channels, clients) * per_client
     fixed["learning.batch_size"] = max(one_seed, min(CPU_MEMORY_BYTES, seeds * one_seed))
     return models, fixed

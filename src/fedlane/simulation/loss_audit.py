@@ -45,8 +45,8 @@ def loss_shift(spec: MechanismSpec, model: Model, data: ClientData, weights: Ten
     query = spec.loss_query
     if query is None:
         return np.zeros(0)
-    x, labels = as_inputs(data.images[None, -1:]), data.targets[None, -1:].argmax(-1)
-    loss = float(record_losses(model, weights[None], x, labels, query.clip))
+    x, targets = as_inputs(data.images[None, -1:]), data.targets[None, -1:]
+    loss = float(record_losses(model, weights[None], x, targets, query.clip))
     return np.array([loss, loss**2 / query.unit])
 
 

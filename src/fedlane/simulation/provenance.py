@@ -48,6 +48,7 @@ class RunSession:
         commit: Git commit of FedLane's source, if it runs from a checkout.
         modified: Whether the source differed from that commit.
         host: Processor, number of cores, operating system, and how NumPy rounds (see `arithmetic`).
+        data: Name and SHA-256 of a user's data set; None for a built-in one.
     """
 
     command: str | None
@@ -58,6 +59,7 @@ class RunSession:
     commit: str | None
     modified: bool | None
     host: Mapping[str, Any]
+    data: Mapping[str, str] | None = None
 
 
 @dataclass
@@ -70,6 +72,7 @@ class RunOrigin:
         started: When this session started.
         first_round: Index of the first round of this session.
         earlier: The run's earlier sessions, as ``provenance.json`` has them.
+        data: Name and SHA-256 of a user's data set; None for a built-in one.
     """
 
     device: str | None = None
@@ -77,11 +80,28 @@ class RunOrigin:
     started: datetime = field(default_factory=lambda: datetime.now(UTC))
     first_round: int = 0
     earlier: Sequence[Mapping[str, Any]] = ()
+    data: Mapping[str, str] | None = None
 
     def resume(self, folder: Path, first_round: int) -> None:
-        """Continue the provenance of a run folder."""
+        """Continue the provenance of a run folder.
+
+        Raises:
+            InputError: The run's data set has changed.
+        """
         self.first_round = first_round
-        self.earlier = read_provenance(folder).get("sessions", ())
+        stored = read_provenance(folder)
+        try:
+            self.check_data(stored)
+        except InputError as error:
+            raise InputError(f"{folder} cannot be resumed: {error}") from error
+        self.earlier = stored.get("sessions", ())
+
+    def check_data(self, stored: Mapping[str, Any]) -> None:
+        """Raise an `InputError` if the provenance of a run names another content of this run's data set."""
+        for session in stored.get("sessions", ()):
+            recorded = session.get("data")
+            if self.data is not None and recorded is not None and recorded != self.data:
+                raise InputError(f"its data set '{self.data['dataset']}' has changed since it was recorded")
 
     def provenance(self, kind: str) -> dict[str, Any]:
         """Return the content of ``provenance.json``.
@@ -99,6 +119,7 @@ class RunOrigin:
             commit=commit,
             modified=modified,
             host=host(),
+            data=self.data,
         )
         return provenance(kind, [*self.earlier, asdict(session)])
 
@@ -122,8 +143,8 @@ def read_provenance(folder: Path) -> dict[str, Any]:
         if values["format"] != FORMAT:
             raise InputError(f"{path} has format {values['format']}, this version reads {FORMAT}")
         for session in values["sessions"]:
-            if not all(isinstance(session.get(part) or {}, dict) for part in ("device", "versions", "host")):
-                raise TypeError("device, versions and host of a session must be tables")
+            if not all(isinstance(session.get(part) or {}, dict) for part in ("device", "versions", "host", "data")):
+                raise TypeError("device, versions, host and data of a session must be tables")
     except InputError:
         raise
     except RecursionError:

@@ -104,7 +104,7 @@ def settings_of(run: Run) -> RunSettings:
         raise InputError("it was recorded by a real federation (Flower), which cannot be played again")
     if run.settings is not None:
         return run.settings
-    learning = bool(run.model) or run.rounds["accuracy"].null_count < len(run.rounds)
+    learning = bool(run.model) or run.rounds["loss"].null_count < len(run.rounds)
     values = {"policy": run.summary["policy"], "seeds": run.summary["seeds"], "learning": learning}
     return RunSettings.from_values(values)
 
@@ -129,6 +129,7 @@ def prepare_replay(run: Run, device: str) -> Simulation:
     simulation = Simulation(
         run.scenario, policy, settings.seeds, learning=settings.learning, device=device, bounded=bounded
     )
+    simulation.origin.check_data(run.provenance)
     if requires_losses(simulation.policy) and device != settings.device:
         raise InputError(
             f"policy {simulation.policy.name} requires losses, which another class of device computes differently: "
@@ -211,15 +212,17 @@ def _tables(name: str, tables: Iterable[str], stored: Run, again: Run, allowed: 
 def _learning(stored: Run, again: Run, limits: Tolerances) -> list[ReplayCheck]:
     """Compare learning curves and final models."""
     curves = {name: _numbers((stored, again), ("rounds",), name) for name in LEARNED}
-    if np.isnan(curves["accuracy"][0]).all() and np.isnan(curves["accuracy"][1]).all():
+    if all(np.isnan(values).all() for pair in curves.values() for values in pair):
         return []
     checks = []
-    if limits.accuracy is not None:
+    has_accuracy = not all(np.isnan(values).all() for values in curves["accuracy"])
+    if limits.accuracy is not None and has_accuracy:
         checks.append(_check("accuracy", [curves["accuracy"]], limits.accuracy, "absolute"))
     if limits.loss is not None:
         checks.append(_check("loss", [curves["loss"]], limits.loss, "relative"))
-    late = _late_accuracy(stored), _late_accuracy(again)
-    checks.append(_check("accuracy, last 3 evaluations", [late], limits.late_accuracy, "absolute"))
+    if has_accuracy:
+        late = _late_accuracy(stored), _late_accuracy(again)
+        checks.append(_check("accuracy, last 3 evaluations", [late], limits.late_accuracy, "absolute"))
     if limits.weights is not None and stored.model:
         distance = _model_distance(stored.model, again.model)
         size = sum(tensor.size for tensor in stored.model.values())
@@ -239,6 +242,8 @@ def _summary(stored: Run, again: Run, limits: Tolerances) -> list[ReplayCheck]:
     if stored.summary["final_accuracy"]["mean"] is not None:
         allowed = limits.accuracy if limits.accuracy is not None else 2 * limits.late_accuracy
         checks.append(_check("summary's final accuracy", [both("final_accuracy", "mean")], allowed, "absolute"))
+    if "final_rmse" in stored.summary and "final_rmse" in again.summary and limits.loss is not None:
+        checks.append(_check("summary's final RMSE", [both("final_rmse", "mean")], limits.loss, "relative"))
     return checks
 
 

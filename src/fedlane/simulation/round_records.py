@@ -28,14 +28,15 @@ def round_record(
     t = trace.rounds - 1
     row = t - trace.first
     queue = queue.astype(np.float32)
-    evaluated = not np.isnan(trace.accuracy[:, t]).any()
+    has_accuracy = not np.isnan(trace.accuracy[:, t]).any()
+    evaluated = has_accuracy or not np.isnan(trace.loss[:, t]).any()  # numbers have a loss but no accuracy
     return RoundRecord(
         round=t,
         delay_s=trace.delay_s[:, t].copy(),
         clock_s=clock_s,
         punctual=trace.punctual[:, row].sum(axis=1),
         max_queue=queue.max(axis=1).astype(np.float64),
-        accuracy=trace.accuracy[:, t].copy() if evaluated else None,
+        accuracy=trace.accuracy[:, t].copy() if has_accuracy else None,
         loss=trace.loss[:, t].copy() if evaluated else None,
         epsilon=None if spending is None else spending.epsilon(uploads).max(axis=1),
         detail=RoundDetail(
@@ -47,6 +48,7 @@ def round_record(
             uploads_left=mechanism.max_uploads - uploads,
             delay_history_s=trace.delay_s[:, : t + 1],
             accuracy_history=trace.accuracy[:, : t + 1],
+            loss_history=trace.loss[:, : t + 1],
             epsilon_shown=None if spending is None else spending.epsilon_shown(uploads).max(axis=1),
         ),
     )

@@ -19,6 +19,7 @@ _SHOWN = (
     ("late uploads", "late_share", "{:.1%}", ""),
     ("min. participation", "min_participation", "{:.3f}", ""),
     ("final accuracy", "final_accuracy", "{:.4f}", ""),
+    ("final RMSE", "final_rmse", "{:.4g}", ""),
 )
 """Label, measure, format and unit."""
 
@@ -74,6 +75,8 @@ def _rows(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Return the label and value of each measure, and the privacy that was spent."""
     rows = []
     for label, measure, form, unit in _SHOWN:
+        if measure not in summary:  # only runs on float targets have an RMSE
+            continue
         mean, low, high = (summary[measure][key] for key in ("mean", "low", "high"))
         if mean is not None:
             ends = "" if low is None else f" (95% interval {number_text(low, form)} to {number_text(high, form)})"

@@ -12,7 +12,8 @@ import numpy as np
 from fedlane.learning.architectures import parameter_count
 from fedlane.learning.datasets import DatasetInfo, dataset_info
 from fedlane.learning.optimization import ADAPTIVE_RATE, Optimization
-from fedlane.learning.partition import Partition, check_learnable, label_counts
+from fedlane.learning.own_data import runs_user_code
+from fedlane.learning.partition import Partition, check_learnable, label_counts, natural_counts
 from fedlane.network import Network, Topology
 from fedlane.network.availability import AlwaysPresent, Availability
 from fedlane.network.energy import EnergyModel
@@ -24,6 +25,7 @@ from fedlane.scenario import Scenario
 from fedlane.scenario.sections import LearningSettings
 from fedlane.simulation.worlds import make_availability, make_compute, make_energy, make_network, make_places
 from fedlane.theory import feasible_scale, quotas, theta
+from fedlane.validate import InputError
 
 if TYPE_CHECKING:  # only runs that learn load PyTorch
     from fedlane.learning.schedule import LearningTask
@@ -156,9 +158,11 @@ def _partition(scenario: Scenario) -> Partition:
 
 def _label_counts(scenario: Scenario, seeds: Sequence[int]) -> IntArray:
     """(R, U, M): number of each client's records in each class."""
-    partition = _partition(scenario)
-    totals = dataset_info(scenario.data.dataset).class_totals
-    return np.stack([label_counts(partition, totals, scenario.network.clients, seed) for seed in seeds])
+    partition, data = _partition(scenario), dataset_info(scenario.data.dataset)
+    clients = scenario.network.clients
+    if partition.kind == "natural":
+        return np.stack([natural_counts(data.natural, clients, seed) for seed in seeds])
+    return np.stack([label_counts(partition, data.class_totals, clients, seed) for seed in seeds])
 
 
 def _mechanism(scenario: Scenario, sizes: IntArray) -> MechanismSpec:
@@ -170,11 +174,15 @@ def _mechanism(scenario: Scenario, sizes: IntArray) -> MechanismSpec:
 def uncalibrated_mechanism(scenario: Scenario, seeds: Sequence[int]) -> MechanismSpec:
     """Return the mechanism that a run has, without the noise that would have to be calibrated.
 
+    Where a function returns the data set, it is not called, and every client counts one record.
+
     Args:
         scenario: The scenario.
         seeds: One seed per replica.
     """
-    sizes = _label_counts(scenario, seeds).sum(axis=2)
+    shape = len(seeds), scenario.network.clients
+    foreign = runs_user_code(scenario.data.dataset)  # of a folder that a stranger may have made
+    sizes = np.ones(shape, np.int64) if foreign else _label_counts(scenario, seeds).sum(axis=2)
     draft = _draft(scenario, sizes)
     return mechanism_of(draft.name).uncalibrated(draft, sizes)
 
@@ -207,14 +215,20 @@ def _model_size(scenario: Scenario, data: DatasetInfo) -> int:
     """Number of the model's weights; 0 for a user's model whose size is not needed, which is then not loaded."""
     name = scenario.learning.model
     if ":" not in name:
-        return parameter_count(name, data.input_shape, data.classes)  # raises InputError for an unknown name
+        return parameter_count(name, data.input_shape, data.outputs, data.tokens)  # InputError for an unknown name
     by_size = scenario.network.payload_bits == "model" or scenario.compute.model == "devices"
     if not by_size and scenario.privacy.theta_noise != "sqrt_d":
         return 0
-    from fedlane.learning.models import make_model
+    from fedlane.learning.models import dataset_model
 
     private = mechanism_of(scenario.privacy.mechanism).has_ledger
-    return make_model(name, data.input_shape, data.classes, per_record=private).size
+    return dataset_model(name, data, per_record=private).size
+
+
+def own_data_digest(name: str) -> dict[str, str] | None:
+    """Return name and SHA-256 of a user's data set, as a run folder records them; None for a built-in one."""
+    digest = dataset_info(name).digest
+    return {"dataset": name, "sha256": digest} if digest else None
 
 
 def learning_task(setup: Setup) -> "LearningTask":
@@ -225,8 +239,11 @@ def learning_task(setup: Setup) -> "LearningTask":
     """
     from fedlane.learning.schedule import LearningTask
 
-    check_learnable(dataset_info(setup.scenario.data.dataset).class_totals, setup.problem.clients)
+    data = dataset_info(setup.scenario.data.dataset)
+    check_learnable(data.class_totals, setup.problem.clients)
     learning = setup.scenario.learning
+    if data.objective.kind == "values" and learning.target_accuracy is not None:
+        raise InputError(f"learning.target_accuracy needs classes, but data set '{data.name}' has float targets")
     return LearningTask(
         dataset=setup.scenario.data.dataset,
         model=learning.model,
@@ -236,6 +253,8 @@ def learning_task(setup: Setup) -> "LearningTask":
         label_counts=setup.label_counts,
         seeds=np.array(setup.seeds),
         optimization=_optimization(learning, setup.problem.rounds),
+        digest=data.digest,
+        natural=setup.scenario.data.partition == "natural",
     )
 
 

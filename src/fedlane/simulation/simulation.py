@@ -27,7 +27,7 @@ from fedlane.simulation.required_losses import run_caution, with_required_losses
 from fedlane.simulation.results import Run
 from fedlane.simulation.round import RoundClients, Supplies, play_round
 from fedlane.simulation.round_records import round_record
-from fedlane.simulation.setup import Setup, learning_task, prepare
+from fedlane.simulation.setup import Setup, learning_task, own_data_digest, prepare
 from fedlane.simulation.spending import PrivacySpending
 from fedlane.simulation.summary import summarise
 from fedlane.simulation.tables import run_tables
@@ -96,11 +96,7 @@ class Simulation:
         self.label = policy if isinstance(policy, str) else policy.name
         policy = _made(policy, scenario)
         check_memory(scenario, policy, len(seeds), learning=learning, device=device, bounded=bounded)
-        if len(seeds) == 0 or len(set(seeds)) != len(seeds):
-            raise InputError(f"seeds must be at least one number, all different, got {list(seeds)}")
-        at_least("seed", min(seeds), 0)
-        if max(seeds) >= 2**63:
-            raise InputError(f"seed must be less than 2^63, got {max(seeds)}")
+        _check_seeds(seeds)
         check_requirements(policy, learning=learning)
         self.policy = policy
         self.scenario = scenario.with_values(
@@ -140,7 +136,8 @@ class Simulation:
         self.settings = RunSettings.from_values(
             {"policy": self.label, "seeds": [int(s) for s in seeds], "learning": learning, "device": str(device)}
         )
-        self.origin = RunOrigin(device=self.settings.device if learning else None)
+        trained_on = self.settings.device if learning else None
+        self.origin = RunOrigin(device=trained_on, data=own_data_digest(scenario.data.dataset))
 
     @property
     def round(self) -> int:
@@ -338,6 +335,15 @@ class Simulation:
         if self.federation is not None:
             weights = fitting_array(saved.arrays, "weights", self.federation.weights.cpu().numpy())
             self.federation.restore(weights, saved.arrays)
+
+
+def _check_seeds(seeds: Sequence[int]) -> None:
+    """Refuse an empty list of seeds, repeated seeds, and seeds that are not in 0..2^63-1."""
+    if len(seeds) == 0 or len(set(seeds)) != len(seeds):
+        raise InputError(f"seeds must be at least one number, all different, got {list(seeds)}")
+    at_least("seed", min(seeds), 0)
+    if max(seeds) >= 2**63:
+        raise InputError(f"seed must be less than 2^63, got {max(seeds)}")
 
 
 def _empty_trace(setup: Setup, policy: Policy, bounded: bool) -> Trace:

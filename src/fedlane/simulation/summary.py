@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from fedlane.intervals import interval, measure_bounds
+from fedlane.loss_records import root_error
 from fedlane.records import FloatArray
 from fedlane.simulation.attendance import ClientTotals
 from fedlane.simulation.tables import World, shortfalls
@@ -47,6 +48,7 @@ def summarise(
         "rounds": trace.rounds,
         **({"client_rounds_every": trace.every} if trace.every > 1 else {}),
         **{name: interval(values, measure_bounds(name)) for name, values in measures.items()},
+        **_regression(trace),
         **_attendance(trace, quota, totals),
         **_coverage(trace),
         "quota": {"smallest": float(quota.min()), "largest": float(quota.max())},
@@ -84,6 +86,19 @@ def measures_by_seed(trace: Trace, quota: FloatArray) -> dict[str, FloatArray | 
     }
 
 
+def final_rmse(trace: Trace) -> FloatArray | None:
+    """(R,): root-mean-square error at the last evaluation; None where classes are learned, or nothing is."""
+    if not trace.learns_numbers:
+        return None
+    return root_error(trace.loss[:, np.flatnonzero(trace.evaluated)[-1]])
+
+
+def _regression(trace: Trace) -> dict[str, Any]:
+    """The measure ``final_rmse`` where numbers are learned; nothing where classes are."""
+    values = final_rmse(trace)
+    return {} if values is None else {"final_rmse": interval(values, measure_bounds("final_rmse"))}
+
+
 def _attendance(trace: Trace, quota: FloatArray, totals: ClientTotals | None) -> dict[str, Any]:
     """The energy of all clients together, their mean presence and their mean shortfall; nothing if unknown."""
     if totals is None:
@@ -114,7 +129,7 @@ def _time_to_target(trace: Trace, target: float | None) -> dict[str, Any]:
 
 
 def _last_accuracy(trace: Trace) -> FloatArray | None:
-    """(R,): accuracy at the last evaluation; None without learning."""
+    """(R,): accuracy at the last evaluation; None without learning, and where numbers are learned."""
     evaluated = np.flatnonzero(~np.isnan(trace.accuracy).any(axis=0))
     return trace.accuracy[:, evaluated[-1]] if len(evaluated) else None
 

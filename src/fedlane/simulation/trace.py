@@ -45,7 +45,8 @@ class Trace:
         delay_s: (R, T): delay of the round in seconds, capped at the deadline.
         queue: (R, K, U): queues after the round.
         available: (R, K, U): which clients could be chosen in the round.
-        accuracy: (R, T): accuracy of the global model on the test set after the round; NaN where not evaluated.
+        accuracy: (R, T): accuracy of the global model on the test set after the round; NaN where not evaluated, and
+            where numbers are learned.
         loss: (R, T): loss on the test set; NaN where not evaluated.
         rounds: Number of rounds played so far.
         every: k, the number of rounds from one row of ``queue`` to the next.
@@ -90,6 +91,16 @@ class Trace:
     predicted_median_s: FloatArray | None = None
     predicted_high_s: FloatArray | None = None
     covered: IntArray | None = None
+
+    @property
+    def evaluated(self) -> BoolArray:
+        """(T,): whether the global models were tested after the round; where numbers are learned, only losses exist."""
+        return np.asarray(~(np.isnan(self.accuracy) & np.isnan(self.loss)).any(axis=0))
+
+    @property
+    def learns_numbers(self) -> bool:
+        """Whether numbers are learned: the models were tested, and have a loss but no accuracy."""
+        return bool(self.evaluated.any()) and bool(np.isnan(self.accuracy).all())
 
     @classmethod
     def empty(cls, replicas: int, rounds: int, clients: int, channels: int, every: int = 1) -> "Trace":

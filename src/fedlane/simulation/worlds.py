@@ -65,7 +65,7 @@ def make_compute(scenario: Scenario, seeds: Sequence[int], sizes: FloatArray, we
     if compute.model == "devices":
         data = dataset_info(scenario.data.dataset)
         built_in = ":" not in learning.model  # a user's model is taken for one of dense layers
-        work = multiply_adds(learning.model, data.input_shape, data.classes) if built_in else weights
+        work = multiply_adds(learning.model, data.input_shape, data.outputs, data.tokens) if built_in else weights
         batch = float(np.max(learning.batch_size))
         training = TrainingWork(weights, work, batch, learning.local_iterations)
         return Phones(seeds, scenario.network.clients, training)

@@ -10,6 +10,7 @@ from fedlane.scenario import Scenario
 from fedlane.scheduling.policy import Policy
 from fedlane.scheduling.registry import make_policy, resolved_parameters
 from fedlane.simulation.footprint import TRACE_BYTES_PER_CHANNEL, TRACE_BYTES_PER_CLIENT
+from fedlane.simulation.setup import own_data_digest
 
 RESULT_VERSION = 1
 """Version of the results of this code. Raise it when a change of the code changes results: stored ones are then not
@@ -63,6 +64,7 @@ class Cell:
             "learning": self.learning,
             "device": self.device if self.learning else None,
             "code": self._user_code(policy),
+            **self._user_data(),
         }
 
     def _user_code(self, policy: Policy) -> dict[str, str]:
@@ -71,6 +73,11 @@ class Cell:
         if self.learning and ":" in self.scenario.learning.model:
             digests |= code_digests(self.scenario.learning.model.partition(":")[0])
         return digests
+
+    def _user_data(self) -> dict[str, str]:
+        """Digest of the user's data set, under ``data``; empty for a built-in one."""
+        data = own_data_digest(self.scenario.data.dataset)
+        return {} if data is None else {"data": data["sha256"]}
 
     def batch_seeds(self) -> int:
         """Return the number of seeds in a batch, which depends on the cell alone."""
@@ -89,12 +96,12 @@ class Cell:
             InputError: The policy or one of its parameters is unknown.
         """
         description, size = self.description(), self.batch_seeds()
-        values = {
+        values: dict[str, Any] = {
             "scenario": self.scenario.model_dump(mode="json"),
             "policy": self.policy,
             "learning": self.learning,
             "device": self.device,
-            "code": description["code"],
+            **{name: description[name] for name in ("code", "data") if name in description},
         }
         batches = []
         for first in range(0, len(self.seeds), size):

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from fedlane.records import IntArray
 
 Data = Callable[[Context], tuple[Any, Any]]
-"""A function that returns inputs (n, planes, height, width) or (n, ...), bytes or floats, and labels (n,)."""
+"""A function that returns inputs (n, planes, height, width) or (n, ...), bytes, floats or tokens, and labels (n,)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,9 +47,9 @@ class LaneClient:
 
     Attributes:
         model: Class of a `torch.nn.Module`, or a function that returns a module; or the name of a built-in model
-            ("mlp", "cnn", "softmax").
+            ("mlp", "cnn", "softmax", "sequence").
         data: Function of Flower's context that returns the client's records: inputs (n, planes, height, width) or
-            (n, ...), bytes or floats, and integer labels (n,).
+            (n, ...), bytes, floats or tokens, and integer labels (n,).
         classes: Number of classes, at least 2.
         learning_rate: Step size eta of local SGD.
         epsilon: Privacy budget for all uploads and the release of the label histogram; None trains without privacy
@@ -73,6 +73,8 @@ class LaneClient:
             never creates one.
         histogram_noise: Standard deviation of the noise on each released label count, in records.
         least_noise: Smallest noise multiplier to accept: a budget that allows less noise is refused.
+        tokens: Size of the vocabulary where inputs are sequences of tokens (n, length), whole numbers; None where they
+            are numbers.
         report_losses: Whether to report losses with every update, for policies that require them. A private client
             releases them within its budget, with a noisier first step; without privacy they are exact.
         loss_clip: Largest loss of a record in the report of a private client.
@@ -107,6 +109,7 @@ class LaneClient:
     create_ledger: bool = False
     histogram_noise: float = 10.0
     least_noise: float = 0.5
+    tokens: int | None = None
     report_losses: bool = False
     loss_clip: float = 4.0
     loss_noise: float = 4.0
@@ -114,6 +117,8 @@ class LaneClient:
     def __post_init__(self) -> None:
         if self.classes < 2:
             raise InputError(f"classes must be at least 2, got {self.classes}")
+        if self.tokens is not None and self.tokens < 1:
+            raise InputError(f"tokens must be at least 1, got {self.tokens}")
 
     def app(self) -> ClientApp:
         """Return a ClientApp that answers TRAIN, QUERY and EVALUATE messages.
@@ -176,7 +181,7 @@ class LaneClient:
         arrays = _model_arrays(message.content)
         with foreign_code():
             inputs, labels = (self.evaluate_on or self.data)(context)
-            figures = evaluate_arrays(self.model, arrays, inputs, labels, self.classes)
+            figures = evaluate_arrays(self.model, arrays, inputs, labels, self.classes, self.tokens)
             metrics = MetricRecord({**figures, "num-examples": len(labels)})
         return Message(RecordDict({"metrics": metrics}), reply_to=message)
 
@@ -190,7 +195,8 @@ class LaneClient:
         inputs, labels, counts = self._records(context)
         private = terms.epsilon is not None
         with foreign_code():
-            model = build_model(self.model, original_shape(inputs), self.classes, per_record=private)
+            shape = original_shape(inputs)
+            model = build_model(self.model, shape, self.classes, per_record=private, tokens=self.tokens)
         received = {name: array.numpy() for name, array in _model_arrays(content).items()}
         trainer = LocalTrainer.of(model, received, inputs, labels, self.classes)
         if terms.epsilon is None:
@@ -259,7 +265,7 @@ class LaneClient:
         from fedlane.flower.client.weights import as_stored
 
         with foreign_code():
-            inputs, labels = as_stored(*self.data(context), self.classes)
+            inputs, labels = as_stored(*self.data(context), self.classes, self.tokens)
         return inputs, labels, np.bincount(labels.numpy(), minlength=self.classes)
 
     def _open_ledger(self, context: Context, *, create: bool) -> "ClientLedger":

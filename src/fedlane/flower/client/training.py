@@ -12,8 +12,9 @@ from torch import Tensor
 
 from fedlane.flower.client.weights import as_arrays, as_flat
 from fedlane.flower.protocol import LossReport
+from fedlane.learning.devices import squared_norms
 from fedlane.learning.input_range import RecordError
-from fedlane.learning.local import ClientData, TrainingBatch, as_inputs, train_locally
+from fedlane.learning.local import ClientData, TrainingBatch, train_locally
 from fedlane.learning.loss_reports import estimated_losses, loss_sums
 from fedlane.learning.models import Model
 from fedlane.learning.strict import train_strictly
@@ -168,7 +169,7 @@ class LocalTrainer:
         data = ClientData(
             images=inputs,
             targets=torch.nn.functional.one_hot(labels, classes).to(torch.float32),
-            squares=torch.cat([as_inputs(piece).flatten(1).square().sum(1) for piece in torch.split(inputs, 4096)]),
+            squares=squared_norms(inputs),
             order=torch.arange(size, dtype=torch.int32)[None],
             start=torch.zeros(1, 1, dtype=torch.int64),
             size=torch.tensor([[size]]),

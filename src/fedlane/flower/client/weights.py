@@ -17,22 +17,31 @@ from fedlane.learning.module_checks import checked_module
 from fedlane.validate import InputError, PublicError
 
 ModelSource = str | Callable[[], torch.nn.Module]
-"""A built-in model's name (mlp, cnn, softmax), ``package.module:Class``, or a class or function to make a module."""
+"""A built-in model's name (mlp, cnn, softmax, sequence), ``package.module:Class``, or what makes a module."""
 EVALUATION_BYTES = 2e8
 
 
-def build_model(source: ModelSource, input_shape: Sequence[int], classes: int, *, per_record: bool = True) -> Model:
+def build_model(
+    source: ModelSource,
+    input_shape: Sequence[int],
+    classes: int,
+    *,
+    per_record: bool = True,
+    tokens: int | None = None,
+) -> Model:
     """Build the model for inputs of a shape: (planes, height, width), or any other shape for a user's own module.
 
     A model that cannot be trained is rejected here, before an upload is charged. With ``per_record``, as in all private
-    training, every record needs a gradient of its own.
+    training, every record needs a gradient of its own. ``tokens`` is the size of the vocabulary of token sequences.
     """
+    if isinstance(source, str) and tokens is not None:
+        return make_model(source, input_shape, classes, per_record=per_record, tokens=tokens)
     if isinstance(source, str) and (source in MODELS or len(input_shape) == 3):
         shape = (*(1,) * (3 - len(input_shape)), *input_shape)  # mlp and softmax flatten their inputs
         return make_model(source, shape, classes, per_record=per_record)
     if isinstance(source, str):
         raise InputError(f"model '{source}' given by name needs inputs (planes, height, width): pass its class instead")
-    model = checked_module(source, input_shape, classes, per_record=per_record)
+    model = checked_module(source, input_shape, classes, per_record=per_record, tokens=tokens)
     if any(not parameter.is_floating_point() or not parameter.requires_grad for parameter in model.module.parameters()):
         raise InputError(f"model {type(model.module).__name__} has frozen parameters, which have no gradients")
     return model
@@ -87,7 +96,13 @@ def _is_constant(array: NDArray[Any], constant: NDArray[Any]) -> bool:
 
 
 def first_arrays(
-    model: ModelSource, input_shape: Sequence[int], classes: int, seed: int = 0, *, private: bool = True
+    model: ModelSource,
+    input_shape: Sequence[int],
+    classes: int,
+    seed: int = 0,
+    *,
+    private: bool = True,
+    tokens: int | None = None,
 ) -> ArrayRecord:
     """Return a new model for the server to start with, without the constant buffers that every client has itself.
 
@@ -97,6 +112,7 @@ def first_arrays(
         classes: Number of classes.
         seed: Seed of the initial weights.
         private: Whether clients will train it privately; False allows batch normalisation and dropout.
+        tokens: Size of the vocabulary where inputs are sequences of tokens; None where they are numbers.
 
     Returns:
         The model's named arrays.
@@ -110,22 +126,28 @@ def first_arrays(
         >>> arrays["layer0.weight"].shape
         (10, 784)
     """
-    built = build_model(model, input_shape, classes, per_record=private)
+    built = build_model(model, input_shape, classes, per_record=private, tokens=tokens)
     tensors = built.tensors(built.initial(seed))
     return ArrayRecord({name: Array(tensor.detach().numpy()) for name, tensor in tensors.items()})
 
 
 def evaluate_arrays(
-    model: ModelSource, arrays: ArrayRecord, inputs: ArrayLike | Tensor, labels: ArrayLike | Tensor, classes: int
+    model: ModelSource,
+    arrays: ArrayRecord,
+    inputs: ArrayLike | Tensor,
+    labels: ArrayLike | Tensor,
+    classes: int,
+    tokens: int | None = None,
 ) -> MetricRecord:
     """Evaluate a model on some samples, for example on the server's public test data.
 
     Args:
         model: Class of a `torch.nn.Module`, or a function that returns one; or the name of a built-in model.
         arrays: The model's named arrays.
-        inputs: Samples (n, planes, height, width), or (n, ...) as the model takes them; bytes or floats.
+        inputs: Samples (n, planes, height, width), or (n, ...) as the model takes them; bytes, floats or tokens.
         labels: Integer labels (n,) from 0 to classes - 1.
         classes: Number of classes.
+        tokens: Size of the vocabulary where inputs are tokens; None where they are numbers.
 
     Returns:
         The metrics `loss` (mean cross-entropy) and `accuracy`.
@@ -141,19 +163,22 @@ def evaluate_arrays(
         >>> sorted(metrics)
         ['accuracy', 'loss']
     """
-    stored, targets = as_stored(inputs, labels, classes)
-    built = build_model(model, original_shape(stored), classes, per_record=False)
+    stored, targets = as_stored(inputs, labels, classes, tokens)
+    built = build_model(model, original_shape(stored), classes, per_record=False, tokens=tokens)
     weights = as_flat(built, {name: array.numpy() for name, array in arrays.items()})
     with torch.no_grad():
         accuracy, loss = evaluate(built, weights, stored, targets, EVALUATION_BYTES)
     return MetricRecord({"loss": float(loss[0]), "accuracy": float(accuracy[0])})
 
 
-def as_stored(inputs: ArrayLike | Tensor, labels: ArrayLike | Tensor, classes: int) -> tuple[Tensor, Tensor]:
+def as_stored(
+    inputs: ArrayLike | Tensor, labels: ArrayLike | Tensor, classes: int, tokens: int | None = None
+) -> tuple[Tensor, Tensor]:
     """Convert samples to the form that training stores, after checking them.
 
     Inputs are (n, planes, height, width), or (n, ...) as the model takes them: bytes, which training scales to 0 to 1,
-    or floats. Labels (n,) are integers from 0 to classes - 1.
+    or floats. With ``tokens``, they are whole numbers from 0 to tokens - 1. Labels (n,) are integers from 0 to
+    classes - 1.
     """
     x, y = torch.as_tensor(inputs), torch.as_tensor(labels)
     if x.ndim < 2 or len(x) == 0 or y.shape != x.shape[:1]:
@@ -162,9 +187,11 @@ def as_stored(inputs: ArrayLike | Tensor, labels: ArrayLike | Tensor, classes: i
         )
     if y.is_floating_point() or y.is_complex() or int(y.min()) < 0 or int(y.max()) >= classes:
         raise RecordError(f"labels must be integers from 0 to {classes - 1}")
+    if tokens is not None:
+        return _as_tokens(x, tokens), y.to(torch.int64)
     if x.dtype != torch.uint8:
         if not x.is_floating_point():
-            raise InputError(f"inputs must be bytes or floats, got {x.dtype}")
+            raise InputError(f"inputs must be bytes or floats, got {x.dtype}; for tokens, give the number of them")
         x = x.to(torch.float32)
         check_inputs(x)
     return (x.permute(0, 2, 3, 1) if x.ndim == 4 else x).contiguous(), y.to(torch.int64)
@@ -179,3 +206,10 @@ def original_shape(stored: Tensor) -> tuple[int, ...]:
 def _positions(model: Model) -> dict[str, Tensor]:
     """Return, for each named array, the positions of its elements in the flat weights."""
     return model.tensors(torch.arange(model.size))
+
+
+def _as_tokens(x: Tensor, tokens: int) -> Tensor:
+    """Return tokens as training stores them, after checking them."""
+    if x.is_floating_point() or x.is_complex() or int(x.min()) < 0 or int(x.max()) >= tokens:
+        raise RecordError(f"inputs must be tokens, whole numbers from 0 to {tokens - 1}")
+    return x.to(torch.int32).contiguous()

@@ -38,8 +38,8 @@ function structure() {
     model.runs.map((run) => [
       ...[run.name, run.clients, run.channels, run.privacy?.delta],
       ...["epsilon", "energy_j"].map((column) => Boolean(run.per_client[column])),
+      ...[run.curves.loss, run.curves.coverage].map(Boolean),
       isAbsenceShown(run),
-      Boolean(run.curves.coverage),
     ]),
   );
 }

@@ -53,8 +53,11 @@ function roundForm(round) {
   return `round ${fixed(round, 0)}`;
 }
 
-function learningFigures() {
-  const shared = {
+const ACCURACY_FIGURE = {
+  key: "accuracy",
+  name: "Accuracy",
+  end: "final_accuracy",
+  axes: {
     yLabel: "test accuracy",
     form: percent,
     yText: (v) => `${fixed(100 * v, 0)}%`,
@@ -62,24 +65,37 @@ function learningFigures() {
     floor: 0,
     ceiling: 1,
     level: targetLevel,
-  };
+  },
+};
+
+/* Runs that learn numbers have no accuracy. */
+const LOSS_FIGURE = {
+  key: "loss",
+  name: "Loss",
+  end: null,
+  axes: { yLabel: "test loss (squared error)", form: significant, empty: "No loss was recorded.", floor: 0 },
+};
+
+function learningFigures() {
+  const numbers = model.runs.some((run) => run.curves.loss) && !model.runs.some((run) => run.curves.accuracy);
+  const { key, name, end, axes } = numbers ? LOSS_FIGURE : ACCURACY_FIGURE;
   return [
     lineFigure({
-      ...shared,
-      title: "Accuracy against rounds",
+      ...axes,
+      title: `${name} against rounds`,
       xLabel: "round",
       xForm: roundForm,
-      series: () => runCurves("accuracy"),
-      summary: endings(percent, "final_accuracy"),
+      series: () => runCurves(key),
+      summary: endings(axes.form, end),
     }),
     lineFigure({
-      ...shared,
-      title: "Accuracy against time",
+      ...axes,
+      title: `${name} against time`,
       xLabel: "simulated time, s",
       xForm: (x) => `${fixed(x, 0)} s of simulated time`,
-      series: () => runCurves("accuracy", "clock_s"),
+      series: () => runCurves(key, "clock_s"),
       zeroX: true,
-      summary: timeSummary,
+      summary: numbers ? endings(axes.form, end) : timeSummary,
     }),
   ];
 }

@@ -22,13 +22,21 @@ function fixed(value, digits) {
   if (value === null || value === undefined || Number.isNaN(value)) return "–";
   if (!Number.isFinite(value)) return value > 0 ? "∞" : `${MINUS}∞`;
   const text = Number(value.toPrecision(12)).toLocaleString("en-GB", { minimumFractionDigits: digits, maximumFractionDigits: digits });
-  return text.replace("-", MINUS);
+  return /^-[0.]+$/.test(text) ? text.slice(1) : text.replace("-", MINUS);
 }
 
 /* About three significant digits. */
 function plain(value) {
   const size = Math.abs(value);
   return fixed(value, size >= 100 || value === 0 ? 0 : size >= 10 ? 1 : size >= 1 ? 2 : 3);
+}
+
+/* Three significant digits of a number in any unit, such as a user's targets. */
+function significant(value) {
+  const size = Math.abs(value);
+  if (!Number.isFinite(value) || value === 0 || (size >= 1 && size < 1e6)) return plain(value);
+  if (size < 1e-4 || size >= 1e6) return value.toExponential(2).replace("-", MINUS).replace("e-", `e${MINUS}`).replace("e+", "e");
+  return fixed(value, 2 - Math.floor(Math.log10(size)));
 }
 
 function seconds(value) {

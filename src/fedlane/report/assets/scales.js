@@ -40,5 +40,6 @@ function bounds(values, { zero = false, floor = -Infinity, ceiling = Infinity } 
 function tickText(value, marks) {
   const step = marks.length > 1 ? marks[1] - marks[0] : Math.abs(value) || 1;
   if (Math.abs(value) >= 10000) return `${plain(value / 1000).replace(/\.0+$/, "")}k`;
+  if (step < 1e-6) return value === 0 ? "0" : significant(value);
   return fixed(value, Math.max(0, Math.min(6, -Math.floor(Math.log10(step) + 1e-9))));
 }

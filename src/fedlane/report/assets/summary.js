@@ -11,6 +11,7 @@ const MEASURES = [
   { key: "mean_round_s", name: "Mean round", form: seconds, better: -1 },
   { key: "late_share", name: "Late uploads", form: percent, better: -1 },
   { key: "final_accuracy", name: "Final accuracy", form: percent, better: 1 },
+  { key: "final_rmse", name: "Final RMSE", form: significant, better: -1 },
   { key: "min_participation", name: "Min. participation", form: share, better: 1 },
   { key: "quota_shortfall", name: "Largest quota shortfall", form: share, better: -1, served: true, alone: true },
   { key: "problem_shortfall", name: "Largest shortfall from the problem’s quotas", form: share, better: -1, alone: false },
