@@ -5,6 +5,7 @@ client.
 """
 
 from abc import abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -16,6 +17,7 @@ from fedlane.rng import RoundRng
 from fedlane.scheduling.estimates import check_statistics, mean, rewards
 from fedlane.scheduling.policy import Policy, problem_of
 from fedlane.scheduling.queues import updated_queues
+from fedlane.scheduling.ranges import EXPLORATION, ParameterRange, Tunable
 from fedlane.scheduling.restoring import check_within
 from fedlane.validate import InputError, at_least
 
@@ -66,6 +68,7 @@ class UcbIndex(ClientUcb):
 
     name: ClassVar[str] = "ucb-index"
     summary: ClassVar[str] = "one bandit index per client without quotas, random channels"
+    ranges: ClassVar[Mapping[str, Tunable]] = {"exploration": EXPLORATION}
 
     exploration: float = 0.1
 
@@ -93,6 +96,7 @@ class CsUcbQ(ClientUcb):
     summary: ClassVar[str] = "bandit index and fairness queue per client, random channels; the paper's Single-UCB"
     version: ClassVar[int] = 2  # the state of version 1 does not say who was absent
     per_client: ClassVar[frozenset[str]] = ClientUcb.per_client | {"queue", "selected", "absent"}
+    ranges: ClassVar[Mapping[str, Tunable]] = {"beta": ParameterRange(0.01, 0.99)}
 
     beta: float = 0.1
 

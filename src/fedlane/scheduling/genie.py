@@ -4,6 +4,7 @@ It shows how much knowledge would gain `lane`'s rule. It is a heuristic: the sma
 `fedlane.theory.optimum`.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -15,6 +16,7 @@ from fedlane.scheduling.lane import Lane
 from fedlane.scheduling.lane_kernels import search_batch
 from fedlane.scheduling.policy import problem_of
 from fedlane.scheduling.queues import updated_queues
+from fedlane.scheduling.ranges import Tunable
 from fedlane.scheduling.restoring import check_queue_and_previous, fitting_state
 
 
@@ -26,6 +28,7 @@ class Genie(Lane):
     summary: ClassVar[str] = "lane's rule with the true delay distributions (a reference, not the optimum)"
     requires: ClassVar[frozenset[str]] = frozenset({"distributions"})
     per_client: ClassVar[frozenset[str]] = frozenset({"queue", "previous"})
+    ranges: ClassVar[Mapping[str, Tunable]] = {}  # a yardstick is not tuned
 
     def caution(self, distributions: DelayDistributions) -> str | None:
         """Warn that on a network that changes with time, genie knows averages only."""

@@ -9,6 +9,7 @@ the drift-plus-penalty rule with the paper's queues weighted by the probability 
 optimism bonus; a pair that was never tried is tried first. The rule groups slow clients into the same rounds.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -20,6 +21,7 @@ from fedlane.scheduling.estimates import STATISTICS, bonus, check_statistics, em
 from fedlane.scheduling.lane_kernels import search_batch
 from fedlane.scheduling.policy import Policy, check_trade_off, problem_of
 from fedlane.scheduling.queues import updated_queues
+from fedlane.scheduling.ranges import EXPLORATION, TRADE_OFF, QUOTA_SLACK, Tunable
 from fedlane.scheduling.restoring import check_queue_and_previous, check_within, fitting_state
 from fedlane.validate import InputError
 
@@ -34,6 +36,11 @@ class Lane(Policy):
     name: ClassVar[str] = "lane"
     summary: ClassVar[str] = "FedLane's policy: queues against the expected delay of the slowest client (default)"
     per_client: ClassVar[frozenset[str]] = STATISTICS | {"queue", "previous", "slot"}
+    ranges: ClassVar[Mapping[str, Tunable]] = {
+        "V": TRADE_OFF,
+        "exploration": EXPLORATION,
+        "quota_slack": QUOTA_SLACK,
+    }
 
     V: float = 5.0
     exploration: float = 0.03

@@ -4,6 +4,7 @@ Numbered readings are explained in docs/reading-the-paper.md.
 """
 
 from abc import abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -23,6 +24,7 @@ from fedlane.scheduling.estimates import (
 )
 from fedlane.scheduling.policy import Policy, check_trade_off, problem_of
 from fedlane.scheduling.queues import updated_queues
+from fedlane.scheduling.ranges import EXPLORATION, TRADE_OFF, QUOTA_SLACK, Choices, ParameterRange, Tunable
 from fedlane.scheduling.restoring import check_queue_and_previous
 from fedlane.validate import InputError, positive
 
@@ -32,6 +34,13 @@ class _Mamab(Policy):
     """Algorithm 1: a random matching with probability exp(-t / T0), else a matching on the perturbed estimate."""
 
     per_client: ClassVar[frozenset[str]] = STATISTICS | {"queue", "previous"}
+    ranges: ClassVar[Mapping[str, Tunable]] = {
+        "V": TRADE_OFF,
+        "exploration": EXPLORATION,
+        "T0": ParameterRange(1.0, 300.0, "log"),
+        "quota_slack": QUOTA_SLACK,
+        "queue_weight": Choices(("additive", "success")),
+    }
 
     V: float = 100.0
     exploration: float = 0.1

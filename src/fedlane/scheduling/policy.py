@@ -19,6 +19,8 @@ import numpy as np
 
 from fedlane.records import Context, DelayDistributions, Delays, Feedback, FloatArray, IntArray, Problem, State
 from fedlane.rng import RoundRng
+from fedlane.scheduling.ranges import Tunable
+from fedlane.scheduling.requirements import knowledge
 from fedlane.scheduling.resizing import resized
 from fedlane.scheduling.restoring import fitting_state
 from fedlane.validate import InputError, at_least
@@ -36,6 +38,9 @@ class Policy(ABC):
             `"sizes"`, which every problem has.
         quota_slack: The fraction by which this policy lowers every quota.
         per_client: Names of the state arrays whose second axis is the clients, or None. `resize` uses it.
+        knows: What the policy knows, which is its league in the arena: `"delays"`, `"losses"` or `"channels"`. It
+            follows from `requires` unless a class states it.
+        ranges: The values of each parameter that `fedlane arena tune` may try; others keep their defaults.
 
     Examples:
         >>> import numpy as np
@@ -60,7 +65,14 @@ class Policy(ABC):
     version: ClassVar[int] = 1
     requires: ClassVar[frozenset[str]] = frozenset()
     per_client: ClassVar[frozenset[str] | None] = None
+    knows: ClassVar[str] = "delays"
+    ranges: ClassVar[Mapping[str, Tunable]] = {}
     quota_slack: float = 0.0
+
+    def __init_subclass__(cls, **options: object) -> None:
+        super().__init_subclass__(**options)
+        if "requires" in vars(cls) and "knows" not in vars(cls):
+            cls.knows = knowledge(cls.requires)
 
     @abstractmethod
     def init(self, problem: Problem) -> State:
@@ -194,7 +206,14 @@ class SinglePolicy(ABC):
     version: ClassVar[int] = 1
     requires: ClassVar[frozenset[str]] = frozenset()
     per_client: ClassVar[frozenset[str] | None] = None
+    knows: ClassVar[str] = "delays"
+    ranges: ClassVar[Mapping[str, Tunable]] = {}
     quota_slack: float = 0.0
+
+    def __init_subclass__(cls, **options: object) -> None:
+        super().__init_subclass__(**options)
+        if "requires" in vars(cls) and "knows" not in vars(cls):
+            cls.knows = knowledge(cls.requires)
 
     @abstractmethod
     def init(self, problem: Problem) -> State:
@@ -224,7 +243,7 @@ class Lifted(Policy):
     single: SinglePolicy
 
     def __post_init__(self) -> None:
-        for attribute in ("name", "summary", "version", "requires", "per_client", "quota_slack"):
+        for attribute in ("name", "summary", "version", "requires", "per_client", "knows", "ranges", "quota_slack"):
             object.__setattr__(self, attribute, getattr(self.single, attribute))
 
     def init(self, problem: Problem) -> State:

@@ -12,6 +12,17 @@ REQUIREMENTS = frozenset({"channel_state", "distributions", "losses", "sizes"})
 FEDERATED = frozenset({"losses", "sizes"})
 """What a real federation can supply of it."""
 
+LEAGUES = ("delays", "losses", "channels")
+"""What a policy may know (`Policy.knows`): measured delays; losses too; the channels' state or distributions too."""
+
+
+def knowledge(requires: object) -> str:
+    """Return what a policy knows that requires these things: one of `LEAGUES`."""
+    names = requires if isinstance(requires, frozenset | set) else frozenset()
+    if names & {"channel_state", "distributions"}:
+        return "channels"
+    return "losses" if "losses" in names else "delays"
+
 
 def check_requirements(policy: "Policy", *, learning: bool = True) -> None:
     """Raise `InputError` if a policy requires something that no run supplies, or no run without learning."""
