@@ -23,8 +23,8 @@ _TYPES: dict[str, pa.DataType] = {"seed": pa.int64(), **dict.fromkeys(MEASURES, 
 SCHEMA = pa.schema(_TYPES)
 
 
-def measure(values: Mapping[str, Any]) -> pa.Table:
-    """Simulate seeds of a cell together and return their measures, one row per seed.
+def played(values: Mapping[str, Any]) -> Simulation:
+    """Simulate seeds of a cell together and return the finished simulation.
 
     Args:
         values: ``scenario`` (all its values), ``policy``, ``seeds``, ``learning``, ``device`` and ``code`` (digests
@@ -42,6 +42,12 @@ def measure(values: Mapping[str, Any]) -> pa.Table:
             simulation = Simulation(scenario, values["policy"], seeds, bounded=True, **options)
             check_code(values["code"])  # after its import
             simulation.play()
+    return simulation
+
+
+def measure(values: Mapping[str, Any]) -> pa.Table:
+    """Simulate seeds of a cell together and return their measures, one row per seed; ``values`` as in `played`."""
+    simulation, seeds = played(values), values["seeds"]
     measures = measures_by_seed(simulation.trace.played(), simulation.quota)
     columns = {name: measures[name] for name in MEASURES}
     empty = np.full(len(seeds), np.nan)
