@@ -21,7 +21,7 @@ from fedlane.scheduling.estimates import STATISTICS, bonus, check_statistics, em
 from fedlane.scheduling.lane_kernels import search_batch
 from fedlane.scheduling.policy import Policy, check_trade_off, problem_of
 from fedlane.scheduling.queues import updated_queues
-from fedlane.scheduling.ranges import EXPLORATION, TRADE_OFF, QUOTA_SLACK, Tunable
+from fedlane.scheduling.ranges import EXPLORATION, QUOTA_SLACK, TRADE_OFF, Tunable
 from fedlane.scheduling.restoring import check_queue_and_previous, check_within, fitting_state
 from fedlane.validate import InputError
 

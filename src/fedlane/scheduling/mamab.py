@@ -24,7 +24,7 @@ from fedlane.scheduling.estimates import (
 )
 from fedlane.scheduling.policy import Policy, check_trade_off, problem_of
 from fedlane.scheduling.queues import updated_queues
-from fedlane.scheduling.ranges import EXPLORATION, TRADE_OFF, QUOTA_SLACK, Choices, ParameterRange, Tunable
+from fedlane.scheduling.ranges import EXPLORATION, QUOTA_SLACK, TRADE_OFF, Choices, ParameterRange, Tunable
 from fedlane.scheduling.restoring import check_queue_and_previous
 from fedlane.validate import InputError, positive
 

@@ -1,8 +1,8 @@
 """Standings: who serves the quotas, who is fastest among those, and whether differences are more than chance.
 
 In each world, an entrant *meets the quotas* if its mean shortfall exceeds the smallest one among all ranked entrants of
-that world by at most `TOLERANCE`. Ranks are within a league, by mean simulated time, among entrants that meet the quotas;
-the others are listed apart. Differences are to the fastest entrant of the same league that meets them, paired by seed:
+that world by at most `TOLERANCE`. Ranks are within a league, by mean simulated time, among entrants that meet them; the
+others are listed apart. Differences are to the fastest entrant of the same league that meets them, paired by seed:
 a 95% Student interval of the mean, and a two-sided p-value that Holm's method corrects for the comparisons in that
 league and world. The fastest is chosen by the same data, so its own advantage is a little too large.
 """

@@ -27,8 +27,8 @@ from fedlane.validate import InputError
 TRIALS = 20
 TUNING_SEEDS = range(4000, 4004)
 OBJECTIVE = (
-    "Among the trials whose mean shortfall is within the tolerance of the policy's smallest one in the most worlds, the "
-    "one with the smallest mean over worlds of the ratio of its simulated time to the default's, seed by seed."
+    "Among the trials whose mean shortfall is within the tolerance of the policy's smallest one in the most worlds, "
+    "the one with the smallest mean over worlds of the ratio of its simulated time to the default's, seed by seed."
 )
 
 
