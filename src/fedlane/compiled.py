@@ -18,7 +18,10 @@ from typing import Any
 from numba import njit
 from numba.core import sigutils
 
-SOURCES = ("compiled.py", "learning/cpu_kernels/*.py", "matching/*.py", "scheduling/lane_kernels.py")
+SOURCES = (
+    *("compiled.py", "learning/cpu_kernels/*.py", "matching/*.py"),
+    *("scheduling/lane_kernels.py", "scheduling/rivals/best_round.py"),
+)
 """The files that contain kernels, relative to the package."""
 
 _njit: Any = njit  # its annotations lack some options

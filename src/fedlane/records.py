@@ -132,6 +132,7 @@ class Feedback:
         punctual: Whether a client was assigned and met the deadline (R, U).
         problem: The problem in this round; every run sets it.
         present: Whether each client was there at the round's start (R, U); None if all were.
+        losses: The losses that the policy saw when it selected, if it `requires` "losses".
 
     Examples:
         >>> parts = np.array([[1.0, np.nan]])
@@ -147,6 +148,7 @@ class Feedback:
     punctual: BoolArray
     problem: Problem | None = None
     present: BoolArray | None = None
+    losses: ClientLosses | None = None
 
     def observed(self) -> "Feedback":
         """Return what a server observes: the parts of every late client's delay are +inf."""

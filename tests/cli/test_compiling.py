@@ -4,7 +4,7 @@ import pytest
 from rich.console import Console
 
 from fedlane import Scenario, Simulation
-from fedlane.cli.compiling import Compilation, entry_points, is_cached
+from fedlane.cli.compiling import Compilation, entry_points, is_cached, policy_kernels
 from fedlane.cli.display import Display
 from fedlane.learning import cpu_kernels
 from fedlane.learning.cpu_kernels import rows
@@ -12,16 +12,27 @@ from fedlane.scheduling import registry
 from support.terminal import fedlane_process
 
 KERNELS = {
+    "age-of-update": {"solve_batch"},
+    "clairvoyant": {"improve_batch", "max_sum_small"},
     "cs-ucb-q": set(),
+    "fedcs": {"solve_batch"},
+    "glr-cucb": {"max_sum_small"},
     "genie": {"improve_batch", "max_sum_small"},
     "lane": {"improve_batch", "max_sum_small"},
     "mamab-gmba": {"greedy_batch"},
+    "mamab-discounted": {"solve_batch"},
     "mamab-om": {"solve_batch"},
+    "mamab-sw": {"solve_batch"},
+    "proportional-fair": {"solve_batch"},
     "random": set(),
+    "rbcs-f": {"solve_batch"},
     "round-robin": set(),
     "single-ucb": set(),
+    "thompson": {"max_sum_small"},
     "ucb-index": set(),
 }
+WITH_LOSSES = {"oort", "power-of-choice", "tifl"}
+"""Policies that run with learning only; all of them choose clients and match them as `age-of-update` does."""
 
 
 def names(kernels):
@@ -30,7 +41,10 @@ def names(kernels):
 
 def test_every_policy_of_fedlane_is_tested():
     own = {name for name, policy in registry.policies().items() if policy.__module__.startswith("fedlane.")}
-    assert own == set(KERNELS)
+    assert own == {*KERNELS, *WITH_LOSSES}
+    scenario = Scenario.load("quickstart")
+    for name in WITH_LOSSES:
+        assert names(policy_kernels(registry.make_policy(name), scenario)) == {"solve_batch"}
 
 
 @pytest.mark.parametrize("policy", KERNELS)

@@ -22,6 +22,10 @@ VARIANTS = [
     ),
     *("mamab-gmba", "mamab-gmba:T0=0.1,queue_weight=success", "random", "round-robin", "ucb-index:exploration=0.01"),
     *("ucb-index:exploration=0", "cs-ucb-q:beta=0", "cs-ucb-q:beta=1", "single-ucb", "genie", "genie:V=100"),
+    *("proportional-fair", "age-of-update", "fedcs", "fedcs:fraction=0.3,round_share=0.4", "rbcs-f", "rbcs-f:V=0"),
+    *("thompson", "mamab-sw", "mamab-sw:window=3,T0=0.1", "mamab-discounted", "mamab-discounted:discount=0.5,T0=0.1"),
+    *("glr-cucb", "glr-cucb:history=5,delta=0.9,forced_share=0", "clairvoyant", "oort", "oort:pacer_step=2"),
+    *("power-of-choice", "power-of-choice:candidates=1", "tifl", "tifl:profiling=1,interval=2,credits=0.3"),
 ]
 
 

@@ -1,5 +1,7 @@
 """Ranges of parameters that tuning may search, and what a policy is said to know."""
 
+from typing import ClassVar
+
 import pytest
 
 from fedlane import Policy, SinglePolicy, policies
@@ -52,7 +54,7 @@ def test_what_a_user_s_policy_knows():
 
     class Single(SinglePolicy):
         requires = frozenset({"channel_state"})
-        ranges = {"x": Choices((1, 2))}
+        ranges: ClassVar = {"x": Choices((1, 2))}
         name = "single"
 
         def init(self, problem):

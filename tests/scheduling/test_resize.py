@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from fedlane.records import Context, DelayDistributions, Delays, Feedback, Problem
+from fedlane.records import ClientLosses, Context, DelayDistributions, Delays, Feedback, Problem
 from fedlane.rng import RoundStreams
 from fedlane.scheduling import Policy, PolicyError, SinglePolicy, check_policy, lift, make_policy, policies
 from fedlane.validate import InputError
@@ -16,7 +16,15 @@ SEEDS = (3, 8)
 
 
 def problem(clients, quota=0.3):
-    return Problem(clients, CHANNELS, 40, DEADLINE_S, np.full((len(SEEDS), clients), quota))
+    shape = (len(SEEDS), clients)
+    return Problem(clients, CHANNELS, 40, DEADLINE_S, np.full(shape, quota), np.full(shape, 100.0))
+
+
+def losses(clients):
+    """What the first clients have reported; those who join have not."""
+    mean = np.where(np.arange(clients) < BEFORE, 1.0 + np.arange(clients), np.nan)
+    reported = np.tile(mean, (len(SEEDS), 1))
+    return ClientLosses(reported, reported, protected=False)
 
 
 def delays_s(round):
@@ -30,7 +38,8 @@ def update(policy, played, state, round, assignment):
     total = np.take_along_axis(pairs, np.maximum(assignment, 0)[..., None], axis=2)[..., 0]
     total = np.where(assignment >= 0, total, np.nan)
     delays = Delays(total / 4, total / 4, total / 2)
-    return policy.update(state, Feedback(round, assignment, delays, total <= DEADLINE_S, played))
+    reported = losses(played.clients)
+    return policy.update(state, Feedback(round, assignment, delays, total <= DEADLINE_S, played, losses=reported))
 
 
 def matching(round):
@@ -57,7 +66,14 @@ def continued(policy, played, state):
     cells = (np.arange(32) + 0.5) / 32
     truth = DelayDistributions(1 - np.exp(-cells / scale[..., None]), 1 - np.exp(-1 / scale), 0.0)
     for round in range(JOINED, 40):
-        context = Context(round, np.ones(played.quotas.shape, bool), distributions=truth, problem=played)
+        context = Context(
+            round=round,
+            available=np.ones(played.quotas.shape, bool),
+            losses=losses(played.clients),
+            channel_state=delays_s(round),
+            distributions=truth,
+            problem=played,
+        )
         assignment = policy.select(state, context, streams.at(round))
         chosen.append(assignment)
         state = update(policy, played, state, round, assignment)

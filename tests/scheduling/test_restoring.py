@@ -11,7 +11,8 @@ from fedlane.scheduling.checks import _play
 from fedlane.validate import InputError
 
 CLIENTS, CHANNELS, ROUNDS, SEEDS = 12, 7, 20, (0, 7)
-PROBLEM = Problem(CLIENTS, CHANNELS, ROUNDS, 4.0, np.full((len(SEEDS), CLIENTS), 0.3))
+SHAPE = (len(SEEDS), CLIENTS)
+PROBLEM = Problem(CLIENTS, CHANNELS, ROUNDS, 4.0, np.full(SHAPE, 0.3), np.full(SHAPE, 100.0))
 
 
 def played(policy, rounds=ROUNDS):

@@ -126,7 +126,12 @@ def kill_and_resume(driver, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "policy", ["lane", "mamab-om", "mamab-gmba", "single-ucb:beta=0.3", "ucb-index", "round-robin", "genie", "random"]
+    "policy",
+    [
+        *("lane", "mamab-om", "mamab-gmba", "single-ucb:beta=0.3", "ucb-index", "round-robin", "genie", "random"),
+        *("proportional-fair", "age-of-update", "fedcs", "rbcs-f", "thompson", "mamab-sw:window=9,T0=1"),
+        *("mamab-discounted:T0=1", "glr-cucb:delta=0.5", "clairvoyant"),
+    ],
 )
 def test_every_policy_resumes_to_the_same_schedule(policy, tmp_path):
     scenario = Scenario.load("paper-fmnist").with_values({"rounds": 60, "privacy.max_uploads": 20})

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from fedlane import Run, Scenario, Simulation, check_policy, simulate, sweep
+from fedlane import Run, Scenario, Simulation, check_policy, policies, simulate, sweep
 from fedlane.scenario.run_settings import RunSettings
 from fedlane.simulation.checkpoint import NAME as CHECKPOINT
 from fedlane.simulation.checkpoint import Checkpoint
@@ -19,6 +19,12 @@ from support.loss_policy import LargestLoss
 from support.terminal import fedlane
 
 POLICY = "support.loss_policy:LargestLoss"
+BUILT_IN = {
+    "oort": "pacer_step=2,exploration_min=0.1,exploration_decay=0.5",
+    "power-of-choice": "candidates=1.5",
+    "tifl": "profiling=1,interval=2",
+}
+"""Built-in policies that require losses, with parameters that let every part of them work within twelve rounds."""
 
 
 def scenario(mechanism="rigorous", rounds=6, **changes):
@@ -58,6 +64,28 @@ def test_losses_come_with_the_last_punctual_upload(mechanism):
     if mechanism != "rigorous":
         assert np.all(losses.rms[punctual] >= losses.mean[punctual])
         assert np.all(losses.mean[punctual] > 0)
+
+
+def test_every_built_in_policy_with_losses_is_tested():
+    built_in = {name: policy for name, policy in policies().items() if policy.__module__.startswith("fedlane.")}
+    assert set(BUILT_IN) == {name for name, policy in built_in.items() if "losses" in policy.requires}
+
+
+@pytest.mark.parametrize("name", sorted(BUILT_IN))
+def test_built_in_policies_are_resumed_and_replicated_to_the_bit(name, tmp_path):
+    policy = f"{name}:{BUILT_IN[name]}"
+    among, alone = (Simulation(scenario("none", 12), policy, seeds, learning=True) for seeds in ((1, 7), (7,)))
+    among.play(until=7)
+    folder = RunFolder.create(tmp_path / "run")
+    folder.write(among.result(), checkpoint=among.checkpoint())
+    resumed = Simulation.resume(folder.path)
+    for simulation in (among, alone, resumed):
+        simulation.play()
+    np.testing.assert_array_equal(among.trace.client, resumed.trace.client)
+    np.testing.assert_array_equal(among.trace.client[1], alone.trace.client[0])
+    assert (among.federation.weights == resumed.federation.weights).all()
+    for key, array in among._state.items():
+        np.testing.assert_array_equal(array, resumed._state[key], err_msg=key)
 
 
 @pytest.mark.parametrize("mechanism", ["none", "rigorous"])

@@ -14,6 +14,10 @@ from fedlane.simulation import results, table_parts
 from fedlane.simulation.results import COLUMNS, MEASURES, RunFolder
 from fedlane.validate import InputError
 
+RIVALS = [
+    *("proportional-fair", "age-of-update", "rbcs-f", "thompson", "mamab-sw:window=9,T0=1", "mamab-discounted:T0=1"),
+    *("glr-cucb:delta=0.5", "clairvoyant"),
+]
 POLICIES = [
     "lane",
     "mamab-om",
@@ -25,6 +29,8 @@ POLICIES = [
     "ucb-index",
     "genie",
     "mamab-om:queue_weight=success",
+    "fedcs",  # leaves channels idle if nobody fits
+    *RIVALS,
 ]
 
 
@@ -43,14 +49,19 @@ def test_seed_7_alone_is_seed_7_among_200_to_the_bit(policy):
 
 
 def test_all_built_in_policies_are_tested():
+    """Policies that require losses are tested in test_losses.py."""
     assert {name.split(":")[0] for name in POLICIES} == {
-        n for n, p in policies().items() if p.__module__.startswith("fedlane.")
+        n for n, p in policies().items() if p.__module__.startswith("fedlane.") and "losses" not in p.requires
     }
 
 
 @pytest.mark.parametrize(("clients", "channels"), [(2, 5), (4, 1), (4, 4), (1, 1), (1, 3)])
 @pytest.mark.parametrize(
-    "policy", ["lane", "mamab-om:T0=1", "mamab-gmba:T0=1", "random", "round-robin", "single-ucb", "ucb-index", "genie"]
+    "policy",
+    [
+        *("lane", "mamab-om:T0=1", "mamab-gmba:T0=1", "random", "round-robin", "single-ucb", "ucb-index", "genie"),
+        *RIVALS,
+    ],
 )
 def test_any_number_of_clients_and_channels_uses_all_of_the_fewer(policy, clients, channels):
     run = traces(policy, [0, 1], 20, **{"network.clients": clients, "network.channels": channels})
@@ -97,7 +108,11 @@ def test_reported_queues_are_those_of_the_policy():
 
 
 @pytest.mark.parametrize(
-    "policy", ["lane", "mamab-om:T0=5", "mamab-gmba:T0=5", "random", "round-robin", "single-ucb", "ucb-index", "genie"]
+    "policy",
+    [
+        *("lane", "mamab-om:T0=5", "mamab-gmba:T0=5", "random", "round-robin", "single-ucb", "ucb-index", "genie"),
+        *RIVALS,
+    ],
 )
 def test_clients_with_exhausted_budgets_are_not_assigned(policy):
     run = traces(policy, [0, 1], 60, **{"privacy.max_uploads": 12})

@@ -11,6 +11,8 @@ from support.parts import DATA, missing
 
 BUILT_IN = [name for name, policy in policies().items() if policy.__module__.startswith("fedlane.")]
 """FedLane's policies; other tests register their own."""
+WITH_LOSSES = [name for name in BUILT_IN if "losses" in policies()[name].requires]
+WITHOUT_LOSSES = [name for name in BUILT_IN if name not in WITH_LOSSES]
 
 WORLDS = ("campus-5g", "cell-1000", "cell-3gpp", "churn", "city-munich", "commute-lte", "drifting", "phones")
 BASE = Scenario.load("quickstart").with_values({"privacy.mechanism": "none", "rounds": 30})
@@ -223,10 +225,21 @@ def test_every_policy_runs_in_every_preset(name, commute):
     changes = {"rounds": 4, "privacy.mechanism": "none"}
     if name == "cell-1000":  # the same cell with a twentieth of the clients and channels
         changes |= {"network.clients": 50, "network.channels": 5}
-    for policy in BUILT_IN:
+    for policy in WITHOUT_LOSSES:
         run = simulate(scenario.with_values(changes), policy, seeds=[0, 1], learning=False)
         assert run.summary["rounds"] == 4, policy
         assert run.summary["energy_j"]["mean"] > 0, policy
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", WORLDS)
+def test_every_policy_with_losses_runs_in_every_preset(name, commute):
+    """With learning, since clients report losses when they train."""
+    changes = {"rounds": 3, "privacy.mechanism": "none", "network.clients": 8, "network.channels": 3}
+    scenario = Scenario.load(name).with_values(changes)
+    assert len(WITH_LOSSES) >= 3
+    for policy in WITH_LOSSES:
+        assert simulate(scenario, policy, seeds=[0, 1]).summary["final_accuracy"]["mean"] > 0, policy
 
 
 @pytest.mark.slow

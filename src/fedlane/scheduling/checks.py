@@ -183,7 +183,8 @@ def _play(
         if _bytes(state) != before or not np.array_equal(available, shown):
             raise PolicyError(f"{where}: select changed the state or the context")
         chosen = assignment.copy()
-        state = _reloaded(policy.update(state, _feedback(problem, round, assignment, delay_s)))
+        feedback = replace(_feedback(problem, round, assignment, delay_s), losses=context.losses)
+        state = _reloaded(policy.update(state, feedback))
         yield chosen, state
 
 

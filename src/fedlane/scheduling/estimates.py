@@ -64,8 +64,8 @@ def bonus(count: IntArray, exploration: float) -> FloatArray:
 
 
 def mean(total: FloatArray | IntArray, count: IntArray) -> FloatArray:
-    """Return the sample mean of each pair; 0 where the pair was never tried."""
-    result: FloatArray = total / np.maximum(count, 1)
+    """Return the sample mean of each pair; 0 where the pair was never tried. Discounted counts may be less than 1."""
+    result: FloatArray = total / np.where(count > 0, count, 1)
     return result
 
 

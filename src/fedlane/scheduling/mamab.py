@@ -88,7 +88,7 @@ class _Mamab(Policy):
         Q_i p_ij + V (...); p_ij is optimistic, and both p_ij and the index are clipped at 1 (reading 12).
         """
         count = state["count"]
-        optimism = bonus(count, self.exploration)
+        optimism = self.bonus(count)
         queue = state["queue"][..., None]
         if self.queue_weight == "success":
             queue = queue * optimistic_mean(state["success"], count, optimism)
@@ -101,6 +101,10 @@ class _Mamab(Policy):
         result[~tried] = np.inf
         result += queue
         return result
+
+    def bonus(self, count: IntArray) -> FloatArray:
+        """Return the optimism bonus of every pair, (R, U, N); +inf for a pair that was never tried."""
+        return bonus(count, self.exploration)
 
     @abstractmethod
     def match(self, estimate: FloatArray, keys: FloatArray, available: BoolArray, previous: IntArray) -> IntArray:

@@ -308,7 +308,7 @@ def _context(context: Context, r: int) -> Context:
 
 
 def _feedback(feedback: Feedback, r: int) -> Feedback:
-    delays = feedback.delays
+    delays, losses = feedback.delays, feedback.losses
     return Feedback(
         round=feedback.round,
         assignment=np.asarray(feedback.assignment[r]),
@@ -316,4 +316,5 @@ def _feedback(feedback: Feedback, r: int) -> Feedback:
         punctual=np.asarray(feedback.punctual[r]),
         present=None if feedback.present is None else np.asarray(feedback.present[r]),
         problem=feedback.problem and _problem(feedback.problem, r),
+        losses=losses and replace(losses, mean=losses.mean[r], rms=losses.rms[r]),
     )

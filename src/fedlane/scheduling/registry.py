@@ -15,12 +15,29 @@ from fedlane.scheduling.genie import Genie
 from fedlane.scheduling.lane import Lane
 from fedlane.scheduling.mamab import MamabGmba, MamabOm
 from fedlane.scheduling.policy import Policy, SinglePolicy, lift
+from fedlane.scheduling.rivals.age_of_update import AgeOfUpdate
+from fedlane.scheduling.rivals.clairvoyant import Clairvoyant
+from fedlane.scheduling.rivals.fedcs import FedCs
+from fedlane.scheduling.rivals.glr_cucb import GlrCucb
+from fedlane.scheduling.rivals.mamab_discounted import MamabDiscounted
+from fedlane.scheduling.rivals.mamab_sw import MamabSw
+from fedlane.scheduling.rivals.oort import Oort
+from fedlane.scheduling.rivals.power_of_choice import PowerOfChoice
+from fedlane.scheduling.rivals.proportional_fair import ProportionalFair
+from fedlane.scheduling.rivals.rbcs_f import RbcsF
+from fedlane.scheduling.rivals.thompson import Thompson
+from fedlane.scheduling.rivals.tifl import Tifl
 from fedlane.validate import InputError, nearest, unknown
 
 PolicyClass = type[Policy] | type[SinglePolicy]
 
 _policies: dict[str, PolicyClass] = {
-    policy.name: policy for policy in (Lane, MamabOm, MamabGmba, Random, RoundRobin, CsUcbQ, UcbIndex, Genie)
+    policy.name: policy
+    for policy in (
+        *(Lane, MamabOm, MamabGmba, Random, RoundRobin, CsUcbQ, UcbIndex, Genie),
+        *(ProportionalFair, AgeOfUpdate, FedCs, RbcsF, Thompson, MamabSw, MamabDiscounted, GlrCucb),
+        *(Clairvoyant, Oort, PowerOfChoice, Tifl),
+    )
 }
 ALIASES = {"single-ucb": CsUcbQ.name}
 """Second names of policies."""

@@ -89,7 +89,9 @@ def play_round(
     assignment = policy.select(state, context, streams.at(round))
     check_assignment(assignment, eligible.available, network.channels, f"policy {policy.name}, round {round}")
     attempts = attendance.attempt(round, clock_s, assignment)
-    feedback = Feedback(round, assignment, attempts.delays, attempts.punctual, problem, eligible.present)
+    feedback = Feedback(
+        round, assignment, attempts.delays, attempts.punctual, problem, eligible.present, supplies.losses
+    )
     return policy.update(state, feedback.observed()), feedback, attempts.energy_j
 
 

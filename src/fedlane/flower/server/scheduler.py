@@ -126,7 +126,8 @@ class Scheduler:
                 network[0, client] = delay.total_s - compute[0, client]
         delays = Delays(network / 2, compute, network / 2)
         punctual = delays.total_s <= deadline_s
-        feedback = Feedback(self.round, assignment, delays, punctual, self.problem, there)
+        losses = None if self.losses is None else self.losses.latest()
+        feedback = Feedback(self.round, assignment, delays, punctual, self.problem, there, losses)
         self.state = dict(self.policy.update(self.state, feedback.observed()))
         self.queue = updated_queues(self.queue, self.quota, punctual, there)
         self.present_rounds = self.present_rounds + there

@@ -1,0 +1,74 @@
+"""`mamab-om` with a sliding window, after SW-UCB.
+
+Garivier and Moulines, *On Upper-Confidence Bound Policies for Non-Stationary Bandit Problems* (2008, arXiv 0805.3415):
+counts and mean rewards are those of the last W rounds, W = 4 sqrt(T ln T) in their experiments. The bonus is the one of
+`mamab-om` on these counts.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar
+
+from fedlane.records import Context, Feedback, IntArray, Problem, State
+from fedlane.rng import RoundRng
+from fedlane.scheduling.estimates import STATISTICS
+from fedlane.scheduling.mamab import MamabOm
+from fedlane.scheduling.policy import problem_of
+from fedlane.scheduling.queues import updated_queues
+from fedlane.scheduling.restoring import check_queue_and_previous, fitting_state
+from fedlane.scheduling.rivals.recent_rounds import (
+    append_recent,
+    check_recent,
+    empty_recent,
+    limited_to,
+    recent_statistics,
+)
+from fedlane.validate import at_least
+
+
+@dataclass(frozen=True)
+class MamabSw(MamabOm):
+    """`mamab-om` on the statistics of the last ``window`` rounds; 0 stands for 4 sqrt(T ln T)."""
+
+    name: ClassVar[str] = "mamab-sw"
+    summary: ClassVar[str] = "mamab-om on a sliding window of rounds (Garivier and Moulines 2008)"
+    per_client: ClassVar[frozenset[str]] = frozenset({"queue", "previous"})
+
+    window: int = 0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        at_least("window", self.window, 0)
+
+    def rows(self, problem: Problem) -> int:
+        """Return the number of rounds in the window, at most all."""
+        published = math.ceil(4 * math.sqrt(problem.rounds * math.log(max(problem.rounds, 2))))
+        return max(1, min(self.window or published, problem.rounds))
+
+    def init(self, problem: Problem) -> State:
+        """Return empty queues, no previous matching, and an empty record of rounds."""
+        learned = {key: array for key, array in super().init(problem).items() if key not in STATISTICS}
+        return {**learned, **empty_recent(problem, self.rows(problem))}
+
+    def select(self, state: State, context: Context, rng: RoundRng) -> IntArray:
+        """Select as `mamab-om` does, with the statistics of the window."""
+        windowed = {key: state[key] for key in ("queue", "previous")}
+        return super().select({**windowed, **recent_statistics(state, problem_of(context).clients)}, context, rng)
+
+    def update(self, state: State, feedback: Feedback) -> State:
+        """Record the round, and update the queues."""
+        append_recent(state, feedback)
+        quota = self.quotas(problem_of(feedback))
+        queue = updated_queues(state["queue"], quota, feedback.punctual, feedback.present)
+        return {**state, "queue": queue, "previous": feedback.assignment}
+
+    def resize(self, state: State, old: Problem, new: Problem) -> State:
+        """Resize the queues, and forget clients that have left."""
+        return {**super().resize(state, old, new), **limited_to(state, new.clients)}
+
+    def check_state(self, state: State, problem: Problem) -> State:
+        """Check the record, the queues and the previous matching."""
+        state = fitting_state(self.init(problem), state)
+        check_recent(state, problem)
+        check_queue_and_previous(state, problem)
+        return state
