@@ -6,7 +6,7 @@ import numpy as np
 
 from fedlane.experiments.arena.entrants import LEAGUES
 from fedlane.experiments.arena.standings import Standing
-from fedlane.experiments.arena.tables import percent
+from fedlane.experiments.arena.tables import longer
 from fedlane.number_text import number_text
 
 OURS = "lane"
@@ -63,8 +63,8 @@ def _beaten(ours: Sequence[Standing], standings: Sequence[Standing]) -> list[str
         best = min(ranked, key=lambda standing: standing.rank or 0)
         winner = next(s for s in standings if s.world == world and s.league == best.league and s.rank == 1)
         if best.difference is not None and best.difference.decided:
-            excess = percent(best.difference.mean)
-            lines.append(f"In {world}, `{winner.label}` is faster than `{best.label}` ({excess}) by more than chance.")
+            excess = longer(best.difference.mean)
+            lines.append(f"In {world}, `{best.label}` takes {excess} than `{winner.label}`, more than chance explains.")
     return lines
 
 
@@ -75,7 +75,7 @@ def _winner(serving: Sequence[Standing], league: str) -> str:
     if len(serving) > 1 and serving[1].difference is not None:
         second = serving[1].difference
         sure = "more than chance" if second.decided else "not more than chance"
-        text += f"; the next, `{serving[1].label}`, takes {percent(second.mean)} ({sure})"
+        text += f"; the next, `{serving[1].label}`, takes {longer(second.mean)} ({sure})"
     late = first.mean("late_share")
     others = [standing.mean("late_share") for standing in serving[1:]]
     if others:
@@ -93,7 +93,7 @@ def _ours(standing: Standing, standings: Sequence[Standing]) -> str:
     winner = next(s for s in standings if s.league == standing.league and s.rank == 1)
     sure = "" if standing.difference.decided else ", which may be chance"
     return (
-        f"`{standing.label}` has rank {standing.rank}: {percent(standing.difference.mean)} against "
+        f"`{standing.label}` has rank {standing.rank} and takes {longer(standing.difference.mean)} than "
         f"`{winner.label}`{sure}."
     )
 

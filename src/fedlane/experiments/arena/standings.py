@@ -62,7 +62,7 @@ class Standing:
         seeds: The seeds.
         meets: Whether it meets the quotas; None for a yardstick.
         rank: Rank in its league by simulated time; None if it is not ranked.
-        target_rank: Rank in its league by the median time to the target accuracy; None without learning.
+        target_rank: Rank in its league by the median time to the target accuracy; None if it is not reached.
         difference: Difference to the fastest of its league; None for the fastest and for those that are not ranked.
     """
 
@@ -157,7 +157,7 @@ def _league(members: Sequence[Standing]) -> list[Standing]:
         replace(
             standing,
             rank=1 + sum(other < time for other in times),
-            target_rank=None if np.isnan(target) else 1 + sum(other < target for other in targets),
+            target_rank=None if not np.isfinite(target) else 1 + sum(other < target for other in targets),
             difference=difference,
         )
         for standing, time, target, difference in zip(serving, times, targets, differences, strict=True)

@@ -63,7 +63,7 @@ def _cells(standing: Standing) -> tuple[str, ...]:
         mean_text(standing, "late_share", "{:.1%}"),
         mean_text(standing, "energy_j", "{:.1f}"),
         measured(standing, "final_accuracy", "{:.3f}"),
-        mean_text(standing, "epsilon", "{:.2f}"),
+        mean_text(standing, "epsilon", "{:.3g}"),
     )
 
 
@@ -86,6 +86,11 @@ def measured(standing: Standing, measure: str, form: str) -> str:
 def percent(share: float) -> str:
     """Return a share as a percentage with its sign."""
     return number_text(share, "{:+.1%}")
+
+
+def longer(share: float) -> str:
+    """Say how much longer a time is, as a share of another."""
+    return f"{number_text(share, '{:.1%}')} longer"
 
 
 def difference_text(difference: Difference | None) -> str:
