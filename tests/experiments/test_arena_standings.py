@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from scipy.stats import rankdata, ttest_rel
 
+from fedlane.experiments.arena.arena_measures import jain_index
 from fedlane.experiments.arena.critical_difference import critical_difference, nemenyi_distance, order_scores
-from fedlane.experiments.arena.measuring import jain_index
 from fedlane.experiments.arena.standings import standings
 from support.arena_tables import entrant, leaderboard, noisy
 

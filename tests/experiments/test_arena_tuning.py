@@ -6,11 +6,11 @@ import math
 import numpy as np
 import pytest
 
-from fedlane.experiments.arena.design import trial_parameters
+from fedlane.experiments.arena.arena_worlds import make_world
 from fedlane.experiments.arena.entrants import built_in_policies, entrants, make_entrant
+from fedlane.experiments.arena.trial_design import trial_parameters
 from fedlane.experiments.arena.tuned import TunedValues, parameter_text, read_tuned, shipped_values
 from fedlane.experiments.arena.tuning import TuningPlan, chosen_trial, tunable
-from fedlane.experiments.arena.worlds import make_world
 from fedlane.scheduling.ranges import Choices, ParameterRange
 from fedlane.scheduling.registry import make_policy
 from fedlane.validate import InputError

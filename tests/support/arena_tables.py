@@ -3,7 +3,7 @@
 import numpy as np
 import pyarrow as pa
 
-from fedlane.experiments.arena.measuring import MEASURES
+from fedlane.experiments.arena.arena_measures import MEASURES
 from fedlane.experiments.arena.playing import CURVE_COLUMNS, leaderboard_schema
 
 

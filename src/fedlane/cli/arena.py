@@ -97,10 +97,10 @@ def arena(
     if context.invoked_subcommand is not None:
         _refuse_options(context)
         return
+    from fedlane.experiments.arena.arena_worlds import LARGE_WORLDS, TARGETS
     from fedlane.experiments.arena.entrants import entrants
     from fedlane.experiments.arena.plan import ArenaPlan
     from fedlane.experiments.arena.tuned import read_tuned, shipped_values
-    from fedlane.experiments.arena.worlds import LARGE_WORLDS, TARGETS
     from fedlane.experiments.sweep import make_runner
     from fedlane.learning.federation import torch_device
 

@@ -12,9 +12,9 @@ from fedlane.cli.session import InterruptedRunError, messages, print_notes, scre
 from fedlane.validate import InputError, printable, unknown
 
 if TYPE_CHECKING:  # imported inside functions, to keep `fedlane --help` fast
+    from fedlane.experiments.arena.arena_worlds import ArenaWorld
     from fedlane.experiments.arena.plan import ArenaPlan
     from fedlane.experiments.arena.playing import ArenaResult
-    from fedlane.experiments.arena.worlds import ArenaWorld
     from fedlane.experiments.engine.computing import Runner
 
 SHOWN_FAILURES = 5
@@ -57,7 +57,7 @@ def chosen_worlds(
     Raises:
         InputError: A world is unknown or named twice, a setting is invalid, or no world is left.
     """
-    from fedlane.experiments.arena.worlds import make_world
+    from fedlane.experiments.arena.arena_worlds import make_world
 
     if len(set(names)) < len(names):
         raise InputError(f"--world names the same world twice: {', '.join(names)}")
@@ -77,7 +77,7 @@ def chosen_worlds(
 
 def known_world(name: str) -> str:
     """Return the name of a world if it is a preset or a file; otherwise raise `InputError` with the most similar."""
-    from fedlane.experiments.arena.worlds import TARGETS
+    from fedlane.experiments.arena.arena_worlds import TARGETS
     from fedlane.scenario import presets
 
     if name in presets() or name.endswith(".toml") or Path(name).exists():

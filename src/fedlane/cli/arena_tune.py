@@ -59,9 +59,9 @@ def tune(
     A policy gets one set of values for all worlds: the smallest simulated time relative to its default, among trials
     that serve the quotas. Policies that require losses are trained on the CPU; --no-learning leaves them out.
     """
+    from fedlane.experiments.arena.arena_worlds import TUNING_WORLDS
     from fedlane.experiments.arena.tuned import NAME
     from fedlane.experiments.arena.tuning import TUNING_SEEDS, TuningPlan, tunable
-    from fedlane.experiments.arena.worlds import TUNING_WORLDS
     from fedlane.experiments.engine.study_folder import write_files
     from fedlane.experiments.sweep import make_runner
     from fedlane.scheduling.registry import make_policy, split_name

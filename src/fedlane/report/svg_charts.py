@@ -21,7 +21,7 @@ Placing = Callable[[float, float], tuple[float, float]]
 
 
 @dataclass(frozen=True)
-class Line:
+class ChartLine:
     """A line of a chart.
 
     Attributes:
@@ -39,7 +39,7 @@ class Line:
     dashed: bool = False
 
 
-def line_chart(lines: Sequence[Line], x_label: str, y_label: str, title: str) -> str:
+def line_chart(lines: Sequence[ChartLine], x_label: str, y_label: str, title: str) -> str:
     """Draw lines with a legend on the right.
 
     Args:
@@ -88,7 +88,7 @@ def rank_chart(
         groups: First and last place of each group that does not differ.
         distance: The critical difference.
     """
-    row, left, right = 22, 190, 24
+    row, left, right = 22, 190, 48
     top = 58 + 9 * len(groups)
     height, width = top + row * len(labels) + 8, WIDTH
     last = max(2.0, float(len(labels)))
@@ -119,7 +119,7 @@ def rank_chart(
         parts.append(f'<line x1="{left}" y1="{y}" x2="{x:.1f}" y2="{y}" stroke="{PALE}" stroke-width="1"/>')
         parts.append(f'<circle cx="{x:.1f}" cy="{y}" r="4" fill="{COLOUR}"/>')
         parts.append(f'<text x="{left - 8}" y="{y + 4}" text-anchor="end">{html.escape(label)}</text>')
-        parts.append(f'<text x="{min(x + 9, width - 28):.1f}" y="{y + 4}">{number_text(rank, "{:.1f}")}</text>')
+        parts.append(f'<text x="{x + 9:.1f}" y="{y + 4}">{number_text(rank, "{:.1f}")}</text>')
     return _svg(parts, width, height, "Average ranks; bars join entrants that do not differ significantly")
 
 
@@ -162,6 +162,6 @@ def _ticks(low: float, high: float) -> list[float]:
         return [low]
     raw = span / 5
     unit = 10.0 ** math.floor(math.log10(raw))
-    step = next(unit * factor for factor in (1, 2, 2.5, 5, 10) if unit * factor >= raw * 0.999)
+    step = next(unit * factor for factor in (1, 2, 2.5, 5, 10) if unit * factor >= raw * 0.75)
     first = math.ceil(low / step - 1e-9)
     return [round(k * step, 12) for k in range(first, math.floor(high / step + 1e-9) + 1)]

@@ -9,11 +9,11 @@ import pyarrow as pa
 from fedlane import __version__
 from fedlane.experiments.arena.critical_difference import critical_difference
 from fedlane.experiments.arena.entrants import LEAGUES
+from fedlane.experiments.arena.leaderboard_tables import COLUMNS, LEAGUE_COLUMNS, league_rows, tuning_rows, world_rows
 from fedlane.experiments.arena.notes import facts, notes
 from fedlane.experiments.arena.pictures import ranks_chart, world_chart
 from fedlane.experiments.arena.sentences import overall_sentences, world_sentences
 from fedlane.experiments.arena.standings import Standing, standings
-from fedlane.experiments.arena.tables import COLUMNS, LEAGUE_COLUMNS, league_rows, tuning_rows, world_rows
 from fedlane.report.static_page import static_page
 
 Links = Mapping[tuple[str, str], str]
@@ -73,7 +73,8 @@ def _world(standings: Sequence[Standing], curves: pa.Table, links: Links) -> str
     return (
         f'<section id="{html.escape(world)}"><h2>{_text(world)}</h2>{_list(world_sentences(standings))}'
         f"<figure>{world_chart(curves, standings)}</figure>"
-        f'<div class="wide"><table><thead><tr>{head}</tr></thead><tbody>{"".join(body)}</tbody></table></div></section>'
+        f'<div class="wide world"><table><thead><tr>{head}</tr></thead><tbody>{"".join(body)}</tbody></table></div>'
+        "</section>"
     )
 
 
@@ -92,7 +93,7 @@ def _tuning(tuned: Mapping[str, Any]) -> Iterator[str]:
 def _table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     head = "".join(f"<th>{_text(column)}</th>" for column in columns)
     body = "".join(_row(row) for row in rows)
-    return f'<div class="wide"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
+    return f'<div class="wide league"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
 
 
 def _row(cells: Sequence[str]) -> str:

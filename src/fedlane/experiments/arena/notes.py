@@ -2,8 +2,8 @@
 
 import pyarrow as pa
 
+from fedlane.experiments.arena.arena_measures import SERVED_SHARE
 from fedlane.experiments.arena.entrants import OPTIMUM, YARDSTICK
-from fedlane.experiments.arena.measuring import SERVED_SHARE
 from fedlane.experiments.arena.standings import TOLERANCE
 
 FINAL_SEEDS = range(5000, 5020)

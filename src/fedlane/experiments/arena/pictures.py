@@ -10,7 +10,7 @@ from fedlane.experiments.arena.entrants import LEAGUES, YARDSTICK
 from fedlane.experiments.arena.sentences import OURS
 from fedlane.experiments.arena.standings import Standing
 from fedlane.report.figures import COLOURS
-from fedlane.report.svg_charts import Line, line_chart, rank_chart
+from fedlane.report.svg_charts import ChartLine, line_chart, rank_chart
 
 
 def world_chart(curves: pa.Table, standings: Sequence[Standing]) -> str:
@@ -39,7 +39,7 @@ def world_chart(curves: pa.Table, standings: Sequence[Standing]) -> str:
             continue
         x = [row["clock_s" if trained else "round"] for row in points]
         y = [row["accuracy" if trained else "clock_s"] for row in points]
-        lines.append(Line(label, x, y, colours.get(label), label in dashed))
+        lines.append(ChartLine(label, x, y, colours.get(label), label in dashed))
     axes = ("simulated time (s)", "test accuracy") if trained else ("round", "simulated time (s)")
     return line_chart(lines, *axes, f"{world}: {axes[1]} by {axes[0]}, means over seeds")
 

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+from fedlane.experiments.arena.arena_measures import MEASURE, MEASURE_OPTIMUM
+from fedlane.experiments.arena.arena_worlds import ArenaWorld
 from fedlane.experiments.arena.entrants import OPTIMUM, YARDSTICK, Entrant
-from fedlane.experiments.arena.measuring import MEASURE, MEASURE_OPTIMUM
-from fedlane.experiments.arena.worlds import ArenaWorld
 from fedlane.experiments.engine.cells import RESULT_VERSION, Cell
 from fedlane.experiments.engine.work_batches import WorkBatch, digest
 from fedlane.scenario import Scenario

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from fedlane.experiments.arena.measuring import CELL_SCHEMA, CURVES, MEASURES, POINTS, curve_rounds
+from fedlane.experiments.arena.arena_measures import CELL_SCHEMA, CURVES, MEASURES, POINTS, curve_rounds
 from fedlane.experiments.arena.plan import ArenaCell, ArenaPlan
 from fedlane.experiments.engine.cell_store import CELLS, CellStore
 from fedlane.experiments.engine.computing import EngineReport, Runner, compute

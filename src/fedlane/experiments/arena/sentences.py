@@ -5,8 +5,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from fedlane.experiments.arena.entrants import LEAGUES
+from fedlane.experiments.arena.leaderboard_tables import longer
 from fedlane.experiments.arena.standings import Standing
-from fedlane.experiments.arena.tables import longer
 from fedlane.number_text import number_text
 
 OURS = "lane"

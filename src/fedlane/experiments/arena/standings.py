@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pyarrow as pa
 
+from fedlane.experiments.arena.arena_measures import MEASURES
 from fedlane.experiments.arena.entrants import LEAGUES, YARDSTICK
-from fedlane.experiments.arena.measuring import MEASURES
 from fedlane.experiments.claims.cases import Differs, holm
 from fedlane.intervals import interval, measure_bounds
 from fedlane.records import FloatArray

@@ -6,26 +6,31 @@ from typing import Any
 
 from rich.table import Table
 
+from fedlane.experiments.arena.arena_measures import MEASURES
 from fedlane.experiments.arena.critical_difference import critical_difference
 from fedlane.experiments.arena.entrants import LEAGUES
-from fedlane.experiments.arena.measuring import MEASURES
+from fedlane.experiments.arena.leaderboard_tables import LEAGUE_COLUMNS, NONE, league_rows
 from fedlane.experiments.arena.standings import Standing
-from fedlane.experiments.arena.tables import LEAGUE_COLUMNS, league_rows
 
 
 def league_tables(standings: Sequence[Standing]) -> list[Table]:
-    """Return a table for each league that has entrants."""
-    tables = []
+    """Return a table for each league that has entrants; it counts worlds, which the page names."""
+    tables, worlds = [], len({standing.world for standing in standings})
     for league in LEAGUES:
         rows = league_rows(standings, league, critical_difference(standings, league))
         if rows:
             table = Table(title=f"League {league}")
             for column in LEAGUE_COLUMNS:
                 table.add_column(column, overflow="fold")
-            for row in rows:
-                table.add_row(*row)
+            for label, rank, won, failed, ratio in rows:
+                table.add_row(label, rank, _count(won, worlds), _count(failed, worlds), ratio)
             tables.append(table)
     return tables
+
+
+def _count(names: str, worlds: int) -> str:
+    """Return how many worlds a cell of the league's table names."""
+    return NONE if names == NONE else f"{len(names.split(', '))} of {worlds}"
 
 
 def leaderboard_json(standings: Sequence[Standing]) -> dict[str, Any]:

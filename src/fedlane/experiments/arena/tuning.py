@@ -14,12 +14,12 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from fedlane.experiments.arena.design import trial_parameters
+from fedlane.experiments.arena.arena_worlds import ArenaWorld
 from fedlane.experiments.arena.entrants import YARDSTICKS, Entrant, make_entrant
 from fedlane.experiments.arena.plan import ArenaPlan
 from fedlane.experiments.arena.standings import TOLERANCE
+from fedlane.experiments.arena.trial_design import trial_parameters
 from fedlane.experiments.arena.tuned import FORMAT, parameter_text
-from fedlane.experiments.arena.worlds import ArenaWorld
 from fedlane.experiments.engine.work_batches import digest
 from fedlane.scheduling.registry import make_policy
 from fedlane.validate import InputError

@@ -62,7 +62,7 @@ def _cells(standing: Standing) -> tuple[str, ...]:
         *(mean_text(standing, name, "{:.3f}") for name in ("min_participation", "shortfall", "jain")),
         mean_text(standing, "late_share", "{:.1%}"),
         mean_text(standing, "energy_j", "{:.1f}"),
-        measured(standing, "final_accuracy", "{:.3f}"),
+        mean_text(standing, "final_accuracy", "{:.3f}"),
         mean_text(standing, "epsilon", "{:.3g}"),
     )
 
