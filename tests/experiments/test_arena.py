@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from fedlane import Scenario, Simulation, simulate
-from fedlane.experiments.arena.arena_measures import arena_measure, curve_rounds, optimum_measure
+from fedlane.experiments.arena.arena_measures import MEASURE, arena_measure, curve_rounds, optimum_measure
 from fedlane.experiments.arena.arena_worlds import TARGETS, TUNING_WORLDS, make_world
 from fedlane.experiments.arena.entrants import entrants
 from fedlane.experiments.arena.plan import ArenaPlan
