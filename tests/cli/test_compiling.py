@@ -13,7 +13,7 @@ from support.terminal import fedlane_process
 
 KERNELS = {
     "age-of-update": {"solve_batch"},
-    "clairvoyant": {"improve_batch", "max_sum_small"},
+    "clairvoyant": {"search_levels"},
     "cs-ucb-q": set(),
     "fedcs": {"solve_batch"},
     "glr-cucb": {"max_sum_small"},

@@ -48,9 +48,7 @@ def folder(tmp_path_factory):
 class TestMeasures:
     def test_a_cell_has_the_measures_of_its_seeds(self):
         world = make_world("churn", ["learning.evaluate_every=2", "learning.target_accuracy=0.01"], 6)
-        (batch,) = Cell(world.scenario, "random", (3, 5)).batches(
-            "fedlane.experiments.arena.arena_measures:arena_measure"
-        )
+        (batch,) = Cell(world.scenario, "random", (3, 5)).batches(MEASURE)
         rows = arena_measure(batch.values).to_pylist()
         run = simulate(world.scenario, "random", seeds=[3, 5])
         simulation = Simulation(world.scenario, "random", [3, 5])

@@ -43,7 +43,7 @@ def test_the_contract_s_defaults():
     ("text", "settings", "message"),
     [
         ("lne", {}, r"unknown policy 'lne' \(did you mean 'lane'\?\)"),
-        ("zzzzzz", {}, "unknown policy 'zzzzzz': choose from cs-ucb-q, genie, lane"),
+        ("zzzzzz", {}, "unknown policy 'zzzzzz': choose from age-of-update, clairvoyant, cs-ucb-q, fedcs, genie"),
         ("lane:T0=3", {}, "policy lane has no parameter 'T0'"),
         ("lane:explration=3", {}, r"no parameter 'explration' \(did you mean 'exploration'\?\)"),
         ("lane", {"lane": {"X": 1}}, "policy lane has no parameter 'X'"),

@@ -235,7 +235,7 @@ def test_every_policy_runs_in_every_preset(name, commute):
 @pytest.mark.parametrize("name", WORLDS)
 def test_every_policy_with_losses_runs_in_every_preset(name, commute):
     """With learning, since clients report losses when they train."""
-    changes = {"rounds": 3, "privacy.mechanism": "none", "network.clients": 8, "network.channels": 3}
+    changes = {"rounds": 3, "privacy.mechanism": "none", "network.clients": 9, "network.channels": 4}
     scenario = Scenario.load(name).with_values(changes)
     assert len(WITH_LOSSES) >= 3
     for policy in WITH_LOSSES:

@@ -1,1 +1,1 @@
-"""Policies of other authors, each in its own file. docs/policies.md lists how each differs from its publication."""
+"""Policies of other authors, each in its own file. docs/rivals.md lists how each differs from its publication."""

@@ -6,6 +6,7 @@ as the round stays within T_round. With one channel per client, adding pair (i, 
 [d_ij - T(S)]^+, where T(S) = max over S of d, so that pairs are added in the order of their estimated delays.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -14,6 +15,7 @@ import numpy as np
 from fedlane.records import BoolArray, Context, FloatArray, State
 from fedlane.rng import RoundRng
 from fedlane.scheduling.policy import problem_of
+from fedlane.scheduling.ranges import ParameterRange, Tunable
 from fedlane.scheduling.rivals.client_choice import ClientChoice, largest
 from fedlane.validate import InputError
 
@@ -22,12 +24,19 @@ from fedlane.validate import InputError
 class FedCs(ClientChoice):
     """Greedy packing on estimated delays.
 
-    ``fraction`` of the clients, but at least N, are candidates, drawn at random in every round. ``round_share`` is
-    T_round in units of the deadline. Where no candidate fits, all of them are packed, so that a round is never empty.
+    ``fraction`` of the clients, but at least N, are candidates, drawn at random in every round. The publication asks a
+    tenth of 1,000 clients for their resources, to limit the messages. Here the server knows its estimates without
+    asking, and a tenth of less than 10 N clients would leave no choice, so by default all clients are candidates.
+    ``round_share`` is T_round in units of the deadline. Where no candidate fits, all of them are packed, so that a
+    round is never empty.
     """
 
     name: ClassVar[str] = "fedcs"
     summary: ClassVar[str] = "as many clients as fit into the round, fastest first (Nishio and Yonetani 2019)"
+    ranges: ClassVar[Mapping[str, Tunable]] = {
+        "fraction": ParameterRange(0.1, 1.0),
+        "round_share": ParameterRange(0.2, 1.0),
+    }
 
     fraction: float = 1.0
     round_share: float = 1.0

@@ -13,6 +13,7 @@ the generalised likelihood ratio of Besson and Kaufmann (2019, arXiv 1902.01575)
 """
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -24,6 +25,7 @@ from fedlane.rng import RoundRng
 from fedlane.scheduling.estimates import STATISTICS, check_statistics, empty_statistics, optimistic_mean, record
 from fedlane.scheduling.policy import Policy, check_trade_off, problem_of
 from fedlane.scheduling.queues import updated_queues
+from fedlane.scheduling.ranges import EXPLORATION, QUOTA_SLACK, TRADE_OFF, ParameterRange, Tunable
 from fedlane.scheduling.restoring import check_within
 from fedlane.scheduling.rivals.recent_rounds import append_recent, check_recent, empty_recent, limited_to
 from fedlane.validate import InputError, at_least
@@ -40,6 +42,13 @@ class GlrCucb(Policy):
     name: ClassVar[str] = "glr-cucb"
     summary: ClassVar[str] = "a bandit that starts afresh when a test detects a change (Zhou et al. 2020)"
     per_client: ClassVar[frozenset[str]] = STATISTICS | {"queue"}
+    ranges: ClassVar[Mapping[str, Tunable]] = {
+        "V": TRADE_OFF,
+        "exploration": EXPLORATION,
+        "forced_share": ParameterRange(0.001, 0.5, "log"),
+        "delta": ParameterRange(1e-4, 0.5, "log"),
+        "quota_slack": QUOTA_SLACK,
+    }
 
     V: float = 5.0
     exploration: float = 1.0

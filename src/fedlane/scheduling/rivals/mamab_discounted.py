@@ -7,6 +7,7 @@ D-UCB, the logarithm of the discounted number of rounds n.
 """
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -16,6 +17,7 @@ from fedlane.records import Feedback, FloatArray, IntArray, Problem, State
 from fedlane.scheduling.estimates import STATISTICS
 from fedlane.scheduling.mamab import MamabOm
 from fedlane.scheduling.policy import problem_of
+from fedlane.scheduling.ranges import ParameterRange, Tunable
 from fedlane.validate import InputError
 
 _NEGLIGIBLE = 1e-100  # a smaller count is 0, since the bonus divides by it
@@ -27,6 +29,7 @@ class MamabDiscounted(MamabOm):
 
     name: ClassVar[str] = "mamab-discounted"
     summary: ClassVar[str] = "mamab-om with discounted statistics (Garivier and Moulines 2008)"
+    ranges: ClassVar[Mapping[str, Tunable]] = {**MamabOm.ranges, "discount": ParameterRange(0.8, 0.999)}
 
     discount: float = 0.0
 

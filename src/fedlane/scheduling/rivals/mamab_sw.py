@@ -6,6 +6,7 @@ counts and mean rewards are those of the last W rounds, W = 4 sqrt(T ln T) in th
 """
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -15,6 +16,7 @@ from fedlane.scheduling.estimates import STATISTICS
 from fedlane.scheduling.mamab import MamabOm
 from fedlane.scheduling.policy import problem_of
 from fedlane.scheduling.queues import updated_queues
+from fedlane.scheduling.ranges import ParameterRange, Tunable
 from fedlane.scheduling.restoring import check_queue_and_previous, fitting_state
 from fedlane.scheduling.rivals.recent_rounds import (
     append_recent,
@@ -33,6 +35,10 @@ class MamabSw(MamabOm):
     name: ClassVar[str] = "mamab-sw"
     summary: ClassVar[str] = "mamab-om on a sliding window of rounds (Garivier and Moulines 2008)"
     per_client: ClassVar[frozenset[str]] = frozenset({"queue", "previous"})
+    ranges: ClassVar[Mapping[str, Tunable]] = {
+        **MamabOm.ranges,
+        "window": ParameterRange(10, 1000, "log", integer=True),
+    }
 
     window: int = 0
 

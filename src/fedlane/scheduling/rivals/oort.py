@@ -11,6 +11,7 @@ The rest is drawn in proportion to utility from all clients above a cut-off, and
 A pacer raises T when the utilities stagnate. Equations and defaults are those of the authors' code (FedScale).
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -20,6 +21,7 @@ from fedlane.records import BoolArray, ClientLosses, Context, Feedback, FloatArr
 from fedlane.rng import RoundRng
 from fedlane.scheduling.estimates import STATISTICS
 from fedlane.scheduling.policy import problem_of
+from fedlane.scheduling.ranges import ParameterRange, Tunable
 from fedlane.scheduling.restoring import check_within
 from fedlane.scheduling.rivals.client_choice import ClientChoice, largest, mean_delays, weighted_keys
 from fedlane.validate import InputError, at_least
@@ -32,14 +34,22 @@ class Oort(ClientChoice):
     """Oort as in its authors' code; docs/rivals.md lists the differences.
 
     The state also holds the round of each client's last punctual upload (R, U), -1 for none; who was exploited and
-    punctual in the last round (R, U); the preferred duration as a percentile of the clients' delays (R,); and the mean
-    utility of exploited clients in the last 2 W rounds, W = ``pacer_step`` (R, 2 W).
+    punctual in the last round, 0 or 1 (R, U); the preferred duration as a percentile of the clients' delays (R,); and
+    the mean utility of exploited clients in the last 2 W rounds, W = ``pacer_step`` (R, 2 W).
     """
 
     name: ClassVar[str] = "oort"
     summary: ClassVar[str] = "large losses at acceptable delays, in proportion to utility (Lai et al. 2021)"
     requires: ClassVar[frozenset[str]] = frozenset({"losses", "sizes"})
     per_client: ClassVar[frozenset[str]] = STATISTICS | {"last", "exploited"}
+    ranges: ClassVar[Mapping[str, Tunable]] = {
+        "exploration": ParameterRange(0.1, 1.0),
+        "exploration_min": ParameterRange(0.0, 0.5),
+        "penalty": ParameterRange(0.0, 5.0),
+        "percentile": ParameterRange(10.0, 100.0),
+        "pacer_step": ParameterRange(5, 50, "log", integer=True),
+        "cut_off": ParameterRange(0.0, 1.0),
+    }
 
     exploration: float = 0.9
     exploration_decay: float = 0.98
@@ -67,7 +77,7 @@ class Oort(ClientChoice):
         return {
             **super().init(problem),
             "last": np.full(problem.quotas.shape, -1, np.int64),
-            "exploited": np.zeros(problem.quotas.shape, np.bool_),
+            "exploited": np.zeros(problem.quotas.shape, np.int64),
             "pace": np.full(problem.replicas, self.percentile),
             "utility": np.zeros((problem.replicas, 2 * self.pacer_step)),
         }
@@ -137,7 +147,7 @@ class Oort(ClientChoice):
         """
         problem, step = problem_of(feedback), self.pacer_step
         losses, sizes = _known(feedback.losses, problem)
-        value = np.where(state["exploited"], statistical_utility(losses, sizes), np.nan)
+        value = np.where(state["exploited"] > 0, statistical_utility(losses, sizes), np.nan)
         known = ~np.isnan(value)
         mean = np.where(known, value, 0.0).sum(axis=1) / np.maximum(known.sum(axis=1), 1)
         utility, row = state["utility"].copy(), feedback.round % (2 * step)
@@ -148,7 +158,7 @@ class Oort(ClientChoice):
             pace = self.paced(pace, halves[:, int(row < step)], halves[:, int(row >= step)])
         changed = {
             "last": np.where(feedback.punctual, feedback.round, state["last"]),
-            "exploited": feedback.punctual & ~np.isnan(losses.rms),
+            "exploited": (feedback.punctual & ~np.isnan(losses.rms)).astype(np.int64),
             "pace": pace,
             "utility": utility,
         }
@@ -165,6 +175,7 @@ class Oort(ClientChoice):
         """Check the statistics, the rounds, the percentile and the utilities."""
         state = super().check_state(state, problem)
         check_within("last", state["last"], -1, problem.rounds - 1)
+        check_within("exploited", state["exploited"], 0, 1)
         check_within("pace", state["pace"], 0, 100)
         check_within("utility", state["utility"], 0, _LARGEST_UTILITY)
         return state

@@ -6,6 +6,7 @@ N candidates with the largest loss are served. The loss is the one that came wit
 variants ask every candidate for its current loss.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -14,6 +15,7 @@ import numpy as np
 from fedlane.records import BoolArray, Context, State
 from fedlane.rng import RoundRng
 from fedlane.scheduling.policy import problem_of
+from fedlane.scheduling.ranges import ParameterRange, Tunable
 from fedlane.scheduling.rivals.client_choice import ClientChoice, largest, weighted_keys
 from fedlane.validate import at_least
 
@@ -25,6 +27,9 @@ class PowerOfChoice(ClientChoice):
     name: ClassVar[str] = "power-of-choice"
     summary: ClassVar[str] = "the largest reported losses among random candidates (Cho et al. 2020, rpow-d)"
     requires: ClassVar[frozenset[str]] = frozenset({"losses", "sizes"})
+    ranges: ClassVar[Mapping[str, Tunable]] = {
+        "candidates": ParameterRange(1.0, 10.0, "log"),
+    }
 
     candidates: float = 2.0
 

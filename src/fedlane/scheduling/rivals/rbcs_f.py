@@ -10,6 +10,7 @@ Z_i <- [Z_i + beta_i - x_i]^+, where x_i is 1 if the client was selected.
 """
 
 import heapq
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -20,6 +21,7 @@ from fedlane.rng import RoundRng
 from fedlane.scheduling.estimates import STATISTICS
 from fedlane.scheduling.policy import check_trade_off, problem_of
 from fedlane.scheduling.queues import updated_queues
+from fedlane.scheduling.ranges import EXPLORATION, QUOTA_SLACK, TRADE_OFF, ParameterRange, Tunable
 from fedlane.scheduling.restoring import check_within
 from fedlane.scheduling.rivals.client_choice import ClientChoice, largest
 from fedlane.validate import positive
@@ -32,6 +34,12 @@ class RbcsF(ClientChoice):
     name: ClassVar[str] = "rbcs-f"
     summary: ClassVar[str] = "slowest exchange time against fairness queues, by sets of clients (Huang et al. 2021)"
     per_client: ClassVar[frozenset[str]] = STATISTICS | {"queue"}
+    ranges: ClassVar[Mapping[str, Tunable]] = {
+        "V": TRADE_OFF,
+        "exploration": EXPLORATION,
+        "ridge": ParameterRange(0.1, 10.0, "log"),
+        "quota_slack": QUOTA_SLACK,
+    }
 
     V: float = 20.0
     exploration: float = 0.1

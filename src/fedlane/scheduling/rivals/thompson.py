@@ -9,6 +9,7 @@ posteriors under a uniform prior,
 and the matching maximises the sum of Q_i p_ij + V r_ij.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -20,6 +21,7 @@ from fedlane.rng import RoundRng
 from fedlane.scheduling.estimates import STATISTICS, check_statistics, empty_statistics, record
 from fedlane.scheduling.policy import Policy, check_trade_off, problem_of
 from fedlane.scheduling.queues import updated_queues
+from fedlane.scheduling.ranges import QUOTA_SLACK, TRADE_OFF, Tunable
 from fedlane.scheduling.restoring import check_within
 
 
@@ -30,6 +32,10 @@ class Thompson(Policy):
     name: ClassVar[str] = "thompson"
     summary: ClassVar[str] = "combinatorial Thompson sampling with fairness queues"
     per_client: ClassVar[frozenset[str]] = STATISTICS | {"queue"}
+    ranges: ClassVar[Mapping[str, Tunable]] = {
+        "V": TRADE_OFF,
+        "quota_slack": QUOTA_SLACK,
+    }
 
     V: float = 5.0
     quota_slack: float = 0.125

@@ -5,9 +5,10 @@ by mean delay into tiers. Each round draws a tier, which costs one of its credit
 Every I rounds, if the current tier's accuracy has not grown, probabilities are set anew: of the n tiers with credits,
 the one with the k-th smallest accuracy has (n + 1 - k) / (n (n + 1) / 2).
 
-Here accuracy is exp(-mean reported loss of the tier's clients), see docs/policies.md.
+Here accuracy is exp(-mean reported loss of the tier's clients), see docs/rivals.md.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -16,6 +17,7 @@ import numpy as np
 from fedlane.records import BoolArray, ClientLosses, Context, Feedback, FloatArray, IntArray, Problem, State
 from fedlane.rng import RoundRng
 from fedlane.scheduling.policy import problem_of
+from fedlane.scheduling.ranges import ParameterRange, Tunable
 from fedlane.scheduling.restoring import check_within
 from fedlane.scheduling.rivals.client_choice import ClientChoice, largest, mean_delays
 from fedlane.validate import at_least, positive
@@ -32,6 +34,12 @@ class Tifl(ClientChoice):
     name: ClassVar[str] = "tifl"
     summary: ClassVar[str] = "tiers of equally fast clients, drawn by accuracy and credits (Chai et al. 2020)"
     requires: ClassVar[frozenset[str]] = frozenset({"losses"})
+    ranges: ClassVar[Mapping[str, Tunable]] = {
+        "tiers": ParameterRange(2, 10, integer=True),
+        "interval": ParameterRange(5, 50, "log", integer=True),
+        "credits": ParameterRange(1.0, 5.0, "log"),
+        "profiling": ParameterRange(1, 10, "log", integer=True),
+    }
 
     tiers: int = 5
     interval: int = 20
