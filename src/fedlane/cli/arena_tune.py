@@ -77,6 +77,8 @@ def tune(
     names = tuple(tunable(chosen_policies(policy, output, no_learning=no_learning)))
     chosen_seeds = tuple(parsed_seeds("--seeds", seeds)) if seeds is not None else tuple(TUNING_SEEDS)
     worlds = chosen_worlds(world or TUNING_WORLDS, set_, rounds, output, learning=not no_learning)
+    if device is Device.cuda:
+        output.notes(["tuning trains only policies that require losses, and these on the CPU: --device has no effect"])
     plan = TuningPlan(names, worlds, chosen_seeds, trials)
     if dry_run:
         show_plan(plan.arena, out, workers or 1, output)

@@ -121,7 +121,7 @@ def league_rows(standings: Sequence[Standing], league: str, ranks: CriticalDiffe
     labels = list(dict.fromkeys(standing.label for standing in members))
     average = {} if ranks is None else dict(zip(ranks.labels, ranks.ranks, strict=True))
     ratios = {label: relative_time(members, label) for label in labels}
-    rows = []
+    rows: list[tuple[str, ...]] = []
     for label in sorted(labels, key=lambda label: (average.get(label, 0.0), ratios[label])):
         mine = [standing for standing in members if standing.label == label]
         won = [standing.world for standing in mine if standing.rank == 1]
@@ -145,7 +145,7 @@ def relative_time(members: Sequence[Standing], label: str) -> float:
 
 def tuning_rows(tuned: Mapping[str, Any]) -> list[tuple[str, ...]]:
     """Return the table of tuned values: policy, values, and the ratio of times on the tuning seeds."""
-    rows = []
+    rows: list[tuple[str, ...]] = []
     for name, entry in tuned.get("policies", {}).items():
         best = entry["trials"][entry["chosen"]]
         ratio = float(np.mean(list(best["time_ratio"].values())))

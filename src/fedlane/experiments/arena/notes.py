@@ -40,10 +40,9 @@ bound, because none is exact. A short run may be faster than the optimum while q
 
 def facts(table: pa.Table) -> str:
     """Say in one sentence what was played."""
-    worlds, seeds = table["world"].unique().to_pylist(), sorted(table["seed"].unique().to_pylist())
-    rows = [row for row in table.select(["policy", "tuned", "league"]).to_pylist() if row["league"] != YARDSTICK]
-    entrants = {(row["policy"], row["tuned"]) for row in rows}
-    rounds = sorted(table["rounds"].unique().to_pylist())
+    rows = table.to_pylist()
+    worlds, seeds, rounds = (sorted({row[name] for row in rows}) for name in ("world", "seed", "rounds"))
+    entrants = {(row["policy"], row["tuned"]) for row in rows if row["league"] != YARDSTICK}
     span = f"{rounds[0]}" if len(rounds) == 1 else f"{rounds[0]} to {rounds[-1]}"
     final = "the final seeds" if seeds == list(FINAL_SEEDS) else "not the final seeds, which are 5000 to 5019"
     between = f"seed {seeds[0]}" if len(seeds) == 1 else f"{len(seeds)} seeds from {seeds[0]} to {seeds[-1]}"

@@ -127,11 +127,14 @@ def leaderboard_table(plan: ArenaPlan, store: CellStore) -> pa.Table:
 
 def leaderboard_schema() -> "pa.Schema":
     """Return the columns of ``leaderboard.parquet``."""
-    texts = dict.fromkeys(("world", "policy", "league", "parameters"), pa.string())
-    numbers = dict.fromkeys((*MEASURES, "target_accuracy"), pa.float64())
-    types = {**texts, **numbers, "tuned": pa.bool_(), "seed": pa.int64(), "rounds": pa.int64()}
-    order = ("world", "policy", "tuned", "league", "seed", *MEASURES, "rounds", "target_accuracy", "parameters")
-    return pa.schema([(name, types[name]) for name in order])
+    return _schema("world", "policy", "tuned", "league", "seed", *MEASURES, "rounds", "target_accuracy", "parameters")
+
+
+def _schema(*names: str) -> "pa.Schema":
+    """Columns by name: texts, truth values and whole numbers where the name says so, otherwise numbers."""
+    types: dict[str, pa.DataType] = dict.fromkeys(("world", "policy", "league", "parameters"), pa.string())
+    types |= {"tuned": pa.bool_(), **dict.fromkeys(("seed", "round", "rounds"), pa.int64())}
+    return pa.schema([(name, types.get(name, pa.float64())) for name in names])
 
 
 def curve_table(plan: ArenaPlan, store: CellStore) -> pa.Table:
@@ -144,9 +147,7 @@ def curve_table(plan: ArenaPlan, store: CellStore) -> pa.Table:
         for k, end in zip(range(POINTS), curve_rounds(cell.world.scenario.rounds), strict=True):
             head = (cell.world.name, cell.entrant.name, cell.entrant.tuned, cell.entrant.league, end)
             rows.append(dict(zip(CURVE_COLUMNS, (*head, *(means[f"{name}_{k:02d}"] for name in CURVES)), strict=True)))
-    texts = dict.fromkeys(("world", "policy", "league"), pa.string())
-    types = {**texts, "tuned": pa.bool_(), "round": pa.int64(), **dict.fromkeys(CURVES, pa.float64())}
-    return pa.Table.from_pylist(rows, pa.schema([(name, types[name]) for name in CURVE_COLUMNS]))
+    return pa.Table.from_pylist(rows, _schema(*CURVE_COLUMNS))
 
 
 def _mean(table: pa.Table, name: str) -> float | None:
