@@ -62,7 +62,7 @@ def arena(
     ] = None,
     quick: Annotated[
         bool,
-        typer.Option("--quick", help="3 seeds, 100 rounds, no large world, learning only where losses are required."),
+        typer.Option("--quick", help="Few seeds and rounds, no large world; train only where losses are required."),
     ] = False,
     rounds: RoundsOption = None,
     seeds: SeedsOption = None,
