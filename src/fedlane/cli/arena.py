@@ -10,6 +10,7 @@ import typer
 from fedlane.cli.arena_study import Output, chosen_policies, chosen_worlds, play, show_plan
 from fedlane.cli.arena_tune import tune
 from fedlane.cli.cell_progress import cell_progress
+from fedlane.cli.command_line import was_given
 from fedlane.cli.help import examples
 from fedlane.cli.options import (
     Device,
@@ -109,7 +110,7 @@ def arena(
     chosen_seeds = tuple(parsed_seeds("--seeds", seeds or str(QUICK_SEEDS if quick else SEEDS)))
     values = shipped_values() if tuned is None else read_tuned(tuned)
     members = tuple(entrants(chosen_policies(policy, output, no_learning=no_learning), values))
-    learning = not (no_learning or quick)
+    learning = not no_learning and (not quick or was_given("no_learning"))
     names = world or [name for name in TARGETS if not (quick and name in LARGE_WORLDS)]
     trains = learning or any(member.needs_losses for member in members)
     limit = QUICK_ROUNDS if quick and rounds is None else rounds

@@ -26,6 +26,8 @@ from fedlane.validate import InputError
 
 TRIALS = 20
 TUNING_SEEDS = range(4000, 4004)
+DECIMALS = 6
+"""Decimals of the numbers in the file, which the choice follows from."""
 OBJECTIVE = (
     "Among the trials whose mean shortfall is within the tolerance of the policy's smallest one in the most worlds, "
     "the one with the smallest mean over worlds of the ratio of its simulated time to the default's, seed by seed."
@@ -123,8 +125,9 @@ class TuningPlan:
                 default = {world: means.get((world, trials[0].label)) for world in worlds}
                 if any(value is None for value in default.values()):
                     raise InputError(f"the default of {name} failed in a tuning world, so it cannot be tuned")
-                row["time_ratio"] = {world: means[world, trial.label].ratio(default[world]) for world in worlds}
-                row["shortfall"] = {world: means[world, trial.label].shortfall for world in worlds}
+                own = {world: means[world, trial.label] for world in worlds}
+                row["time_ratio"] = {world: round(own[world].ratio(default[world]), DECIMALS) for world in worlds}
+                row["shortfall"] = {world: round(own[world].shortfall, DECIMALS) for world in worlds}
             else:
                 row["error"] = "refused or failed"
             rows.append(row)
