@@ -36,7 +36,7 @@ class PolicyStyle:
 STYLES = (
     PolicyStyle("additive queue", "mamab-om:V=10,quota_slack=0.125", "#D55E00", "-", ""),
     PolicyStyle("success-weighted queue", "mamab-om:V=10,quota_slack=0.125,queue_weight=success", "#0072B2", "-", "//"),
-    PolicyStyle("lane", "lane", "#009E73", "--", ".."),
+    PolicyStyle("lane-2026", "lane-2026", "#009E73", "--", ".."),
 )
 
 

@@ -23,7 +23,7 @@ MODULES = {
 
 NEUTRAL = {
     *("records", "rng", "validate", "cache", "files", "parquet_tables", "intervals", "number_text", "targets"),
-    *("matching", "compiled", "city_map", "loss_records"),
+    *("matching", "compiled", "city_map", "loss_records", "delay_predictions"),
 }
 PLANES = {"network", "scheduling", "learning", "privacy", "theory"}
 JOINED = NEUTRAL | PLANES | {"scenario", "simulation"}

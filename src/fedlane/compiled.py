@@ -20,7 +20,7 @@ from numba.core import sigutils
 
 SOURCES = (
     *("compiled.py", "learning/cpu_kernels/*.py", "matching/*.py"),
-    *("scheduling/lane_kernels.py", "scheduling/rivals/best_round.py"),
+    *("scheduling/lane_kernels.py", "scheduling/lane/*.py", "scheduling/rivals/best_round.py"),
 )
 """The files that contain kernels, relative to the package."""
 

@@ -17,7 +17,7 @@ UNBOUNDED: Bounds = (-math.inf, math.inf)
 SHARES = frozenset(
     (
         *("late_share", "min_participation", "max_participation", "quota_shortfall", "final_accuracy"),
-        *("problem_shortfall", "accuracy", "shortfall", "jain", "present_share"),
+        *("problem_shortfall", "accuracy", "shortfall", "jain", "present_share", "coverage_90"),
     )
 )
 """Measures that are shares, from 0 to 1."""

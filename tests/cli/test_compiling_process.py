@@ -17,12 +17,17 @@ from fedlane.cli.compiling_process import CompilingProcess
 from fedlane.cli.run_plan import RunPlan
 from fedlane.learning import cpu_kernels
 from fedlane.matching import bottleneck, small
-from fedlane.scheduling import lane_kernels
+from fedlane.scheduling.lane import delay_rows, search
 from fedlane.validate import InputError
 from support.terminal import fedlane
 
 SLEEP = "import time; time.sleep(60)"
-OF_LANE = ["fedlane.matching.small:max_sum_small", "fedlane.scheduling.lane_kernels:improve_batch"]
+OF_LANE = [
+    "fedlane.matching.small:max_sum_small",
+    "fedlane.scheduling.lane.delay_rows:fill_rows",
+    "fedlane.scheduling.lane.search:improve_starts",
+]
+OF_GENIE = "fedlane.scheduling.lane_kernels:improve_batch"
 NOTICE = "Compiling kernels (first run only)"
 
 
@@ -173,7 +178,7 @@ def test_a_comparison_compiles_the_kernels_of_its_policies_in_their_order(starte
     policies = ("--policy", "mamab-gmba", "--policy", "lane", "--policy", "genie")
     with pytest.raises(pytest.fail.Exception):
         fedlane("compare", "quickstart", *policies, "--json", cwd=tmp_path)
-    assert [names for _, names in started] == [["fedlane.matching.bottleneck:greedy_batch", *OF_LANE]]
+    assert [names for _, names in started] == [["fedlane.matching.bottleneck:greedy_batch", *OF_LANE, OF_GENIE]]
     assert started[0][0].returncode == -signal.SIGKILL
 
 
@@ -217,14 +222,15 @@ def test_kernels_of_training_are_compiled_here_while_the_process_compiles_the_ot
     monkeypatch.setattr(compiling_process, "_CODE", "import sys; print(*sys.argv[1:], sep=chr(10))")
     here, shown = [], []
     monkeypatch.setattr(compiled, "compile_usual", here.append)
-    kernels = {cpu_kernels.gather_images, cpu_kernels.mlp_tail, small.max_sum_small, lane_kernels.improve_batch}
+    of_lane = {small.max_sum_small, delay_rows.fill_rows, search.improve_starts}
+    kernels = {cpu_kernels.gather_images, cpu_kernels.mlp_tail, *of_lane}
     with CompilingProcess() as process:
         policy, scenario = make_policy("lane"), Scenario.load("quickstart")
         assert compiling.start_early(process, [policy], scenario)
         compiling.Compilation(lambda *numbers: shown.append(numbers), process).compile_ahead(kernels)
         assert process._done == set(OF_LANE)
     assert here == [cpu_kernels.mlp_tail, cpu_kernels.gather_images]
-    assert shown == [(3, 4), (4, 4)]  # the user has been told about the first two
+    assert shown == [(4, 5), (5, 5)]  # the user has been told about the first three
 
 
 @pytest.mark.parametrize(("cores", "compiled_here"), [(1, 2), (2, 1)])

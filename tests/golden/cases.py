@@ -29,7 +29,7 @@ ROUNDS = 100
 SEEDS = (0, 1, 2)
 POLICIES = ("lane", "mamab-om", "mamab-gmba", "random", "round-robin", "single-ucb", "genie")
 """All policies of the time of writing; a later one needs digests of its own only when it is added here."""
-RENAMED = {"single-ucb": "ucb-index"}
+RENAMED = {"single-ucb": "ucb-index", "lane": "lane-2026"}
 """Policies that have another name since the time of writing: old name -> new name."""
 LINES_SINCE = (
     'samples_per_client = "all"\n',
@@ -73,7 +73,8 @@ class Case:
 
     @property
     def scenario(self) -> Scenario:
-        return Scenario.load(self.preset).with_values({"rounds": self.rounds, **self.changes})
+        changes = {key.replace("policies.lane.", "policies.lane-2026."): value for key, value in self.changes.items()}
+        return Scenario.load(self.preset).with_values({"rounds": self.rounds, **changes})
 
     def run(self, learning: bool = False) -> Run:
         """Play the whole run."""
@@ -278,7 +279,7 @@ def run_record(run: Run) -> dict[str, Any]:
 
 def played(case: Case, rounds: int) -> Simulation:
     """A learning run after some rounds."""
-    simulation = Simulation(case.scenario, case.policy, case.seeds, learning=True)
+    simulation = Simulation(case.scenario, renamed(case.policy), case.seeds, learning=True)
     for _ in range(rounds):
         simulation.step()
     return simulation

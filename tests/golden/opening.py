@@ -101,7 +101,7 @@ def reproduction(folder: Path) -> tuple[Any, Any]:
     """The store of `fedlane reproduce --quick --out FOLDER`, and the cell of it that is stored here with its curves."""
     from fedlane.experiments.store import Experiment, ResultStore
 
-    return ResultStore(folder / "quick", rounds=100), Experiment("fashion-mnist", "lane")
+    return ResultStore(folder / "quick", rounds=100), Experiment("fashion-mnist", "lane-2026")
 
 
 @contextlib.contextmanager

@@ -14,6 +14,7 @@ from fedlane.scheduling.queues import updated_queues
 VARIANTS = [
     *(
         "lane",
+        "lane-2026",
         "lane:V=0",
         "mamab-om",
         "mamab-om:V=1,queue_weight=success",
@@ -185,8 +186,8 @@ def test_ucb_index_prefers_the_fast_and_starves_the_slow():
     assert share[2:].max() < 0.05
 
 
-def test_lane_tries_every_pair_first():
-    _, state = play(make_policy("lane"), problem(1, 6, 3), np.ones(6), 6)
+def test_the_former_lane_tries_every_pair_first():
+    _, state = play(make_policy("lane-2026"), problem(1, 6, 3), np.ones(6), 6)
     assert state["count"].min() == state["count"].max() == 1
 
 

@@ -12,7 +12,7 @@ import pytest
 from fedlane import Run, Scenario, Simulation
 from fedlane.simulation import trace_shape
 from fedlane.simulation.results import RunFolder
-from fedlane.simulation.segments import NAME, SCHEMA, remove_segments
+from fedlane.simulation.segments import NAME, PREDICTED_SCHEMA, remove_segments
 from fedlane.simulation.trace_checks import check_segments
 from fedlane.validate import InputError
 
@@ -76,7 +76,7 @@ def changed(table, column, values):
     """A table with other values in a column; NumPy arrays get the type of the column."""
     at = table.column_names.index(column)
     if isinstance(values, np.ndarray):
-        values = pa.array(values, SCHEMA.field(at).type)
+        values = pa.array(values, PREDICTED_SCHEMA.field(at).type)
     return table.set_column(at, column, values)
 
 
@@ -93,6 +93,9 @@ def forged_groups(tables):
         "compute_s": (-1.0, np.nan),
         "upload_s": (-1.0, np.nan, np.inf),
         "delay_s": (-1.0, np.nan, 0.0),
+        "predicted_low_s": (-1.0, np.nan, np.inf, 1e9),
+        "predicted_median_s": (-1.0, np.nan, np.inf, 1e9),
+        "predicted_high_s": (-1.0, np.nan, np.inf),
     }.items():
         good = first[column].to_numpy()
         for wrong in wrongs:
@@ -200,7 +203,9 @@ def test_a_link_in_place_of_the_folder_of_segments_is_refused(folder, tmp_path):
 def test_a_segment_of_many_rows_is_refused_before_it_is_read(folder):
     """Equal numbers need little of the disk: here two million rows in a small file."""
     path, rows = folder / NAME / f"{8:09d}.parquet", 1_000_000
-    table = pa.table({field.name: pa.array(np.zeros(rows), field.type) for field in SCHEMA}, SCHEMA)
+    columns = {field.name: pa.array(np.zeros(rows), field.type) for field in PREDICTED_SCHEMA}
+    table = pa.table(columns, PREDICTED_SCHEMA)
+    del columns
     store(path, [table, table])
     del table
     assert path.stat().st_size < 100_000

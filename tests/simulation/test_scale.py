@@ -243,7 +243,9 @@ def test_the_estimate_of_memory_knows_files():
     assert in_files.total < held.total / 5
 
 
-@pytest.mark.parametrize(("policy", "bytes_per_pair"), [("random", 0), ("mamab-om", 64), ("lane", 80), ("genie", 40)])
+@pytest.mark.parametrize(
+    ("policy", "bytes_per_pair"), [("random", 0), ("mamab-om", 64), ("lane-2026", 80), ("lane", 163), ("genie", 40)]
+)
 def test_the_estimate_of_memory_per_pair(policy, bytes_per_pair):
     """docs/scale.md states what a pair costs; a policy that reads the whole network makes it keep every pair."""
     small, large = (

@@ -22,7 +22,7 @@ from fedlane.matching import max_min_matching
 from fedlane.records import Context
 from fedlane.rng import RoundStreams
 from fedlane.scenario import Scenario
-from fedlane.scheduling.lane import CELLS
+from fedlane.scheduling.lane_2026 import CELLS
 from fedlane.simulation.run import Simulation
 from fedlane.validate import InputError
 

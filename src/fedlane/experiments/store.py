@@ -22,6 +22,7 @@ from fedlane.files import READ_ERRORS, file_name, load_arrays, write_atomically
 from fedlane.learning.schedule import Curves, LearningTask, Schedule, learn
 from fedlane.records import BoolArray, FloatArray, IntArray
 from fedlane.scenario import Scenario
+from fedlane.scheduling.registry import policies, split_name
 from fedlane.simulation.run import Simulation, learning_task
 from fedlane.simulation.setup import prepare
 from fedlane.validate import InputError
@@ -45,7 +46,7 @@ class Experiment:
     @property
     def name(self) -> str:
         """Name of the experiment's folder in a store."""
-        return file_name(f"{self.task}_{self.setting}_{self.reading}_{self.policy}")
+        return file_name(f"{self.task}_{self.setting}_{self.reading}_{_stored_policy(self.policy)}")
 
     def scenario(self, rounds: int | None = None) -> Scenario:
         """Scenario of the experiment, with its reading's number of rounds unless ``rounds`` is given."""
@@ -54,6 +55,17 @@ class Experiment:
             scenario = scenario.with_values(reading_named(self.reading).values())
         scenario = with_setting(scenario, self.setting)
         return scenario if rounds is None else scenario.with_values({"rounds": rounds})
+
+
+def _stored_policy(label: str) -> str:
+    """Return a policy's name in a store, which tells versions of its results apart.
+
+    What stores have under the name `lane` is of the rule that is called `lane-2026` now.
+    """
+    name = split_name(label)[0]
+    version = getattr(policies().get(name), "version", 1)
+    stored = label.replace("lane-2026", "lane", 1) if name == "lane-2026" else label
+    return stored if version == 1 else f"{stored}_v{version}"
 
 
 def under(experiment: Experiment, reading: PaperReading | None) -> Experiment:

@@ -47,6 +47,7 @@ _LABELS = {
     "time_to_target_s": MeasureLabel("time to target accuracy", "s"),
     "simulated_time_s": MeasureLabel("simulated time", "s"),
     "energy_j": MeasureLabel("energy", "J"),
+    "coverage_90": MeasureLabel("coverage of the predicted 90% intervals", "%", 100.0, "share of uploads"),
     "clock_s": MeasureLabel("simulated time", "s"),
     "delay_s": MeasureLabel("round time", "s"),
     "punctual": MeasureLabel("punctual clients"),

@@ -17,7 +17,19 @@ from fedlane.validate import InputError
 
 SCRIPTS = (
     *("dom", "format", "data", "scales", "pen", "saving", "chart", "lines", "dots", "grid", "bars", "heatmap"),
-    *("movement", "city", "map", "round", "timeline", "player", "summary", "figures", "privacy", "scenario"),
+    *(
+        "movement",
+        "city",
+        "map",
+        "predictions",
+        "round",
+        "timeline",
+        "player",
+        "summary",
+        "figures",
+        "privacy",
+        "scenario",
+    ),
     *("sweep", "sweep_figures", "sweep_heat", "live", "app"),
 )
 """Script files, in the order in which they are joined."""

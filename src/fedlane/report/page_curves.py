@@ -45,10 +45,10 @@ def mean_of(measure: str) -> Statistics:
 
 def _curve(rounds: IntArray, values: FloatArray, bounds: Statistics) -> dict[str, Any]:
     low, mean, high = bounds(values[:, rounds]) if len(rounds) else (np.zeros(0),) * 3
-    return {"round": packed_floats(rounds + 1.0), **_packed_interval(low, mean, high)}
+    return {"round": packed_floats(rounds + 1.0), **packed_interval(low, mean, high)}
 
 
-def _packed_interval(low: FloatArray, mean: FloatArray, high: FloatArray) -> dict[str, Any]:
+def packed_interval(low: FloatArray, mean: FloatArray, high: FloatArray) -> dict[str, Any]:
     """Values and their bounds; no bounds if they are all equal to the values, as for a single seed."""
     if all(np.array_equal(bound, mean, equal_nan=True) for bound in (low, high)):
         return {"mean": packed_doubles(mean), "low": None, "high": None}
@@ -92,7 +92,7 @@ def client_columns(arrays: RunArrays, every: int, *, by_formula: bool) -> dict[s
             result[key] = None
             continue
         bounds = span if key.startswith("epsilon") else mean_of("accuracy" if key in SHARES else key)
-        result[key] = _packed_interval(*bounds(values[:, ::every]))
+        result[key] = packed_interval(*bounds(values[:, ::every]))
     return result
 
 

@@ -15,6 +15,8 @@ from fedlane.report.page_city import cities
 from fedlane.report.page_curves import client_columns, delay_parts, run_curves
 from fedlane.report.page_fit import BUDGET_BYTES, PAGE_BYTES, Detail, Thinning, fitting, shortened, thinning
 from fedlane.report.page_movement import movement
+from fedlane.report.page_predictions import MEASURE as COVERAGE
+from fedlane.report.page_predictions import coverage_curve, embedded_predictions
 from fedlane.report.run_arrays import RunArrays, index_size, run_arrays
 from fedlane.report.run_files import RunFiles, read_run
 from fedlane.report.run_labels import (
@@ -31,6 +33,8 @@ from fedlane.report.terminal import LOWER_BOUND_MECHANISMS
 from fedlane.targets import target_measure, time_to_accuracy
 from fedlane.validate import InputError
 
+SHOWN = (*MEASURES, ENERGY, COVERAGE)
+"""Measures of a run's summary that a page shows, if the run has them."""
 MAX_TARGETS = 4
 """Maximum number of different target accuracies on a page."""
 
@@ -129,13 +133,14 @@ def run_data(
         "remark": str(files.summary.get("remark", "")),
         "target": _target(files),
         "times": _times(arrays, targets),
-        "measures": {key: _measure(files.summary.get(key)) for key in (*MEASURES, ENERGY)} | _shortfall(files),
+        "measures": {key: _measure(files.summary.get(key)) for key in (*MEASURES, ENERGY, COVERAGE)}
+        | _shortfall(files),
         "battery_j": _number(_section(files, "energy").get("battery_j"), None),
         "slack": quota_slack(files.summary),
         "privacy": _privacy(files),
         "epsilon_largest": _finite_largest(arrays.clients["epsilon"]),
         "below_quota": _below_quota(arrays),
-        "curves": run_curves(arrays, detail.points),
+        "curves": run_curves(arrays, detail.points) | coverage_curve(arrays, _number(deadline_s, None)),
         "per_client": client_columns(arrays, thin.client_every, by_formula=_by_formula(files)),
         "parts": {
             "client": delay_parts(arrays, arrays.slot_client, clients, thin.client_every),
@@ -218,6 +223,7 @@ def _detail(arrays: RunArrays, detail: Detail, *, positions: bool) -> dict[str, 
         "compute_s": packed_floats(arrays.compute_s[cut]),
         "upload_s": packed_floats(arrays.upload_s[cut]),
         "punctual": packed_bits(arrays.punctual[cut]),
+        "predicted": embedded_predictions(arrays, detail),
         "energy_j": packed_floats(energy_j) if np.isfinite(energy_j).any() else None,
         "available": None if available.all() else packed_bits(available),
         "present": None if present.all() else packed_bits(present),

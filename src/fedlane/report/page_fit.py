@@ -14,7 +14,7 @@ MAX_POINTS, MIN_POINTS = 400, 20
 """Largest number of points of a curve, and the number that remains on a page of very many runs."""
 QUEUE_COLUMNS, MOVE_FRAMES = 250, 250
 """Numbers of rounds in the queue figure and in the clients' movement if embedding all rounds would exceed the limit."""
-CURVES = 5
+CURVES = 6
 """Largest number of curves of a run."""
 BASE64 = 4 / 3
 """Characters per byte."""
@@ -70,6 +70,7 @@ def fitting(arrays: RunArrays, budget_bytes: int, thin: Thinning, text: str) -> 
     replicas, rounds, clients, channels = arrays.shape
     slots = arrays.slot_client.shape[2]
     index_bytes = 2 + (clients > 254) + (channels > 254)
+    slot_bytes = 16 + (0 if arrays.predicted is None else 12)  # delays and energy; predictions
     point_bytes = BASE64 * (CURVES * (4 + 24) + 8)
     points = int(max(MIN_POINTS, min(MAX_POINTS, budget_bytes * CURVE_SHARE // point_bytes)))
     figures_bytes = clients / thin.client_every * PER_CLIENT + channels / thin.channel_every * PER_CHANNEL
@@ -78,7 +79,7 @@ def fitting(arrays: RunArrays, budget_bytes: int, thin: Thinning, text: str) -> 
     frames = 0 if arrays.positions is None else len(arrays.positions.rounds)
 
     def seed_bytes(every: int, queue_every: int, move_every: int) -> float:
-        per_round = slots * (index_bytes + 16 + 1 / 8) + clients / 4 + 20
+        per_round = slots * (index_bytes + slot_bytes + 1 / 8) + clients / 4 + 20
         queues = _ceil(rounds / queue_every) * clients * 2
         moves = (_ceil(frames / move_every) + 1) * (4 * clients + 8) if frames else 0
         return BASE64 * (_ceil(rounds / every) * per_round + queues + moves + 8 * (clients + channels)) + 40

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from fedlane.delay_predictions import NAMES
 from fedlane.parquet_tables import column_floats, column_indices
 from fedlane.records import BoolArray, FloatArray, IntArray
 from fedlane.report.run_files import RunFiles
@@ -47,6 +48,8 @@ class RunArrays:
     upload_s: FloatArray
     energy_j: FloatArray
     punctual: BoolArray
+    predicted: dict[str, FloatArray] | None
+    """(R, T, S) each, by the names of `NAMES`: what the policy predicted; None if it states no predictions."""
     queue: FloatArray
     """(R, K, U): after the round."""
     epsilon: FloatArray
@@ -117,6 +120,7 @@ def run_arrays(files: RunFiles) -> RunArrays:
         upload_s=slots.floats("upload_s"),
         energy_j=slots.floats("energy_j"),
         punctual=slots.floats("punctual") == 1.0,
+        predicted=_predicted(slots),
         queue=per_both.floats("queue"),
         epsilon=per_both.floats("epsilon"),
         available=per_both.floats("available") != 0.0,
@@ -128,6 +132,13 @@ def run_arrays(files: RunFiles) -> RunArrays:
         max_queue=per_round.floats("max_queue") if "max_queue" in tables["rounds"].column_names else None,
         positions=_positions(tables.get("positions"), replicas, rounds, clients),
     )
+
+
+def _predicted(slots: "_Slots") -> dict[str, FloatArray] | None:
+    """The predictions of a policy that states them."""
+    predicted = {name: slots.floats(name) for name in NAMES if slots.has(name)}
+    complete = len(predicted) == len(NAMES) and all(np.isfinite(values).any() for values in predicted.values())
+    return predicted if complete else None
 
 
 def _positions(table: pa.Table | None, replicas: int, rounds: int, clients: int) -> ClientPositions | None:
@@ -154,9 +165,12 @@ class _Scatter:
         self._at: tuple[Any, ...] = tuple(column[self._kept] for column in index)
         self._table, self._shape = table, shape
 
+    def has(self, column: str) -> bool:
+        return column in self._table.column_names
+
     def floats(self, column: str) -> FloatArray:
         placed = np.full(self._shape, np.nan)
-        if column in self._table.column_names:
+        if self.has(column):
             placed[self._at] = column_floats(self._table, column)[self._kept]
         return placed
 

@@ -73,6 +73,8 @@ def summary_table(summary: Summary) -> Table:
         table.add_row(*_privacy_row(summary["privacy"]))
     if "energy_j" in summary:
         table.add_row("energy of all clients", with_interval(summary["energy_j"], "{:,.1f}", " J"))
+    if "coverage_90" in summary:
+        table.add_row("coverage of 90% predictions", with_interval(summary["coverage_90"], "{:.1%}"))
     if "present_share" in summary and summary["present_share"]["mean"] < 1:
         table.add_row("mean presence", with_interval(summary["present_share"], "{:.1%}"))
     table.add_row("quotas", f"{summary['quota']['smallest']:.3f} to {summary['quota']['largest']:.3f}")

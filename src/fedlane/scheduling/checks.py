@@ -9,6 +9,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from fedlane.delay_predictions import PredictedDelays
 from fedlane.records import (
     BoolArray,
     ClientLosses,
@@ -47,7 +48,8 @@ def check_policy(policy: Policy | SinglePolicy) -> None:
     - The state consists of arrays with a replica axis that can be saved and loaded.
     - The same seed gives the same rounds.
     - A replica plays the same rounds alone as together with others.
-    - `select` changes neither the state nor the context.
+    - `select` and `predictions` change neither the state nor the context.
+    - `predictions`, if the policy has them, are in order and finite for every assigned client.
     - `check_state` accepts every state of a run.
     - `requires` names only what a run can supply.
     - `resize` keeps what was learned about the remaining clients; new clients start as in `init`.
@@ -105,6 +107,13 @@ def check_assignment(assignment: IntArray, available: BoolArray, channels: int, 
     if used.max(initial=0) > 1:
         r, channel = divmod(int(used.argmax()), channels)
         raise PolicyError(f"{where}: channel {channel} was given to {used.max()} clients in replica {r}")
+
+
+def check_predictions(predicted: PredictedDelays | None, assignment: IntArray, where: str) -> None:
+    """Raise `PolicyError` unless predictions for an assignment (R, U), if there are any, are possible ones."""
+    problem = "" if predicted is None else predicted.problem(assignment)
+    if problem:
+        raise PolicyError(f"{where}: {problem}")
 
 
 def _check_resize(policy: Policy) -> None:
@@ -180,8 +189,15 @@ def _play(
         before, shown = _bytes(state), available.copy()
         assignment = policy.select(state, context, streams.at(round))
         check_assignment(assignment, shown, problem.channels, where)
+        if policy.predicts:
+            again, predicted = policy.select_and_predict(state, context, streams.at(round))
+            if predicted is None or not np.array_equal(again, assignment):
+                raise PolicyError(f"{where}: select_and_predict must assign as select does, and predict")
+            for stated in (predicted, policy.predictions(state, context, assignment)):
+                check_predictions(stated, assignment, where)
         if _bytes(state) != before or not np.array_equal(available, shown):
-            raise PolicyError(f"{where}: select changed the state or the context")
+            changer = "select or predictions" if policy.predicts else "select"
+            raise PolicyError(f"{where}: {changer} changed the state or the context")
         chosen = assignment.copy()
         feedback = replace(_feedback(problem, round, assignment, delay_s), losses=context.losses)
         state = _reloaded(policy.update(state, feedback))

@@ -1,6 +1,6 @@
-"""`genie`: the rule of `lane` with the true delay distributions.
+"""`genie`: the rule of `lane-2026` with the true delay distributions.
 
-It shows how much knowledge would gain `lane`'s rule. It is a heuristic: the smallest delay that any policy can reach is
+It shows how much knowledge would gain that rule. It is a heuristic: the smallest delay that any policy can reach is
 `fedlane.theory.optimum`.
 """
 
@@ -12,7 +12,7 @@ import numpy as np
 
 from fedlane.records import Context, DelayDistributions, Feedback, IntArray, Problem, State
 from fedlane.rng import RoundRng
-from fedlane.scheduling.lane import Lane
+from fedlane.scheduling.lane_2026 import Lane2026
 from fedlane.scheduling.lane_kernels import search_batch
 from fedlane.scheduling.policy import problem_of
 from fedlane.scheduling.queues import updated_queues
@@ -21,11 +21,11 @@ from fedlane.scheduling.restoring import check_queue_and_previous, fitting_state
 
 
 @dataclass(frozen=True)
-class Genie(Lane):
-    """`lane` with known delay distributions; ``exploration`` is accepted but has no effect."""
+class Genie(Lane2026):
+    """`lane-2026` with known delay distributions; ``exploration`` is accepted but has no effect."""
 
     name: ClassVar[str] = "genie"
-    summary: ClassVar[str] = "lane's rule with the true delay distributions (a reference, not the optimum)"
+    summary: ClassVar[str] = "lane-2026's rule with the true delay distributions (a reference, not the optimum)"
     requires: ClassVar[frozenset[str]] = frozenset({"distributions"})
     per_client: ClassVar[frozenset[str]] = frozenset({"queue", "previous"})
     ranges: ClassVar[Mapping[str, Tunable]] = {}  # a yardstick is not tuned

@@ -17,6 +17,7 @@ from typing import ClassVar
 
 import numpy as np
 
+from fedlane.delay_predictions import PredictedDelays
 from fedlane.records import Context, DelayDistributions, Delays, Feedback, FloatArray, IntArray, Problem, State
 from fedlane.rng import RoundRng
 from fedlane.scheduling.ranges import Tunable
@@ -38,6 +39,7 @@ class Policy(ABC):
             `"sizes"`, which every problem has.
         quota_slack: The fraction by which this policy lowers every quota.
         per_client: Names of the state arrays whose second axis is the clients, or None. `resize` uses it.
+        predicts: Whether the policy has `predictions`, which a run then records.
         knows: What the policy knows, which is its league in the arena: `"delays"`, `"losses"` or `"channels"`. It
             follows from `requires` unless a class states it.
         ranges: The values of each parameter that `fedlane arena tune` may try; others keep their defaults.
@@ -65,6 +67,7 @@ class Policy(ABC):
     version: ClassVar[int] = 1
     requires: ClassVar[frozenset[str]] = frozenset()
     per_client: ClassVar[frozenset[str] | None] = None
+    predicts: ClassVar[bool] = False
     knows: ClassVar[str] = "delays"
     ranges: ClassVar[Mapping[str, Tunable]] = {}
     quota_slack: float = 0.0
@@ -97,6 +100,29 @@ class Policy(ABC):
         Returns:
             (R, U): each client's channel; -1 for none, and always for an unavailable client.
         """
+
+    def predictions(self, state: State, context: Context, assignment: IntArray) -> PredictedDelays:
+        """Return what the policy expects of the uploads that `select` has just assigned, without changing the state.
+
+        It is called if `predicts` is set, after `select` and before `update`. Runs record the predictions and compare
+        them with what happened; they have no influence on any decision.
+
+        Args:
+            state: The state that `select` received.
+            context: The context that `select` received.
+            assignment: What `select` returned (R, U).
+        """
+        raise NotImplementedError(f"policy {self.name} states no predictions")
+
+    def select_and_predict(
+        self, state: State, context: Context, rng: RoundRng
+    ) -> tuple[IntArray, PredictedDelays | None]:
+        """Return what `select` returns, and the `predictions` for it, None if the policy states none.
+
+        Override this method where a selection computes the predictions anyway.
+        """
+        assignment = self.select(state, context, rng)
+        return assignment, self.predictions(state, context, assignment) if self.predicts else None
 
     def update(self, state: State, feedback: Feedback) -> State:
         """Return the state after the round; by default, the same state.
@@ -206,6 +232,7 @@ class SinglePolicy(ABC):
     version: ClassVar[int] = 1
     requires: ClassVar[frozenset[str]] = frozenset()
     per_client: ClassVar[frozenset[str] | None] = None
+    predicts: ClassVar[bool] = False
     knows: ClassVar[str] = "delays"
     ranges: ClassVar[Mapping[str, Tunable]] = {}
     quota_slack: float = 0.0
@@ -222,6 +249,10 @@ class SinglePolicy(ABC):
     @abstractmethod
     def select(self, state: State, context: Context, rng: np.random.Generator) -> IntArray:
         """Return this round's channel of each client, (U,); -1 for none, and always for an unavailable client."""
+
+    def predictions(self, state: State, context: Context, assignment: IntArray) -> PredictedDelays:
+        """Return what the policy expects of the assigned uploads, as `Policy.predictions` does; arrays are (U,)."""
+        raise NotImplementedError(f"policy {self.name} states no predictions")
 
     def update(self, state: State, feedback: Feedback) -> State:
         """Return the state after the round; by default, the same state."""
@@ -243,7 +274,18 @@ class Lifted(Policy):
     single: SinglePolicy
 
     def __post_init__(self) -> None:
-        for attribute in ("name", "summary", "version", "requires", "per_client", "knows", "ranges", "quota_slack"):
+        inherited = (
+            "name",
+            "summary",
+            "version",
+            "requires",
+            "per_client",
+            "predicts",
+            "knows",
+            "ranges",
+            "quota_slack",
+        )
+        for attribute in inherited:
             object.__setattr__(self, attribute, getattr(self.single, attribute))
 
     def init(self, problem: Problem) -> State:
@@ -257,6 +299,15 @@ class Lifted(Policy):
             for r, generator in enumerate(rng.generators)
         ]
         return np.stack(chosen).astype(np.int64, copy=False)
+
+    def predictions(self, state: State, context: Context, assignment: IntArray) -> PredictedDelays:
+        """Stack the predictions of the replicas."""
+        each = [
+            self.single.predictions(_replica(state, r), _context(context, r), row) for r, row in enumerate(assignment)
+        ]
+        return PredictedDelays(
+            *(np.stack(rows) for rows in zip(*(single.arrays().values() for single in each), strict=True))
+        )
 
     def update(self, state: State, feedback: Feedback) -> State:
         """Update every replica with its own feedback."""

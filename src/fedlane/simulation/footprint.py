@@ -29,9 +29,14 @@ NETWORK_ARRAYS = 4
 """Arrays (R, U, N) of doubles that the radio network keeps, unless it is large."""
 STATE_COPIES = 4
 """A policy's state, and three times its size while a round is decided: measured are 61 bytes per pair for `mamab-om`,
-whose state has 16, and 75 for `lane`, whose state has 20 (docs/scale.md)."""
+whose state has 16, and 75 for `lane-2026`, whose state has 20 (docs/scale.md)."""
+STATE_COPIES_OF = {"lane": 9}
+"""Policies that need more: `lane` has 16 bytes per pair and works with about 14 arrays of doubles (counted, not
+measured)."""
 LARGEST_STATE_PER_PAIR = 24
 """Bytes per pair that must be available before a state is made to learn its size; FedLane's policies need up to 20."""
+PREDICTION_BYTES = 12
+"""Bytes of the predictions for a channel and round, in the trace and again in the table."""
 SETUP_BYTES_PER_CLIENT = 600
 """Bytes per seed and client of the preparation: partition, quotas, mechanism and compute times."""
 GROWTH_CLIENTS, GROWTH_CHANNELS = 16, 8
@@ -86,7 +91,7 @@ def run_footprint(
     pairs = 0 if keeps_no_pairs(scenario, policy) else clients * channels
     draws = 8 * drawn * (pairs * (3 if scenario.network.fading == "rayleigh" else 2) + clients)
     space = 8.0 * NETWORK_ARRAYS * pairs + draws + SETUP_BYTES_PER_CLIENT * clients
-    growing, fixed = _trace_bytes(scenario, seeds, bounded)
+    growing, fixed = _trace_bytes(scenario, seeds, bounded, policy.predicts)
     per_seed = {"rounds": growing, "clients and channels": space}
     if learning:
         per_seed["the model"], for_learning = _learning_bytes(scenario, seeds, device)
@@ -106,17 +111,20 @@ def keeps_no_pairs(scenario: Scenario, policy: Policy) -> bool:
     return constant and large and not policy.requires & {"channel_state", "distributions"}
 
 
-def _trace_bytes(scenario: Scenario, seeds: int, bounded: bool) -> tuple[float, dict[str, float]]:
+def _trace_bytes(
+    scenario: Scenario, seeds: int, bounded: bool, predicts: bool = False
+) -> tuple[float, dict[str, float]]:
     """Return the memory of the trace and of the tables per seed, and the fixed memory of a bounded trace."""
     clients, channels, rounds = scenario.network.clients, scenario.network.channels, scenario.rounds
     shape = TraceShape.of(seeds, rounds, clients, channels)
+    held, tabled = (size + PREDICTION_BYTES * predicts for size in (TRACE_BYTES_PER_CHANNEL, TABLE_BYTES_PER_CHANNEL))
     if bounded and shape.bounded:
         kept = -(-rounds // shape.every)
         growing = kept * clients * BOUNDED_BYTES_PER_CLIENT + rounds * BOUNDED_BYTES_PER_ROUND
-        segment = seeds * channels * shape.window * (2 * TRACE_BYTES_PER_CHANNEL + TABLE_BYTES_PER_CHANNEL)
+        segment = seeds * channels * shape.window * (2 * held + tabled)
         part = max(PART_ROWS, clients) * TABLE_BYTES_PER_CLIENT
         return float(growing), {"rounds": float(segment + part)}
-    per_round = channels * (TRACE_BYTES_PER_CHANNEL + TABLE_BYTES_PER_CHANNEL)
+    per_round = channels * (held + tabled)
     per_round += clients * (TRACE_BYTES_PER_CLIENT + TABLE_BYTES_PER_CLIENT) + TRACE_BYTES_PER_ROUND
     return float(rounds * per_round), {}
 
@@ -131,7 +139,8 @@ def _state_bytes(policy: Policy, scenario: Scenario, clients: int, channels: int
         quotas=np.zeros((1, clients)),
         sizes=np.ones((1, clients)),  # the number of records does not change the size of a state
     )
-    return float(STATE_COPIES) * sum(array.nbytes for array in policy.init(problem).values())
+    copies = STATE_COPIES_OF.get(policy.name, STATE_COPIES)
+    return float(copies) * sum(array.nbytes for array in policy.init(problem).values())
 
 
 def _grown_state_bytes(policy: Policy, scenario: Scenario) -> float:

@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from fedlane.delay_predictions import NAMES
 from fedlane.privacy.run_ledger import merged_ledger
 from fedlane.records import FloatArray
 from fedlane.scenario.run_settings import RunSettings
@@ -22,6 +23,7 @@ from fedlane.simulation.setup import Setup, prepare
 from fedlane.simulation.spending import PrivacySpending
 from fedlane.simulation.summary import summarise
 from fedlane.simulation.trace import Trace
+from fedlane.simulation.traced_predictions import covered_uploads
 from fedlane.validate import InputError
 
 
@@ -184,6 +186,11 @@ def _trace(tables: Mapping[str, pa.Table], setup: Setup, every: int) -> Trace:
     if "energy_j" in assignments:
         trace.energy_j = np.full(trace.client.shape, np.nan)
         trace.energy_j[at] = assignments["energy_j"]
+    if all(name in assignments for name in NAMES):
+        trace.with_predictions()
+        for name in NAMES:
+            getattr(trace, name)[at] = assignments[name]
+        trace.covered = covered_uploads(trace.window(), problem.deadline_s)
     trace.delay_s[:] = rounds["delay_s"].reshape(shape)
     trace.accuracy[:], trace.loss[:] = rounds["accuracy"].reshape(shape), rounds["loss"].reshape(shape)
     trace.queue[:] = queues["queue"].reshape(trace.queue.shape)

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from fedlane.delay_predictions import PredictedDelays
 from fedlane.records import (
     BoolArray,
     ClientLosses,
@@ -15,7 +16,7 @@ from fedlane.records import (
     State,
 )
 from fedlane.rng import RoundStreams
-from fedlane.scheduling.checks import check_assignment
+from fedlane.scheduling.checks import check_assignment, check_predictions
 from fedlane.scheduling.policy import Policy
 from fedlane.simulation.attendance import Attendance
 
@@ -46,6 +47,23 @@ class Supplies:
     losses: ClientLosses | None = None
 
 
+@dataclass(frozen=True)
+class PlayedRound:
+    """A round after it was played.
+
+    Attributes:
+        state: The policy's state after the round.
+        feedback: What happened, of which the policy learns less (`Feedback.observed`).
+        energy_j: (R, U): energy that each client spent, in joules.
+        predicted: What the policy expected of the uploads; None if it states no predictions.
+    """
+
+    state: State
+    feedback: Feedback
+    energy_j: FloatArray
+    predicted: PredictedDelays | None
+
+
 def play_round(
     round: int,
     policy: Policy,
@@ -56,7 +74,7 @@ def play_round(
     eligible: RoundClients,
     supplies: Supplies,
     problem: Problem,
-) -> tuple[State, Feedback, FloatArray]:
+) -> PlayedRound:
     """Play one round in every replica: the policy selects, the network determines the delays, the policy learns.
 
     Args:
@@ -70,12 +88,8 @@ def play_round(
         supplies: What else the policy requires.
         problem: What the policy knows before the first round.
 
-    Returns:
-        The policy's state after the round; what happened in it, of which the policy learns less (`Feedback.observed`);
-        and the energy that each client spent (R, U), in joules.
-
     Raises:
-        PolicyError: If the policy returns an invalid assignment.
+        PolicyError: If the policy returns an invalid assignment or invalid predictions.
     """
     network = attendance.network
     context = Context(
@@ -86,13 +100,15 @@ def play_round(
         losses=supplies.losses,
         problem=problem,
     )
-    assignment = policy.select(state, context, streams.at(round))
-    check_assignment(assignment, eligible.available, network.channels, f"policy {policy.name}, round {round}")
+    assignment, predicted = policy.select_and_predict(state, context, streams.at(round))
+    where = f"policy {policy.name}, round {round}"
+    check_assignment(assignment, eligible.available, network.channels, where)
+    check_predictions(predicted, assignment, where)
     attempts = attendance.attempt(round, clock_s, assignment)
     feedback = Feedback(
         round, assignment, attempts.delays, attempts.punctual, problem, eligible.present, supplies.losses
     )
-    return policy.update(state, feedback.observed()), feedback, attempts.energy_j
+    return PlayedRound(policy.update(state, feedback.observed()), feedback, attempts.energy_j, predicted)
 
 
 def round_delay_s(feedback: Feedback, deadline_s: float) -> FloatArray:

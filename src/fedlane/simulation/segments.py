@@ -21,6 +21,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
+from fedlane.delay_predictions import NAMES, ordered
 from fedlane.files import write_atomically
 from fedlane.parquet_tables import read_row_group
 from fedlane.records import BoolArray, IntArray
@@ -28,7 +29,7 @@ from fedlane.validate import InputError
 
 NAME = "segments"
 """The folder of the segments in a run folder."""
-CHANNEL_ARRAYS = ("client", "download_s", "compute_s", "upload_s", "punctual", "energy_j")
+CHANNEL_ARRAYS = ("client", "download_s", "compute_s", "upload_s", "punctual", "energy_j", *NAMES)
 """The arrays of a trace that have a channel axis."""
 _TYPES: dict[str, pa.DataType] = {
     **dict.fromkeys(("replica", "round", "client", "channel"), pa.int32()),
@@ -38,6 +39,8 @@ _TYPES: dict[str, pa.DataType] = {
 }
 SCHEMA = pa.schema(_TYPES)
 """The columns of the table ``assignments``."""
+PREDICTED_SCHEMA = pa.schema({**_TYPES, **dict.fromkeys(NAMES, pa.float32())})
+"""Its columns if the policy states predictions."""
 _UNKNOWN = ("delay_s", "energy_j")
 """Columns besides the parts of a delay that may be null: for a client that left, and in a real federation."""
 FILE_NAME = re.compile(r"\.?\d{9}\.parquet(\.\d+-\d+)?")
@@ -48,7 +51,7 @@ def assignment_rows(arrays: Mapping[str, NDArray[Any]], replica: int = 0, first:
     """Return one row per replica, round and assigned client.
 
     Args:
-        arrays: The arrays (R, T, N) named in `CHANNEL_ARRAYS`, perhaps without the energies.
+        arrays: The arrays (R, T, N) named in `CHANNEL_ARRAYS`, perhaps without energies and predictions.
         replica: Index of the first replica of the arrays.
         first: Index of the first round of the arrays.
     """
@@ -67,6 +70,7 @@ def assignment_rows(arrays: Mapping[str, NDArray[Any]], replica: int = 0, first:
         "delay_s": _or_null(download_s + compute_s + upload_s),
         "punctual": arrays["punctual"][at],
         "energy_j": _or_null(energy_j),
+        **{name: _or_null(arrays[name][at]) for name in NAMES if name in arrays},
     }
     return pa.table(columns)
 
@@ -85,12 +89,19 @@ class SegmentShape:
         replicas: Number of replicas.
         clients: Number of clients.
         channels: Number of channels.
+        predicted: Whether the policy states predictions.
     """
 
     rounds: int
     replicas: int
     clients: int
     channels: int
+    predicted: bool = False
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The columns of a segment."""
+        return PREDICTED_SCHEMA if self.predicted else SCHEMA
 
 
 class Segments:
@@ -133,7 +144,7 @@ class Segments:
             InputError: If the file cannot be written.
         """
         buffer = io.BytesIO()
-        with pq.ParquetWriter(buffer, SCHEMA, compression="zstd", write_page_checksum=True) as writer:
+        with pq.ParquetWriter(buffer, self.shape.schema, compression="zstd", write_page_checksum=True) as writer:
             for replica in range(len(arrays["client"])):
                 rows = {name: array[replica : replica + 1] for name, array in arrays.items()}
                 table = assignment_rows(rows, replica, first)
@@ -153,7 +164,7 @@ class Segments:
         """
         path, shape = self._path(first), self.shape
         table = read_row_group(
-            path, replica, SCHEMA, groups=shape.replicas, rows=shape.rounds * min(shape.channels, shape.clients)
+            path, replica, shape.schema, groups=shape.replicas, rows=shape.rounds * min(shape.channels, shape.clients)
         )
         problem = _problem(table, replica, first, shape)
         if problem:
@@ -206,6 +217,8 @@ def _problem(table: pa.Table, replica: int, first: int, shape: SegmentShape) -> 
         return "a value is missing"
     if np.any(columns["energy_j"] < 0):
         return "energy_j must be at least 0"
+    if shape.predicted and not ordered(*(columns[name] for name in NAMES)).all():
+        return "its predictions must be at least 0 and in order"
     return ""
 
 

@@ -14,10 +14,10 @@ from fedlane.records import ClientLosses, DelayDistributions, IntArray, RoundRec
 from fedlane.rng import RoundStreams
 from fedlane.scenario import Scenario
 from fedlane.scenario.run_settings import RunSettings
-from fedlane.scheduling.lane import CELLS
+from fedlane.scheduling.lane_2026 import CELLS
 from fedlane.scheduling.policy import Policy, SinglePolicy, lift
 from fedlane.scheduling.queues import updated_queues
-from fedlane.scheduling.registry import make_policy, resolved_parameters
+from fedlane.scheduling.registry import label_as_played, make_policy, resolved_parameters
 from fedlane.scheduling.requirements import check_requirements, check_schedule
 from fedlane.simulation.attendance import Attendance, ClientTotals
 from fedlane.simulation.checkpoint import Checkpoint, check_agreement
@@ -27,7 +27,7 @@ from fedlane.simulation.required_losses import run_caution, with_required_losses
 from fedlane.simulation.results import Run
 from fedlane.simulation.round import RoundClients, Supplies, play_round
 from fedlane.simulation.round_records import round_record
-from fedlane.simulation.setup import learning_task, prepare
+from fedlane.simulation.setup import Setup, learning_task, prepare
 from fedlane.simulation.spending import PrivacySpending
 from fedlane.simulation.summary import summarise
 from fedlane.simulation.tables import run_tables
@@ -114,9 +114,7 @@ class Simulation:
         if "distributions" in policy.requires:
             self.distributions = self.setup.network.distributions(CELLS)
         self.caution = run_caution(policy, self.distributions, self.setup.mechanism)
-        new_trace = Trace.fitting if bounded else Trace.empty
-        trace = new_trace(problem.replicas, problem.rounds, problem.clients, problem.channels).with_energy()
-        self.trace = trace if self.setup.always_present else trace.with_presence()
+        self.trace = _empty_trace(self.setup, policy, bounded)
         self._state = policy.init(problem)
         self._streams = RoundStreams(seeds, "policy")
         self._queue, self._uploads = np.zeros(problem.quotas.shape), np.zeros(problem.quotas.shape, np.int64)
@@ -189,7 +187,7 @@ class Simulation:
         """Play one round in every replica."""
         present = self._attendance.present(self._clock_s, self._totals.energy_j)
         available = present & (self._uploads < self.setup.mechanism.max_uploads)
-        self._state, feedback, energy_j = play_round(
+        played = play_round(
             self.round,
             self.policy,
             self._state,
@@ -200,13 +198,15 @@ class Simulation:
             Supplies(self.distributions, self._losses),
             self.setup.problem,
         )
+        self._state, feedback, energy_j = played.state, played.feedback, played.energy_j
         assigned = feedback.assignment >= 0
         if self.ledger is not None:  # charge before training; late uploads are charged as well
             self.ledger.charge(self.round, assigned)
         self._uploads += assigned
         self._totals = self._totals.add(present, energy_j)
         self._queue = updated_queues(self._queue, self.quota, feedback.punctual, present)
-        self.trace.append(feedback, self._queue, available, self.setup.problem.deadline_s, energy_j, present)
+        deadline_s = self.setup.problem.deadline_s
+        self.trace.append(feedback, self._queue, available, deadline_s, energy_j, present, played.predicted)
         self._clock_s = self._clock_s + self.trace.delay_s[:, self.round - 1]
         if self.federation is not None:
             self._learn(self.federation, self.round - 1)
@@ -305,7 +305,7 @@ class Simulation:
         scenario, settings = Scenario.load(path), RunSettings.load(path) or RunSettings()
         simulation = cls(
             scenario,
-            saved.label,
+            label_as_played(saved.label, scenario.policies),
             saved.seeds,
             learning=saved.learning,
             device=device or settings.device,
@@ -343,6 +343,16 @@ class Simulation:
         if self.federation is not None:
             weights = fitting_array(saved.arrays, "weights", self.federation.weights.cpu().numpy())
             self.federation.restore(weights, saved.arrays)
+
+
+def _empty_trace(setup: Setup, policy: Policy, bounded: bool) -> Trace:
+    """Return a trace without rounds, with room for what the run records."""
+    problem = setup.problem
+    new_trace = Trace.fitting if bounded else Trace.empty
+    trace = new_trace(problem.replicas, problem.rounds, problem.clients, problem.channels).with_energy()
+    if not setup.always_present:
+        trace.with_presence()
+    return trace.with_predictions() if policy.predicts else trace
 
 
 def _made(policy: str | Policy | SinglePolicy, scenario: Scenario) -> Policy:

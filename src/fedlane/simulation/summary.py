@@ -48,6 +48,7 @@ def summarise(
         **({"client_rounds_every": trace.every} if trace.every > 1 else {}),
         **{name: interval(values, measure_bounds(name)) for name, values in measures.items()},
         **_attendance(trace, quota, totals),
+        **_coverage(trace),
         "quota": {"smallest": float(quota.min()), "largest": float(quota.max())},
         "infeasible_seeds": _infeasible(world.seeds, feasible_scale),
         **_time_to_target(trace, world.scenario.learning.target_accuracy),
@@ -94,6 +95,14 @@ def _attendance(trace: Trace, quota: FloatArray, totals: ClientTotals | None) ->
     }
     known = {name: values for name, values in measures.items() if not np.isnan(values).any()}
     return {name: interval(values, measure_bounds(name)) for name, values in known.items()}
+
+
+def _coverage(trace: Trace) -> dict[str, Any]:
+    """The share of uploads in the 90% intervals that the policy predicted; nothing if it predicted none."""
+    if trace.covered is None:
+        return {}
+    share = trace.covered.sum(axis=1) / np.maximum(trace.counts()[0].sum(axis=1), 1)
+    return {"coverage_90": interval(share, measure_bounds("coverage_90"))}
 
 
 def _time_to_target(trace: Trace, target: float | None) -> dict[str, Any]:

@@ -5,22 +5,27 @@ moved to files, segment by segment, and the queues of every k-th round are kept.
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fedlane.delay_predictions import NAMES, PredictedDelays
 from fedlane.files import fitting_array
 from fedlane.records import BoolArray, Feedback, FloatArray, IntArray
 from fedlane.simulation.round import round_delay_s
 from fedlane.simulation.segments import CHANNEL_ARRAYS, Segments, SegmentShape
 from fedlane.simulation.trace_checks import check_trace
 from fedlane.simulation.trace_shape import Totals, TraceShape, channel_arrays
+from fedlane.simulation.traced_predictions import check_predictions, covered_uploads, prediction_arrays
 from fedlane.validate import InputError
 
 KEPT = ("queue", "available", "uploads", "present")
 """The arrays of a trace that have a client axis, and of which a bounded trace keeps every k-th round."""
+
+OPTIONAL = ("punctual", "energy_j", "present", *NAMES, "covered")
+"""The arrays that a checkpoint may lack, because it is older than they are."""
 
 
 @dataclass
@@ -54,6 +59,11 @@ class Trace:
             real federation.
         present: (R, K, U): which clients were there at the round's start; None where every client always is, and in a
             real federation.
+        predicted_low_s: (R, S, N): lower end of the 90% interval that the policy predicted for the upload, as float32;
+            NaN on an unused channel. None if the policy states no predictions, like the next three.
+        predicted_median_s: (R, S, N): the median that it predicted.
+        predicted_high_s: (R, S, N): the upper end; the deadline if the upload may as well be late.
+        covered: (R, T): number of the round's uploads in their intervals.
     """
 
     client: IntArray
@@ -76,6 +86,10 @@ class Trace:
     segments: Segments | None = None
     energy_j: FloatArray | None = None
     present: BoolArray | None = None
+    predicted_low_s: FloatArray | None = None
+    predicted_median_s: FloatArray | None = None
+    predicted_high_s: FloatArray | None = None
+    covered: IntArray | None = None
 
     @classmethod
     def empty(cls, replicas: int, rounds: int, clients: int, channels: int, every: int = 1) -> "Trace":
@@ -116,6 +130,14 @@ class Trace:
         self.present = np.ones_like(self.available)
         return self
 
+    def with_predictions(self) -> "Trace":
+        """Return this trace, still without rounds, with room for predictions."""
+        self._new_window(prediction_arrays(*self.client.shape))
+        self.covered = np.zeros(self.delay_s.shape, np.int32)
+        if self.segments is not None:
+            self.segments.shape = replace(self.segments.shape, predicted=True)
+        return self
+
     def _new_window(self, arrays: Mapping[str, NDArray[Any]]) -> None:
         for name, array in arrays.items():
             setattr(self, name, array)
@@ -130,6 +152,8 @@ class Trace:
             self._new_window(channel_arrays(*self.client.shape))
             if self.energy_j is not None:
                 self.with_energy()
+            if self.covered is not None:
+                self._new_window(prediction_arrays(*self.client.shape))
             self.first = self.rounds
         return self.rounds - self.first
 
@@ -145,6 +169,7 @@ class Trace:
         deadline_s: float,
         energy_j: FloatArray | None = None,
         present: BoolArray | None = None,
+        predicted: PredictedDelays | None = None,
     ) -> None:
         """Add one round."""
         t, row = self.rounds, self._next_row()
@@ -157,6 +182,10 @@ class Trace:
         self.punctual[at] = feedback.punctual[replica, client]
         if self.energy_j is not None and energy_j is not None:
             self.energy_j[at] = energy_j[replica, client]
+        if self.covered is not None and predicted is not None:
+            for name, values in predicted.arrays().items():
+                getattr(self, name)[at] = values[replica, client]
+            self.covered[:, t] = covered_uploads(self.window(), deadline_s, slice(row, row + 1))[:, 0]
         self.delay_s[:, t] = round_delay_s(feedback, deadline_s)
         self._add_clients(row, queue, available, present)
         self.rounds = t + 1
@@ -222,11 +251,12 @@ class Trace:
         if self.totals is not None:
             self._restore_totals(saved)
         for name, array in self.played().arrays().items():
-            if name not in ("punctual", "energy_j", "present") or f"trace.{name}" in saved:
+            if name not in OPTIONAL or f"trace.{name}" in saved:
                 array[:] = fitting_array(saved, f"trace.{name}", array)
         check_trace(self.played())
         if "trace.punctual" not in saved:
             self.punctual[:] = self.total_s <= deadline_s
+        check_predictions(self.played(), deadline_s)
 
     def _restore_totals(self, saved: Mapping[str, NDArray[Any]]) -> None:
         """Restore the shape and the totals of a bounded trace."""
@@ -242,12 +272,14 @@ class Trace:
         """Restore a checkpoint of a whole trace in this bounded one, round by round."""
         replicas, _, clients = self.queue.shape
         whole = Trace.empty(replicas, rounds, clients, self.client.shape[2]).with_energy().with_presence()
+        if self.covered is not None:
+            whole.with_predictions()
         whole.restore(saved, deadline_s)
         for t in range(rounds):
             row = self._next_row()
             for name, array in whole.window().items():
                 getattr(self, name)[:, row] = array[:, t]
-            for name in ("delay_s", "accuracy", "loss"):
+            for name in ("delay_s", "accuracy", "loss", *["covered"] * (self.covered is not None)):
                 getattr(self, name)[:, t] = getattr(whole, name)[:, t]
             present = None if whole.present is None else whole.present[:, t]
             self._add_clients(row, whole.queue[:, t], whole.available[:, t], present)

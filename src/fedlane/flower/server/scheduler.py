@@ -15,9 +15,10 @@ from fedlane.flower.protocol import LARGEST, LossReport
 from fedlane.flower.server.reported_losses import ReportedLosses
 from fedlane.records import BoolArray, Context, Delays, Feedback, FloatArray, IntArray, Problem
 from fedlane.rng import RoundStreams
-from fedlane.scheduling.checks import check_assignment
+from fedlane.scheduling.checks import check_assignment, check_predictions
 from fedlane.scheduling.policy import Policy
 from fedlane.scheduling.queues import updated_queues
+from fedlane.scheduling.registry import former_policy
 from fedlane.scheduling.requirements import check_federated, requires_losses
 from fedlane.scheduling.resizing import with_clients
 from fedlane.simulation.trace import Trace
@@ -49,7 +50,7 @@ class Scheduler:
         self.policy = policy
         self.problem = Problem(0, lanes, rounds, deadline_s, np.zeros((1, 0)))
         self.state: dict[str, Any] = {}
-        self.trace = Trace.empty(1, rounds, 0, lanes)
+        self.trace = self._empty_trace(0)
         self.queue = np.zeros((1, 0))
         self.present_rounds = np.zeros((1, 0), np.int64)
         """(1, U): number of rounds at whose start each client was connected."""
@@ -57,6 +58,10 @@ class Scheduler:
         """(T, U): the epsilon that each client had spent after each round; NaN if unreported or without a mechanism."""
         self.losses = ReportedLosses() if requires_losses(policy) else None
         self.seed, self._streams = seed, RoundStreams([seed], "policy")
+
+    def _empty_trace(self, clients: int) -> Trace:
+        trace = Trace.empty(1, self.problem.rounds, clients, self.problem.channels)
+        return trace.with_predictions() if self.policy.predicts else trace
 
     @property
     def round(self) -> int:
@@ -92,13 +97,16 @@ class Scheduler:
 
     def select(self, available: BoolArray) -> IntArray:
         """Return each client's lane in the next round, (U,), -1 for none; ``available`` is (U,)."""
-        losses = None if self.losses is None else self.losses.latest()
-        context = Context(round=self.round, available=available[None], losses=losses, problem=self.problem)
+        context = self._context(available)
         assignment = self.policy.select(self.state, context, self._streams.at(self.round))
         check_assignment(
             assignment, context.available, self.problem.channels, f"policy {self.policy.name}, round {self.round}"
         )
         return np.asarray(assignment[0])
+
+    def _context(self, available: BoolArray) -> Context:
+        losses = None if self.losses is None else self.losses.latest()
+        return Context(round=self.round, available=available[None], losses=losses, problem=self.problem)
 
     def learn(
         self, measured: Mapping[int, MeasuredDelay], available: BoolArray, present: BoolArray | None = None
@@ -128,11 +136,16 @@ class Scheduler:
         punctual = delays.total_s <= deadline_s
         losses = None if self.losses is None else self.losses.latest()
         feedback = Feedback(self.round, assignment, delays, punctual, self.problem, there, losses)
+        predicted = None
+        if self.policy.predicts:
+            predicted = self.policy.predictions(self.state, self._context(available), assignment)
+            check_predictions(predicted, assignment, f"policy {self.policy.name}, round {self.round}")
         self.state = dict(self.policy.update(self.state, feedback.observed()))
         self.queue = updated_queues(self.queue, self.quota, punctual, there)
         self.present_rounds = self.present_rounds + there
         # If no client was ordered to train, the server continues at once; a simulation would advance its clock here.
-        self.trace.append(replace(feedback, present=None), self.queue, available[None], deadline_s)
+        feedback_of_trace = replace(feedback, present=None)
+        self.trace.append(feedback_of_trace, self.queue, available[None], deadline_s, predicted=predicted)
         return feedback
 
     def record_epsilon(self, epsilon: Sequence[float | None]) -> None:
@@ -163,6 +176,10 @@ class Scheduler:
             **({} if self.losses is None else self.losses.arrays()),
         }
 
+    def former_policy(self, arrays: Mapping[str, np.ndarray[Any, Any]]) -> Policy | None:
+        """Return the rule that wrote a checkpoint if it is a former version of this policy, otherwise None."""
+        return former_policy(self.policy, _policy_state(arrays))
+
     def restore(self, arrays: Mapping[str, np.ndarray[Any, Any]], sizes: FloatArray | None = None) -> None:
         """Continue from the arrays of a checkpoint, perhaps with more rounds to play.
 
@@ -180,7 +197,11 @@ class Scheduler:
         quotas = _numbers(arrays, "quotas", np.zeros(quotas.shape), largest=1.0)
         self.set_quotas(quotas, None if sizes is None else sizes[:, : quotas.shape[1]])
         played = np.shape(arrays["epsilon"])[:1]
-        saved = {key.removeprefix("state."): array for key, array in arrays.items() if key.startswith("state.")}
+        saved = _policy_state(arrays)
+        former = self.former_policy(arrays)
+        if former is not None:  # the state of a server that ran an earlier version: the federation keeps its rule
+            self.policy, self.state = former, dict(former.init(self.problem))
+            self.trace = self._empty_trace(self.problem.clients)
         if not set(self.state) <= set(saved) <= set(self.state) | RETIRED_STATE:
             raise InputError(f"the saved state does not belong to policy {self.policy.name}")
         if played and played[0] > self.problem.rounds:
@@ -204,6 +225,11 @@ class Scheduler:
         if np.any((present_rounds < 0) | (present_rounds > self.round)):
             raise InputError(f"present_rounds must be between 0 and {self.round}")
         return present_rounds.copy()
+
+
+def _policy_state(arrays: Mapping[str, np.ndarray[Any, Any]]) -> dict[str, np.ndarray[Any, Any]]:
+    """Return the policy's state in a checkpoint."""
+    return {key.removeprefix("state."): array for key, array in arrays.items() if key.startswith("state.")}
 
 
 def _numbers(

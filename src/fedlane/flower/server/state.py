@@ -128,8 +128,11 @@ class ServerState:
 
     def _read(self, saved: Saved) -> None:
         folder = self.store.folder
+        former = self.scheduler.former_policy(saved.part("scheduler"))
         for name, value in self.identity.items():
             stored = saved.values.get(name, _UNSTORED.get(name))
+            if name == "policy_version" and former is not None:
+                value = stored  # an upgraded server keeps the rule that the federation began with
             if stored != value:
                 raise InputError(f"state_dir {folder} has {name} {stored!r}, not {value!r}")
         model = saved.part("model")

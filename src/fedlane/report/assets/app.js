@@ -7,6 +7,7 @@ const SECTIONS = [
   ["service", "Participation", () => [el("div", { class: "two" }, participationFigures())]],
   ["queues", "Queues", () => queueFigures()],
   ["delays", "Delays", () => [...timeFigures(), delayFigure()]],
+  ["predictions", "Predictions", () => [coverageFigure()], () => model.runs.some((run) => run.curves.coverage)],
   ["energy", "Energy", () => [energyFigure()], () => model.runs.some((run) => run.per_client.energy_j)],
   ["privacy", "Privacy", () => [el("div", { class: "two" }, privacyFigures())]],
   ["scenario", "Scenario", () => [scenarios()]],
@@ -38,6 +39,7 @@ function structure() {
       ...[run.name, run.clients, run.channels, run.privacy?.delta],
       ...["epsilon", "energy_j"].map((column) => Boolean(run.per_client[column])),
       isAbsenceShown(run),
+      Boolean(run.curves.coverage),
     ]),
   );
 }

@@ -84,6 +84,7 @@ function barRow(row, top, line, { sx, left, hidden, total, wide }) {
     );
     from += part;
   });
+  if (row.slot?.predicted) layer.append(predictionMark(row.slot, sx, top + line * 0.84, line * 0.2));
   const end = sx(total) + 7;
   layer.append(
     svg("text", { x: left - 8, y: top + line / 2 + 4, "text-anchor": "end", class: "row-name" }, row.name),

@@ -102,6 +102,7 @@ function slotsAt(run, seed, at) {
       total,
       punctual: onTime,
       energy: energy_j ? energy_j.values[k] : NaN,
+      predicted: predictionAt(run, k),
     });
   }
   return assigned;

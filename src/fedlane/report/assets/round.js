@@ -20,6 +20,7 @@ function roundTable() {
       ),
     ),
   );
+  const predicted = el("div", { class: "legend predicted" }, predictionLegend());
   const queues = el("div", { class: "queues-now" });
   const save = saveButtons({
     title: "Delays of a round",
@@ -34,6 +35,7 @@ function roundTable() {
     heading,
     note,
     legend,
+    predicted,
     holder,
     save,
     queues,
@@ -48,6 +50,7 @@ function roundTable() {
     note.textContent = keptRounds(run) ? roundFacts(run) : "No round has been completed yet.";
     holder.replaceChildren(slots.length ? slotTable(run, slots) : emptyPlot("No client was assigned."));
     save.hidden = !slots.length;
+    predicted.hidden = !run.detail.predicted;
     queues.replaceChildren(...(keptRounds(run) && run.clients <= 30 ? queuesNow(run, round, card) : []));
   }
 
@@ -61,10 +64,12 @@ function roundFacts(run) {
     `took ${seconds(delayAt(run, view.seed, view.at))}`,
     `simulated time ${clockText(clockAt(run, view.seed, view.at))}`,
   ];
-  const energy = slotsAt(run, view.seed, view.at).reduce((sum, slot) => sum + slot.energy, 0);
+  const slots = slotsAt(run, view.seed, view.at);
+  const energy = slots.reduce((sum, slot) => sum + slot.energy, 0);
   if (run.detail.energy_j) facts.push(`energy ${joules(energy)}`);
   if (Number.isFinite(accuracy)) facts.push(`accuracy ${percent(accuracy)}`);
-  return `${facts.join(", ")}.`.replace(/^t/, "T");
+  if (run.detail.predicted) facts.push(coveredFact(slots));
+  return `${facts.filter(Boolean).join(", ")}.`.replace(/^t/, "T");
 }
 
 function slotTable(run, slots) {
@@ -109,6 +114,7 @@ function drawSlots(width) {
     name: `client ${slot.client}, channel ${slot.channel}`,
     parts: slot.parts,
     note: slot.punctual ? "on time" : "late",
+    slot,
   }));
   const mark = run.deadline_s ? { value: run.deadline_s, name: "deadline" } : null;
   return drawBars({ title: "Delays of a round", rows: () => rows, mark: () => mark }, width, new Set(), null);
@@ -164,12 +170,14 @@ function drawQueues(run, values, width, words) {
 
 /* The parts of a delay end to end, scaled to a span; a longer delay is cut off with an arrow. */
 function slotBar(run, slot, span) {
+  const texts = slot.parts.map((part, k) => `${PHASES[k].name} ${seconds(part)}`);
+  if (slot.predicted) texts.push(predictionText(slot.predicted));
   const bar = svg("svg", {
-    class: "slot-bar",
-    viewBox: "0 0 100 10",
+    class: slot.predicted ? "slot-bar with-interval" : "slot-bar",
+    viewBox: slot.predicted ? "0 0 100 17" : "0 0 100 10",
     preserveAspectRatio: "none",
     role: "img",
-    "aria-label": slot.parts.map((part, k) => `${PHASES[k].name} ${seconds(part)}`).join(", "),
+    "aria-label": texts.join(", "),
   });
   let from = 0;
   slot.parts.forEach((part, k) => {
@@ -191,11 +199,13 @@ function slotBar(run, slot, span) {
     const at = Math.min(99.6, (100 * run.deadline_s) / span);
     bar.append(svg("path", { class: "deadline", d: `M${at} 0V10` }));
   }
+  if (slot.predicted) bar.append(predictionMark(slot, (value) => Math.min(99.6, (100 * value) / span), 11.5, 5));
   bar.addEventListener("pointermove", (event) =>
     showTip(event, [
       el("div", { class: "tip-head" }, `client ${slot.client}, channel ${slot.channel}`),
       ...slot.parts.map((part, k) => tipRow(PHASES[k].colour, PHASES[k].name, seconds(part))),
       `${seconds(slot.total)}, ${lateness(slot, run)}`,
+      ...(slot.predicted ? [predictionText(slot.predicted)] : []),
     ]),
   );
   bar.addEventListener("pointerleave", hideTip);

@@ -15,6 +15,7 @@ const MEASURES = [
   { key: "quota_shortfall", name: "Largest quota shortfall", form: share, better: -1, served: true, alone: true },
   { key: "problem_shortfall", name: "Largest shortfall from the problem’s quotas", form: share, better: -1, alone: false },
   { key: "energy_j", name: "Energy of all clients", form: joules, better: -1 },
+  { key: "coverage_90", name: "Uploads in predicted 90% intervals", form: percent, better: 0 },
   { key: "max_queue", name: "Longest queue of all rounds", form: (v) => fixed(v, 2), better: -1, served: true },
 ];
 

@@ -238,9 +238,13 @@ function slotsCsv(run, only) {
   const rows = [];
   for (let at = 0; at < keptRounds(run); at++) {
     if (only !== undefined && at !== only) continue;
-    for (const slot of slotsAt(run, view.seed, at))
-      rows.push([roundAt(run, at) + 1, slot.client, slot.channel, ...slot.parts, slot.total, slot.punctual, slot.energy]);
+    for (const slot of slotsAt(run, view.seed, at)) {
+      const { low, median, high } = slot.predicted ?? {};
+      const first = [roundAt(run, at) + 1, slot.client, slot.channel, ...slot.parts, slot.total, slot.punctual, slot.energy];
+      rows.push([...first, ...(run.detail.predicted ? [low, median, high] : [])]);
+    }
   }
   const parts = ["download_s", "compute_s", "upload_s", "delay_s"];
-  return [["round", "client", "channel", ...parts, "punctual", "energy_j"], rows];
+  const predicted = Object.keys(run.detail.predicted ?? {});
+  return [["round", "client", "channel", ...parts, "punctual", "energy_j", ...predicted], rows];
 }

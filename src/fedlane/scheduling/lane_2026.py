@@ -1,4 +1,4 @@
-"""`lane`, FedLane's own policy. A round lasts as long as its slowest client, so it compares whole matchings.
+"""`lane-2026`, the rule that was called `lane` in 2026. It compares whole matchings, as `lane` does.
 
 In each round it selects the matching that maximises
 
@@ -23,18 +23,18 @@ from fedlane.scheduling.policy import Policy, check_trade_off, problem_of
 from fedlane.scheduling.queues import updated_queues
 from fedlane.scheduling.ranges import EXPLORATION, QUOTA_SLACK, TRADE_OFF, Tunable
 from fedlane.scheduling.restoring import check_queue_and_previous, check_within, fitting_state
-from fedlane.validate import InputError
+from fedlane.scheduling.slots import check_slots, with_slots
 
 CELLS = 32
 """Number of equal cells of [0, d_max] that represent a delay distribution."""
 
 
 @dataclass(frozen=True)
-class Lane(Policy):
+class Lane2026(Policy):
     """Drift plus penalty on the expected delay of the slowest client, with learned distributions."""
 
-    name: ClassVar[str] = "lane"
-    summary: ClassVar[str] = "FedLane's policy: queues against the expected delay of the slowest client (default)"
+    name: ClassVar[str] = "lane-2026"
+    summary: ClassVar[str] = "the former lane, which tries every pair first and learns each pair alone"
     per_client: ClassVar[frozenset[str]] = STATISTICS | {"queue", "previous", "slot"}
     ranges: ClassVar[Mapping[str, Tunable]] = {
         "V": TRADE_OFF,
@@ -90,7 +90,7 @@ class Lane(Policy):
         """Add the measured delays to the statistics and histories, and update the queues."""
         problem = problem_of(feedback)
         pair = record(state, feedback, problem.deadline_s)
-        state = _with_slots(state, pair)
+        state = with_slots(state, pair)
         replica, client, _ = pair
         delay = feedback.delays.total_s[replica, client] / problem.deadline_s
         rows = replica, state["slot"][pair]
@@ -109,13 +109,8 @@ class Lane(Policy):
         state = fitting_state(first, state)
         check_statistics(state, problem)
         check_queue_and_previous(state, problem)
-        slot, slots, count, history = state["slot"], state["slots"], state["count"], state["history"]
-        check_within("slots", slots, 0, history.shape[1])
-        check_within("slot", slot, -1, slots[:, None, None] - 1)
-        replica, client, channel = np.nonzero(slot >= 0)
-        rows = replica * history.shape[1] + slot[replica, client, channel]
-        if not np.array_equal(slot >= 0, count > 0) or len(np.unique(rows)) != len(rows):
-            raise InputError("state.slot must give every pair that was tried a row of its own, and no other pair")
+        check_slots(state)
+        count, history = state["count"], state["history"]
         check_within("history", history, 0, count.max(axis=(1, 2), initial=0)[:, None, None])
         return state
 
@@ -123,22 +118,3 @@ class Lane(Policy):
 def cell_cdf(delay: FloatArray) -> FloatArray:
     """Return the mean of the step function 1{delay <= x} over each cell, (..., CELLS); delay in units of d_max."""
     return np.clip(np.arange(1, CELLS + 1) - delay[..., None] * CELLS, 0.0, 1.0)
-
-
-def _with_slots(state: State, pair: tuple[IntArray, IntArray, IntArray]) -> State:
-    """Give every pair that was tried for the first time a row of the history, which doubles when it is full."""
-    fresh = state["slot"][pair] < 0
-    replica, client, channel = (index[fresh] for index in pair)
-    if len(replica) == 0:
-        return state
-    slots = state["slots"]
-    added = np.bincount(replica, minlength=len(slots))
-    rank = np.arange(len(replica)) - (np.cumsum(added) - added)[replica]
-    state["slot"][replica, client, channel] = slots[replica] + rank
-    history = state["history"]
-    needed = int((slots + added).max())
-    if needed > history.shape[1]:
-        pairs = state["slot"].shape[1] * state["slot"].shape[2]
-        more = max(needed, min(pairs, 2 * history.shape[1])) - history.shape[1]
-        history = np.concatenate([history, np.zeros((len(slots), more, CELLS), np.float32)], axis=1)
-    return {**state, "slots": slots + added, "history": history}

@@ -1,0 +1,73 @@
+"""What to forget when the network has changed.
+
+An upload's surprise is its log likelihood ratio: that the pair's location has moved by a normal step of variance
+`STEP`, against the prediction N(m, v) as it is. With z^2 = (x - m)^2 / v,
+
+    surprise = z^2 / 2 * STEP / (v + STEP) - ln(1 + STEP / v) / 2,
+
+which is negative on average while nothing changes. Two running sums, which never fall below 0 (CUSUM, Page 1954), watch
+each client and the whole network; in the network's sum a round counts as at most `ROUND_UPLOADS` uploads, because small
+errors of the model are the same in all of them. When a sum exceeds the threshold, the pairs of the client, or all
+pairs, keep the weight of one upload. Detection was chosen over steady discounting, which pays for its readiness in
+every network that does not change.
+"""
+
+import numpy as np
+
+from fedlane.records import FloatArray, Problem, State
+from fedlane.scheduling.lane.observations import Pair, Prediction
+
+STEP = 0.5
+ROUND_UPLOADS = 4
+LARGEST_SURPRISE = 5.0
+"""An upload counts with at most this: a single deep fade is no change."""
+WELL_KNOWN = 4.0
+"""Uploads that a pair must have had to be watched: an early prediction may be wrong without any change."""
+KEPT_COUNT = 1.0
+SMALLEST_COUNT = 0.05
+"""Steady forgetting stops here: a pair that was tried never becomes untried."""
+
+
+def no_surprise(problem: Problem) -> dict[str, np.ndarray]:
+    """Return the sums before the first round."""
+    return {"surprise": np.zeros(problem.replicas), "client_surprise": np.zeros(problem.quotas.shape)}
+
+
+def surprise(value: FloatArray, expected: Prediction) -> FloatArray:
+    """Return the log likelihood ratio of a change for punctual uploads with these log network times, (P,)."""
+    v = expected.variance
+    squared = (value - expected.mean) ** 2 / v
+    result: FloatArray = squared / 2 * STEP / (v + STEP) - np.log1p(STEP / v) / 2
+    return np.minimum(result, LARGEST_SURPRISE)
+
+
+def forget_changed(state: State, pair: Pair, ratio: FloatArray, threshold: float) -> State:
+    """Add the round's surprises (P,) to the sums; where one exceeds the threshold, forget and begin again at 0.
+
+    Args:
+        state: The state after the round's observations.
+        pair: The punctual uploads on well-known pairs.
+        ratio: Their surprises.
+        threshold: The threshold; infinite for no detection.
+    """
+    replica, client, _ = pair
+    network, of_client = state["surprise"].copy(), state["client_surprise"].copy()
+    number = np.bincount(replica, minlength=len(network))
+    total = np.bincount(replica, ratio, minlength=len(network))
+    network = np.maximum(network + total * np.minimum(1.0, ROUND_UPLOADS / np.maximum(number, 1)), 0.0)
+    of_client[replica, client] = np.maximum(of_client[replica, client] + ratio, 0.0)
+    everywhere = network > threshold
+    changed = (of_client > threshold) | everywhere[:, None]
+    network[everywhere] = 0.0
+    of_client[changed] = 0.0
+    count = state["count"]
+    if changed.any():
+        count = np.where(changed[..., None], np.minimum(count, np.float32(KEPT_COUNT)), count)
+    return {**state, "count": count, "surprise": network, "client_surprise": of_client}
+
+
+def discounted(count: FloatArray, forgetting: float) -> FloatArray:
+    """Return the counts after a round of steady forgetting, which takes this share of every count."""
+    if not forgetting:
+        return count
+    return np.maximum(count * np.float32(1.0 - forgetting), np.minimum(count, np.float32(SMALLEST_COUNT)))

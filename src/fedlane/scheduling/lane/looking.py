@@ -1,0 +1,140 @@
+"""What it is worth to try a pair: the delay that is saved later if the pair turns out to be fast.
+
+Y = exp(location + spread / 2) is the mean network time of the pair, which is log-normal while the location is
+uncertain. A client that has a fast channel needs a second one for the rounds in which the first is taken, so Y competes
+with K, the client's second-best known network time. A channel must be used in every round, whatever the clients have
+elsewhere, so Y also competes with the channel's second-best known time. The expected improvement is the price of a put
+option:
+
+    E[(K - Y)^+] = K Phi(d) - F Phi(d - s),   d = (ln(K / F) + s^2 / 2) / s,   F = E[Y],  s^2 = variance of ln Y.
+
+Improvements below a level L that is good enough are worth nothing, because others are then slower. A round lasts as
+long as the slowest of N uploads, which is about exp(`UPLOAD_DEVIATION` Phi^-1(N / (N + 1))) times as long as a typical
+upload; L is this factor times the lower quartile of the clients' best delays, and the gain is
+E[(K - Y)^+] - E[(L - Y)^+]. A look at an untried pair earns, in the unit of the objective,
+
+    B_ij = exploration (V / d_max) (quota_i H) (N / c_i) gain,     H = min(200 + t, T - t),
+
+where quota_i H is the number of uploads in which it can pay, and c_i is the number of clients about as slow: only
+they can share a slow round. For a client that was never seen, N / c_i is at least `UNSEEN`: its quota makes a first
+look inevitable, and an early one pays longest. The channel's side has min(1, `FEW_CLIENTS` N / U) N / c_j, with the
+number c_j of channels about as slow, and the larger of the two counts. Another look at a tried pair earns `REPEATED`
+times the value of its information: with s^2 the variance by which one more upload would move the estimate, and without
+the gain that is expected anyway.
+"""
+
+import numpy as np
+from scipy.special import ndtr, ndtri
+
+from fedlane.records import BoolArray, FloatArray
+
+PATIENCE = 200
+ABOUT_AS_SLOW = 2.0
+"""Ratio of two clients' best delays up to which they are about as slow."""
+UPLOAD_DEVIATION = 0.4
+"""Standard deviation of a pair's log delay from round to round, for the factor of the slowest upload."""
+FEW_CLIENTS = 2.5
+"""Clients per channel up to which the channel's side counts in full: with more, another client will do."""
+UNSEEN = 1.0
+"""Smallest N / c_i of a client that was never seen."""
+REPEATED = 0.03
+_SMALLEST = 1e-3
+"""Smallest reference time in units of the deadline."""
+
+
+def put(strike: FloatArray, forward: FloatArray, variance: FloatArray) -> FloatArray:
+    """Return E[(strike - Y)^+] of a log-normal Y with mean ``forward`` and variance ``variance`` of its logarithm."""
+    deviation = np.sqrt(np.maximum(variance, 1e-12))
+    d = np.log(strike / forward) / deviation + deviation / 2
+    result: FloatArray = strike * ndtr(d)
+    result -= forward * ndtr(d - deviation)
+    return np.maximum(result, 0.0, out=result)
+
+
+def horizon(round: int, rounds: int) -> float:
+    """Return H, the number of rounds in which a look can pay."""
+    return float(max(min(PATIENCE + round, rounds - round), 0))
+
+
+def smallest_two(times: FloatArray, axis: int) -> tuple[FloatArray, FloatArray]:
+    """Return the smallest and the second-smallest entry along an axis; twice the same if there is only one."""
+    second = min(1, times.shape[axis] - 1)
+    ordered = np.partition(times, second, axis=axis)
+    return ordered.take([0], axis).squeeze(axis), ordered.take([second], axis).squeeze(axis)
+
+
+def about_as_slow(delay: FloatArray) -> FloatArray:
+    """Return how many clients' delays are within the factor `ABOUT_AS_SLOW` of each client's delay, itself included."""
+    logs, reach = np.log(delay), np.log(ABOUT_AS_SLOW)
+    result = np.empty(delay.shape)
+    for r, row in enumerate(logs):
+        order = np.sort(row)
+        result[r] = np.searchsorted(order, row + reach, "right") - np.searchsorted(order, row - reach, "left")
+    return result
+
+
+def good_enough(delay: FloatArray, known: BoolArray, channels: int) -> FloatArray:
+    """Return L for the total delay, (R,): 0 while less than half of the clients are known."""
+    slowest = np.exp(UPLOAD_DEVIATION * ndtri(channels / (channels + 1)))
+    order = np.sort(np.where(known, delay, np.inf), axis=1)
+    number = known.sum(axis=1)
+    quartile = np.take_along_axis(order, (number // 4)[:, None], axis=1)[:, 0]
+    return np.where(2 * number >= known.shape[1], slowest * np.where(number > 0, quartile, 0.0), 0.0)
+
+
+def looking(
+    location: tuple[FloatArray, FloatArray],
+    spread: FloatArray,
+    tried: BoolArray,
+    compute_s: FloatArray,
+    uploads: FloatArray,
+    deadline_s: float,
+) -> FloatArray:
+    """Return the value of looking at every pair, (R, U, N), in units of ``exploration`` V.
+
+    Args:
+        location: Mean and variance of the location of each pair (R, U, N).
+        spread: Variance from round to round (R, U, N).
+        tried: Whether each pair was tried (R, U, N).
+        compute_s: Mean compute time of each client (R, U).
+        uploads: Number of uploads of each client in which a look can pay (R, U).
+        deadline_s: The deadline in seconds.
+    """
+    mean, variance = location
+    channels = tried.shape[2]
+    network = np.exp(mean + (variance + spread) / 2)
+    limit = np.maximum(deadline_s - compute_s, _SMALLEST * deadline_s)[..., None]
+    known = np.where(tried, np.minimum(network, limit), np.inf)
+    first, second = (np.minimum(times, limit[..., 0]) for times in smallest_two(known, axis=2))
+    best, seen = first + compute_s, np.any(tried, axis=2, keepdims=True)[..., 0]
+    enough = good_enough(best, seen, channels)[:, None] - compute_s
+    enough = np.maximum(enough, _SMALLEST * deadline_s)[..., None]
+    # One more upload moves the estimate of a tried pair by this variance; an untried pair may turn out to be anything.
+    moved = np.where(tried, variance**2 / (variance + spread), variance)
+    floor = put(enough, network, moved)
+    gain = _gain(second[..., None], enough, floor, network, moved, tried)
+    gain *= np.maximum(channels / about_as_slow(best), np.where(seen, 0.0, UNSEEN))[..., None]
+    on_first, on_second = (np.minimum(times[:, None], limit) for times in smallest_two(known, axis=1))
+    of_channel = _gain(on_second, enough, floor, network, moved, tried)
+    share = min(1.0, FEW_CLIENTS * channels / tried.shape[1])
+    of_channel *= share * (channels / about_as_slow(on_first.min(axis=1)))[:, None]
+    np.maximum(gain, of_channel, out=gain)
+    gain *= (uploads / deadline_s)[..., None]
+    return gain
+
+
+def _gain(
+    strike: FloatArray,
+    enough: FloatArray,
+    floor: FloatArray,
+    network: FloatArray,
+    moved: FloatArray,
+    tried: BoolArray,
+) -> FloatArray:
+    """Return the expected improvement over ``strike`` down to the level ``enough``, (R, U, N)."""
+    gain = put(strike, network, moved)
+    gain -= np.where(enough < strike, floor, gain)
+    expected = np.clip(strike - np.maximum(network, enough), 0.0, None)
+    np.subtract(gain, expected, out=gain, where=tried)
+    np.multiply(gain, REPEATED, out=gain, where=tried)
+    return np.maximum(gain, 0.0, out=gain)

@@ -1,0 +1,289 @@
+"""`lane`: queues against the expected delay of the slowest client, with a prediction for every pair.
+
+In each round it selects the matching that maximises
+
+    sum_i (Q_i p_ij + B_ij)  -  V N E[max of the assigned delays] / d_max,
+
+the drift-plus-penalty rule with the paper's queues weighted by the probability p_ij that the assignment serves them
+(reading 12 in docs/reading-the-paper.md), plus the value B_ij of looking at a pair.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from fedlane.delay_predictions import PROBABILITIES, PredictedDelays
+from fedlane.records import Context, Feedback, FloatArray, IntArray, Problem, State
+from fedlane.rng import RoundRng
+from fedlane.scheduling.lane import delay_rows, first_looks, forgetting, location, looking, observations, search, spread
+from fedlane.scheduling.policy import Policy, check_trade_off, problem_of
+from fedlane.scheduling.queues import updated_queues
+from fedlane.scheduling.ranges import QUOTA_SLACK, ParameterRange, Tunable
+from fedlane.scheduling.restoring import check_queue_and_previous, check_within, fitting_state
+from fedlane.scheduling.slots import check_slots, with_slots
+from fedlane.validate import InputError, at_least
+
+_SHORTLIST = 7
+"""Clients per channel that the search considers ..."""
+_ALWAYS_CONSIDERED = 200
+"""... if there are more clients than this."""
+
+
+@dataclass(frozen=True)
+class Beliefs:
+    """What `lane` believes about every pair; every array is (R, U, N).
+
+    Attributes:
+        mean: Mean of the pair's location: its mean log network time.
+        variance: Variance of the location.
+        spread: Variance of the log network time from round to round.
+    """
+
+    mean: FloatArray
+    variance: FloatArray
+    spread: FloatArray
+
+
+@dataclass(frozen=True)
+class Lane(Policy):
+    """Drift plus penalty on the expected delay of the slowest client, with predictions for every pair."""
+
+    name: ClassVar[str] = "lane"
+    summary: ClassVar[str] = "FedLane's policy: queues against the expected delay of the slowest client (default)"
+    version: ClassVar[int] = 2
+    per_client: ClassVar[frozenset[str]] = frozenset(
+        {"queue", "previous", "count", "mean", "variance", "compute", "computed", "slot", "factor", "factor_cov"}
+        | {"client_surprise"}
+    )
+    predicts: ClassVar[bool] = True
+
+    ranges: ClassVar[Mapping[str, Tunable]] = {
+        "V": ParameterRange(1.0, 50.0, "log"),
+        "exploration": ParameterRange(0.1, 10.0, "log"),
+        "quota_slack": QUOTA_SLACK,
+        "forgetting": ParameterRange(0.0, 0.05),
+    }
+
+    V: float = 7.0
+    exploration: float = 1.0
+    quota_slack: float = 0.125
+    forgetting: float = 0.0
+    alarm: float = 8.0
+    idle_channels: bool = False
+
+    def __post_init__(self) -> None:
+        check_trade_off(self.V, self.exploration, self.quota_slack)
+        if not 0 <= self.forgetting < 1:
+            raise InputError(f"forgetting must be at least 0 and less than 1, got {self.forgetting}")
+        at_least("alarm", self.alarm, 0)
+
+    def init(self, problem: Problem) -> State:
+        """Return empty observations and queues, and the model before the first round."""
+        replicas, clients = problem.quotas.shape
+        return {
+            "queue": np.zeros((replicas, clients)),
+            "previous": np.full((replicas, clients), -1, np.int64),
+            **observations.empty_observations(problem),
+            # Only pairs that were tried have a history: slot maps the pair to its row of cells.
+            "slot": np.full((replicas, clients, problem.channels), -1, np.int32),
+            "slots": np.zeros(replicas, np.int64),
+            "history": np.zeros((replicas, min(64, clients * problem.channels), delay_rows.CELLS + 1), np.float32),
+            **location.empty_location(problem),
+            **first_looks.uncalibrated(problem),
+            **forgetting.no_surprise(problem),
+        }
+
+    def select(self, state: State, context: Context, rng: RoundRng) -> IntArray:
+        """Predict the delays of all pairs and search for the matching with the largest objective."""
+        return self._select(state, context)[0]
+
+    def _select(self, state: State, context: Context) -> tuple[IntArray, FloatArray]:
+        """Return the matching, and the predictive distribution of each of its pairs (R, U, CELLS + 1)."""
+        problem = problem_of(context)
+        belief = beliefs(state)
+        uploads = self.quotas(problem) * looking.horizon(context.round, problem.rounds)
+        value = looking.looking(
+            (belief.mean, belief.variance),
+            belief.spread,
+            state["count"] > 0,
+            observations.compute_moments(state)[0],
+            uploads,
+            problem.deadline_s,
+        )
+        value *= self.exploration * self.V
+        chosen = _shortlist(state, value, context.available, problem)
+        if chosen is None:
+            return _matching(self, state, belief, value, context.available, problem.deadline_s)
+        assignment = np.full(context.available.shape, -1, np.int64)
+        row = np.zeros((*assignment.shape, delay_rows.CELLS + 1))
+        for r, clients in enumerate(chosen):  # a matching of the clients on the list, one replica at a time
+            part = {key: state[key][r : r + 1] for key in ("slots", "history")}
+            part |= {key: state[key][r : r + 1, clients] for key in ("queue", "previous", "count", "slot")}
+            part |= {key: state[key][r : r + 1, clients] for key in ("compute", "computed")}
+            some = Beliefs(*(array[r : r + 1, clients] for array in (belief.mean, belief.variance, belief.spread)))
+            available = context.available[r : r + 1, clients]
+            found = _matching(self, part, some, value[r : r + 1, clients], available, problem.deadline_s)
+            assignment[r, clients], row[r, clients] = found[0][0], found[1][0]
+        return assignment, row
+
+    def select_and_predict(
+        self, state: State, context: Context, rng: RoundRng
+    ) -> tuple[IntArray, PredictedDelays | None]:
+        """Return the matching, and the quantiles of the distributions with which it was found."""
+        if type(self).select is not Lane.select:  # a subclass that selects in its own way
+            return super().select_and_predict(state, context, rng)
+        assignment, row = self._select(state, context)
+        return assignment, _quantiles(assignment, row[assignment >= 0], problem_of(context).deadline_s)
+
+    def predictions(self, state: State, context: Context, assignment: IntArray) -> PredictedDelays:
+        """Return the quantiles of the assigned pairs' predictive distributions."""
+        deadline_s = problem_of(context).deadline_s
+        replica, client = np.nonzero(assignment >= 0)
+        row = predictive_cdf(state, (replica, client, assignment[replica, client]), deadline_s)
+        return _quantiles(assignment, row, deadline_s)
+
+    def update(self, state: State, feedback: Feedback) -> State:
+        """Add the measured delays to the observations, fit the model again, and update the queues."""
+        problem = problem_of(feedback)
+        deadline_s = problem.deadline_s
+        replica, client = np.nonzero(feedback.assignment >= 0)
+        pair = replica, client, feedback.assignment[replica, client]
+        expected = predicted(state, pair, deadline_s)
+        before = state["count"][pair]
+        weight, squared = observations.observe(state, feedback, pair, expected, deadline_s)
+        state = with_slots(state, pair)
+        row = replica, state["slot"][pair]
+        share = weight / (before + weight)
+        delay = np.where(feedback.punctual[replica, client], feedback.delays.total_s[replica, client], np.inf)
+        own = delay_rows.own_distribution(delay / deadline_s)
+        state["history"][row] += share[:, None] * (own - state["history"][row])
+        known = feedback.punctual[replica, client] & (before >= forgetting.WELL_KNOWN)
+        again = replica[known], client[known], pair[2][known]
+        network = feedback.delays.download_s[again[:2]] + feedback.delays.upload_s[again[:2]]
+        prior = observations.Prediction(
+            *(a[known] for a in (expected.mean, expected.location_variance, expected.spread, expected.punctual))
+        )
+        ratio = forgetting.surprise(np.log(np.maximum(network, observations.SMALLEST_S)), prior)
+        state = forgetting.forget_changed(state, again, ratio, self.alarm or np.inf)
+        state = {**state, "count": forgetting.discounted(state["count"], self.forgetting)}
+        model = {name: state[name] for name in location.NAMES}
+        line = spread.fit_line(state)
+        variance = spread.shrunk(line.variance(state["mean"]), state["count"], state["variance"])
+        return {
+            **state,
+            **location.fitted(model, state["count"], state["mean"], variance, deadline_s),
+            "queue": updated_queues(state["queue"], self.quotas(problem), feedback.punctual, feedback.present),
+            "previous": feedback.assignment,
+            "doubt": first_looks.after_looks(state["doubt"], replica, squared, before == 0),
+        }
+
+    def check_state(self, state: State, problem: Problem) -> State:
+        """Check the queues, the previous matching, the histories, and that all numbers are finite and in range."""
+        first = dict(self.init(problem))
+        if "history" in state and state["history"].ndim == 3:  # the number of rows grows while rounds are played
+            first["history"] = np.zeros((problem.replicas, state["history"].shape[1], delay_rows.CELLS + 1), np.float32)
+        state = fitting_state(first, state)
+        check_queue_and_previous(state, problem)
+        check_within("count", state["count"], 0, problem.rounds * 1.01)
+        check_slots(state)
+        check_within("history", state["history"], -1e-4, 1.0001)
+        check_within("computed", state["computed"], 0, problem.rounds)
+        seen = state["compute"] != -1  # -1 stands for a compute time that is not there yet
+        check_within("compute", np.where(seen, state["compute"], 0.0), 0, 1e3 * problem.deadline_s)
+        check_within("doubt", state["doubt"], first_looks.SMALLEST, first_looks.LARGEST)
+        for name in ("variance", "residual", "surprise", "client_surprise"):
+            check_within(name, state[name], 0, 1e5)
+        for name in ("mean", "factor", "factor_cov", "loading", "loading_cov", "centre"):
+            check_within(name, state[name], -1e5, 1e5)
+        return state
+
+
+def beliefs(state: State) -> Beliefs:
+    """Return what is believed about every pair."""
+    model = location.model_moments(state)
+    count, mean = state["count"], state["mean"]
+    line = spread.fit_line(state)
+    variance = spread.shrunk(line.variance(np.where(count > 0, mean, model[0])), count, state["variance"])
+    residual = state["residual"][:, None, None]
+    where, doubt = location.compromise(model, residual, count, mean, variance)
+    return Beliefs(where, first_looks.calibrated(doubt, count, state["doubt"][:, None, None]), variance)
+
+
+def predicted(state: State, pair: observations.Pair, deadline_s: float) -> observations.Prediction:
+    """Return what is expected of the next uploads of some pairs."""
+    belief = _beliefs_at(state, pair)
+    return observations.Prediction(*belief, _cdf(state, pair, belief, deadline_s)[:, delay_rows.CELLS])
+
+
+def predictive_cdf(state: State, pair: observations.Pair, deadline_s: float) -> FloatArray:
+    """Return the predictive distributions of some pairs at `delay_rows.POINTS`, (P, CELLS + 1)."""
+    return _cdf(state, pair, _beliefs_at(state, pair), deadline_s)
+
+
+def _cdf(
+    state: State, pair: observations.Pair, belief: tuple[FloatArray, FloatArray, FloatArray], deadline_s: float
+) -> FloatArray:
+    """Return `predictive_cdf`, given the location, its variance and the spread of the pairs."""
+    where, doubt, variance = belief
+    replica, client, _ = pair
+    mean, spread_s2 = (moment[replica, client] for moment in observations.compute_moments(state))
+    shift, log_mean, deviation = delay_rows.sum_moments(where, doubt + variance, mean, spread_s2)
+    log_mean, deviation = (np.ascontiguousarray(array).reshape(-1, 1, 1) for array in (log_mean, deviation))
+    slot, count = state["slot"][pair], state["count"][pair].reshape(-1, 1, 1)
+    history = state["history"][replica, np.maximum(slot, 0)][:, None]
+    own = np.where(slot < 0, -1, 0).astype(np.int32).reshape(-1, 1, 1)
+    row = delay_rows.predictive_rows(log_mean, deviation, shift[:, None], count, own, history, deadline_s)
+    return row[:, 0, 0].astype(np.float64)
+
+
+def _beliefs_at(state: State, pair: observations.Pair) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """Return location, its variance and the spread of some pairs, (P,) each, as `beliefs` does of all."""
+    replica = pair[0]
+    model = location.moments_at(state, pair)
+    count, mean = state["count"][pair], state["mean"][pair]
+    line = spread.fit_line(state).variance(np.where(count > 0, mean, model[0]), replica)
+    variance = spread.shrunk(line, count, state["variance"][pair])
+    where, doubt = location.compromise(model, state["residual"][replica], count, mean, variance)
+    return where, first_looks.calibrated(doubt, count, state["doubt"][replica]), variance
+
+
+def _quantiles(assignment: IntArray, row: FloatArray, deadline_s: float) -> PredictedDelays:
+    """Return the quantiles of the assigned pairs, in the order of their replicas and clients, from their rows."""
+    arrays = np.full((3, *assignment.shape), np.nan)
+    arrays[:, assignment >= 0] = deadline_s * delay_rows.quantiles(row, PROBABILITIES)
+    return PredictedDelays(*arrays)
+
+
+def _matching(
+    policy: Lane, state: State, belief: Beliefs, value: FloatArray, available: np.ndarray, deadline_s: float
+) -> tuple[IntArray, FloatArray]:
+    """Return the matching of the search and its pairs' rows, given the beliefs and the value of looking."""
+    mean, variance = observations.compute_moments(state)
+    total = belief.variance + belief.spread
+    shift, log_mean, deviation = delay_rows.sum_moments(belief.mean, total, mean[..., None], variance[..., None])
+    predictions = delay_rows.predictive_rows(
+        log_mean, deviation, shift[..., 0], state["count"], state["slot"], state["history"], deadline_s
+    )
+    weight = state["queue"][..., None] * predictions[..., delay_rows.CELLS]
+    weight += value
+    trade_off, previous = float(policy.V), state["previous"]
+    found = search.search_batch(weight, predictions, available, previous, trade_off, policy.idle_channels)
+    channel = np.maximum(found, 0)[..., None, None]
+    return found, np.take_along_axis(predictions, channel, axis=2)[..., 0, :]
+
+
+def _shortlist(state: State, value: FloatArray, available: np.ndarray, problem: Problem) -> IntArray | None:
+    """Return the clients that the search considers, (R, M) in ascending order; None for all of them."""
+    number = max(_SHORTLIST * problem.channels, _ALWAYS_CONSIDERED)
+    if number >= problem.clients:
+        return None
+    tried = state["count"] > 0
+    best = np.where(tried, state["mean"], np.inf).min(axis=2)
+    # A client that is about to fall behind comes before a fast one, and one that was never seen counts as fast.
+    speed = np.where(tried.any(axis=2), 1.0 - np.minimum(np.exp(best) / problem.deadline_s, 1.0), 1.0)
+    score = state["queue"] + value.max(axis=2) + speed
+    score[~available] = -np.inf
+    order = np.argsort(-score, axis=1, kind="stable")[:, :number]
+    return np.sort(order, axis=1)
