@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -250,3 +251,18 @@ def test_the_page_opens_in_a_browser_without_errors(folder):
         tab.wait_for_selector("html[data-ready]")
         assert "churn" in tab.title()
     assert not errors
+
+
+def test_the_time_left_follows_from_the_weights_of_the_cells(capsys, monkeypatch):
+    """Half of the weight took 110 s, so the rest takes as long, although only one of three cells is finished."""
+    from fedlane.cli import cell_progress as module
+    from fedlane.experiments.engine.work_batches import FinishedBatch
+
+    clock = iter([0.0, 110.0])
+    monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: next(clock)))
+    monkeypatch.setattr(module, "LINE_S", 1.0)
+    lines = []
+    monkeypatch.setattr(module.messages, "print", lambda line, **options: lines.append(line))
+    with module.cell_progress([{"a"}, {"b"}, {"c"}], set(), quiet=False, weights=[2.0, 1.0, 1.0]) as on_finished:
+        on_finished(FinishedBatch("a", b""))
+    assert lines[-1] == "1 of 3 cells, about 110 seconds left"

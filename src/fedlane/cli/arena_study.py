@@ -118,7 +118,8 @@ def play(plan: "ArenaPlan", runner: "Runner", folder: Path, output: Output) -> "
 
     cells = [{batch.key for batch in cell.batches} for cell in plan.cells]
     try:
-        with cell_progress(cells, stored_keys(plan, folder), quiet=output.silent) as on_finished:
+        weights = [cell.weight for cell in plan.cells]
+        with cell_progress(cells, stored_keys(plan, folder), quiet=output.silent, weights=weights) as on_finished:
             result = play_arena(plan, runner, folder, on_finished)
     except KeyboardInterrupt:
         stored = stored_keys(plan, folder)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:  # imported inside functions, to keep `fedlane --help` fast
 
 @contextlib.contextmanager
 def cell_progress(
-    cells: Sequence[set[str]], stored: set[str], *, quiet: bool
+    cells: Sequence[set[str]], stored: set[str], *, quiet: bool, weights: Sequence[float] | None = None
 ) -> "Iterator[Callable[[FinishedBatch], None]]":
     """Show the number of finished cells and the time left: a bar on a terminal, occasional lines elsewhere.
 
@@ -26,32 +26,41 @@ def cell_progress(
         cells: For each cell, the keys of its batches.
         stored: Keys of the batches that are stored.
         quiet: Whether nothing is shown.
+        weights: About how long each cell takes, in any unit; by default all take as long. The time left follows from
+            the weights of finished and unfinished cells.
     """
     failed = 0
     pending = [keys - stored for keys in cells]
-    owners: dict[str, list[set[str]]] = {}
-    for keys in pending:
+    owners: dict[str, list[int]] = {}
+    for k, keys in enumerate(pending):
         for key in keys:
-            owners.setdefault(key, []).append(keys)
+            owners.setdefault(key, []).append(k)
     total, first = len(pending), sum(not keys for keys in pending)
-    complete = first
+    complete, work = first, list(weights or [1.0] * total)
+    open_work = sum(weight for weight, keys in zip(work, pending, strict=True) if keys)
+    done_work = 0.0
     started = shown = time.monotonic()
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     hidden = quiet or not messages.is_terminal
-    bars = Progress(*columns, TimeRemainingColumn(), console=messages, transient=True, disable=hidden)
+    remaining = [] if weights else [TimeRemainingColumn()]
+    bars = Progress(*columns, *remaining, console=messages, transient=True, disable=hidden)
     with announce_compilation(messages, quiet=quiet), bars as progress:
         bar = progress.add_task("cells", total=total, completed=first)
 
         def on_finished(finished: "FinishedBatch") -> None:
-            nonlocal complete, failed, shown
+            nonlocal complete, done_work, failed, shown
             failed += finished.error is not None
-            for keys in owners.get(finished.key, ()):
-                keys.discard(finished.key)
-                complete += not keys
-            progress.update(bar, completed=complete, description=f"cells, {failed} failed" if failed else "cells")
+            for k in owners.get(finished.key, ()):
+                pending[k].discard(finished.key)
+                complete += not pending[k]
+                done_work += 0.0 if pending[k] else work[k]
             now = time.monotonic()
-            if hidden and not quiet and now - shown > LINE_S and complete > first:
-                left = (now - started) / (complete - first) * (total - complete)
+            left = (now - started) * (open_work / done_work - 1.0) if done_work else None
+            remark = f", {failed} failed" if failed else ""
+            if weights and left is not None:
+                remark += f", about {duration(left)} left"
+            progress.update(bar, completed=complete, description=f"cells{remark}")
+            if hidden and not quiet and now - shown > LINE_S and left is not None:
                 line = f"{complete} of {total} cells, about {duration(left)} left"
                 messages.print(line, highlight=False, soft_wrap=True)
                 shown = now
