@@ -164,6 +164,19 @@ class TestCommand:
         cells = json.loads(command(*TINY, "--policy", "random", "--dry-run", "--json", cwd=tmp_path, code=0).stdout)
         assert [cell["stored"] for cell in cells["cells"]] == [False, False]
 
+    def test_quick_is_small_and_trains_only_where_losses_are_required(self, tmp_path, monkeypatch):
+        monkeypatch.setattr("fedlane.experiments.arena.estimate.estimated_arena_seconds", lambda *plan: 1.0)
+        words = ("arena", "--quick", "--policy", "random", "--policy", "tifl", "--dry-run", "--json")
+        planned = json.loads(command(*words, cwd=tmp_path, code=0).stdout)
+        assert planned["seeds"] == [0, 1, 2]
+        assert "cell-1000" not in {cell["world"] for cell in planned["cells"]}
+        assert {cell["learning"] for cell in planned["cells"] if cell["policy"] == "random"} == {False}
+        assert {cell["learning"] for cell in planned["cells"] if cell["policy"] == "tifl"} == {True}
+        command("arena", "--quick", "--world", "churn", "--policy", "random", "--out", "a", cwd=tmp_path, code=0)
+        rows = pq.read_table(tmp_path / "a/leaderboard.parquet").to_pylist()
+        assert [(row["seed"], row["rounds"]) for row in rows] == [(0, 100), (1, 100), (2, 100)]
+        assert not (tmp_path / "a/runs").exists()
+
     @pytest.mark.parametrize(
         ("words", "line"),
         [
