@@ -39,12 +39,13 @@ def _columns(folder):
     return zip(table.column_names, table.columns, strict=True)
 
 
-def test_embedded_predictions_are_those_of_the_table(folders):
+def test_embedded_predictions_are_those_of_the_table(folders, inside):
     run = page_data([folders / "lane"])["runs"][0]
     table = dict(_columns(folders / "lane"))
     for name in NAMES:
         embedded = unpacked(run["detail"]["predicted"][name])
-        np.testing.assert_array_equal(embedded.ravel(), table[name].to_numpy())
+        np.testing.assert_allclose(embedded.ravel(), table[name].to_numpy(), atol=1e-4)
+    np.testing.assert_array_equal(unpacked(run["detail"]["predicted"]["covered"]), inside)
     assert run["measures"]["coverage_90"] == json.loads((folders / "lane" / "summary.json").read_text())["coverage_90"]
 
 

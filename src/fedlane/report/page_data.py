@@ -146,7 +146,7 @@ def run_data(
             "client": delay_parts(arrays, arrays.slot_client, clients, thin.client_every),
             "channel": delay_parts(arrays, arrays.slot_channel, channels, thin.channel_every),
         },
-        "detail": _detail(arrays, detail, positions=_has_positions(files)),
+        "detail": _detail(arrays, detail, _number(deadline_s, None), positions=_has_positions(files)),
         "movement": movement(arrays, detail, _area_m(files)),
     }
 
@@ -204,7 +204,7 @@ def _finite_largest(values: FloatArray) -> float | None:
     return _number(float(finite.max()), None) if len(finite) else None
 
 
-def _detail(arrays: RunArrays, detail: Detail, *, positions: bool) -> dict[str, Any]:
+def _detail(arrays: RunArrays, detail: Detail, deadline_s: float | None, *, positions: bool) -> dict[str, Any]:
     """Assignments, delays, clock and accuracy in the rounds of the first seeds, their queues, and the positions."""
     cut = slice(0, detail.seeds), slice(None, None, detail.every)
     shown = np.arange(0, arrays.shape[1], detail.every) // arrays.client_every
@@ -223,7 +223,7 @@ def _detail(arrays: RunArrays, detail: Detail, *, positions: bool) -> dict[str, 
         "compute_s": packed_floats(arrays.compute_s[cut]),
         "upload_s": packed_floats(arrays.upload_s[cut]),
         "punctual": packed_bits(arrays.punctual[cut]),
-        "predicted": embedded_predictions(arrays, detail),
+        "predicted": embedded_predictions(arrays, detail, deadline_s),
         "energy_j": packed_floats(energy_j) if np.isfinite(energy_j).any() else None,
         "available": None if available.all() else packed_bits(available),
         "present": None if present.all() else packed_bits(present),

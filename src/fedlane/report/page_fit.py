@@ -70,7 +70,7 @@ def fitting(arrays: RunArrays, budget_bytes: int, thin: Thinning, text: str) -> 
     replicas, rounds, clients, channels = arrays.shape
     slots = arrays.slot_client.shape[2]
     index_bytes = 2 + (clients > 254) + (channels > 254)
-    slot_bytes = 16 + (0 if arrays.predicted is None else 12)  # delays and energy; predictions
+    slot_bytes = 16 + (0 if arrays.predicted is None else 6 + 1 / 8)  # delays and energy; predictions
     point_bytes = BASE64 * (CURVES * (4 + 24) + 8)
     points = int(max(MIN_POINTS, min(MAX_POINTS, budget_bytes * CURVE_SHARE // point_bytes)))
     figures_bytes = clients / thin.client_every * PER_CLIENT + channels / thin.channel_every * PER_CHANNEL

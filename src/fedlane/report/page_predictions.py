@@ -5,8 +5,8 @@ from typing import Any
 import numpy as np
 
 from fedlane.delay_predictions import NAMES, covered
-from fedlane.records import FloatArray
-from fedlane.report.packing import packed_floats
+from fedlane.records import BoolArray, FloatArray
+from fedlane.report.packing import packed_bits, packed_floats, packed_levels
 from fedlane.report.page_curves import mean_of, packed_interval
 from fedlane.report.page_fit import Detail
 from fedlane.report.run_arrays import RunArrays
@@ -18,12 +18,13 @@ BLOCK_UPLOADS = 40
 """Smallest number of uploads of a point, over all seeds, unless the whole run has fewer."""
 
 
-def embedded_predictions(arrays: RunArrays, detail: Detail) -> dict[str, Any] | None:
-    """The predictions of the embedded rounds; None if the policy states none."""
-    if arrays.predicted is None:
+def embedded_predictions(arrays: RunArrays, detail: Detail, deadline_s: float | None) -> dict[str, Any] | None:
+    """The predictions of the embedded rounds, and which uploads they cover; None if the policy states none."""
+    if arrays.predicted is None or deadline_s is None:
         return None
     cut = slice(0, detail.seeds), slice(None, None, detail.every)
-    return {name: packed_floats(arrays.predicted[name][cut]) for name in NAMES}
+    inside = packed_bits(_inside(arrays, arrays.predicted, deadline_s)[cut])
+    return {**{name: packed_levels(arrays.predicted[name][cut]) for name in NAMES}, "covered": inside}
 
 
 def coverage_curve(arrays: RunArrays, deadline_s: float | None) -> dict[str, Any]:
@@ -33,10 +34,8 @@ def coverage_curve(arrays: RunArrays, deadline_s: float | None) -> dict[str, Any
     """
     if arrays.predicted is None or deadline_s is None:
         return {}
-    low_s, _, high_s = (arrays.predicted[name] for name in NAMES)
-    total_s = arrays.download_s + arrays.compute_s + arrays.upload_s
-    known = np.isfinite(low_s)
-    inside = covered(low_s, high_s, total_s, arrays.punctual, deadline_s) & known
+    known = np.isfinite(arrays.predicted[NAMES[0]])
+    inside = _inside(arrays, arrays.predicted, deadline_s)
     rounds = known.shape[1]
     blocks = int(max(1, min(BLOCKS, rounds, known.sum() // BLOCK_UPLOADS)))
     ends = np.linspace(0, rounds, blocks + 1).astype(int)[1:]
@@ -46,6 +45,13 @@ def coverage_curve(arrays: RunArrays, deadline_s: float | None) -> dict[str, Any
         return {}
     share = _sums(inside, ends) / _sums(known, ends)
     return {"coverage": {"round": packed_floats(ends), **packed_interval(*mean_of(MEASURE)(share))}}
+
+
+def _inside(arrays: RunArrays, predicted: dict[str, FloatArray], deadline_s: float) -> BoolArray:
+    """(R, T, S): whether each upload has a prediction that covers it."""
+    low_s, _, high_s = (predicted[name] for name in NAMES)
+    total_s = arrays.download_s + arrays.compute_s + arrays.upload_s
+    return covered(low_s, high_s, total_s, arrays.punctual, deadline_s) & np.isfinite(low_s)
 
 
 def _sums(counted: "np.ndarray[Any, Any]", ends: "np.ndarray[Any, Any]") -> FloatArray:

@@ -94,13 +94,16 @@ def test_an_absent_client_that_never_answers_does_not_spoil_what_is_known():
 
 @pytest.mark.parametrize("error", [0.5, 3.0])
 def test_parts_that_are_measured_with_error_cost_little(error):
-    exact, wrong = scheduler(), scheduler()
-    play(exact, Cell(), ROUNDS)
-    play(wrong, Cell(), ROUNDS, error=error)
-    assert mean_round_s(wrong, 40) < 1.15 * mean_round_s(exact, 40)
-    random = scheduler("random")
-    play(random, Cell(), ROUNDS)
-    assert mean_round_s(wrong, 40) < 0.8 * mean_round_s(random, 40)
+    """Over four cells; the ratio of a single cell has a standard error of about 0.12."""
+    means = np.zeros(3)
+    for seed in range(4):
+        exact, wrong, random = scheduler(), scheduler(), scheduler("random")
+        play(exact, Cell(seed=seed), ROUNDS)
+        play(wrong, Cell(seed=seed), ROUNDS, error=error)
+        play(random, Cell(seed=seed), ROUNDS)
+        means += [mean_round_s(server, 40) for server in (exact, wrong, random)]
+    assert means[1] < 1.25 * means[0]
+    assert means[1] < 0.7 * means[2]
 
 
 def test_a_federation_records_what_lane_predicted():

@@ -171,14 +171,14 @@ def test_a_late_client_has_no_delays_in_the_run_folder(tmp_path):
 def test_a_state_of_another_version_of_the_policy_is_refused(tmp_path):
     """States of earlier versions of FedLane have no version of the policy: they are of version 1."""
     grid = LocalGrid(Node("a"), Node("b"))
-    for policy, version in (("cs-ucb-q", 2), ("lane", 1)):
+    for policy, version in (("cs-ucb-q", 2), ("mamab-om", 1)):
         folder = tmp_path / policy
         strategy(folder, policy=policy, min_clients=2).start(grid, ARRAYS, num_rounds=2)
         store = StateStore(folder)
         saved = store.load()
         assert saved.values["policy_version"] == version
         store.save(replace(saved, values={k: v for k, v in saved.values.items() if k != "policy_version"}))
-    strategy(tmp_path / "lane", policy="lane", min_clients=2).start(grid, ARRAYS, num_rounds=3)
+    strategy(tmp_path / "mamab-om", policy="mamab-om", min_clients=2).start(grid, ARRAYS, num_rounds=3)
     with pytest.raises(InputError, match="has policy_version 1, not 2"):
         strategy(tmp_path / "cs-ucb-q", policy="cs-ucb-q", min_clients=2).start(grid, ARRAYS, num_rounds=3)
 

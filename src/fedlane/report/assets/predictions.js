@@ -5,13 +5,8 @@ function predictionAt(run, k) {
   const { predicted } = run.detail;
   if (!predicted) return null;
   const [low, median, high] = ["low", "median", "high"].map((name) => predicted[`predicted_${name}_s`].values[k]);
-  return Number.isFinite(median) ? { low, median, high, open: high >= Math.fround(run.deadline_s ?? Infinity) } : null;
-}
-
-/* Whether an upload lies in its interval; a late one does if the upper end reaches the deadline. */
-function isCovered({ predicted, total, punctual }) {
-  if (!punctual) return predicted.open;
-  return total >= predicted.low && (predicted.open || total <= predicted.high);
+  const open = high >= run.deadline_s * (1 - 1e-4); // the upload may as well be late
+  return Number.isFinite(median) ? { low, median, high, open, covered: predicted.covered.values[k] === 1 } : null;
 }
 
 function predictionText({ low, median, high, open }) {
@@ -23,14 +18,14 @@ function predictionText({ low, median, high, open }) {
 function coveredFact(slots) {
   const stated = slots.filter((slot) => slot.predicted);
   if (!stated.length) return "";
-  return `${stated.filter(isCovered).length} of ${plural(stated.length, "upload")} in the predicted 90% intervals`;
+  return `${stated.filter((slot) => slot.predicted.covered).length} of ${plural(stated.length, "upload")} in the predicted 90% intervals`;
 }
 
 /* The interval of an upload as a line from `sx(low)` to `sx(high)`, a stroke for the median, and one for what happened. */
 function predictionMark(slot, sx, top, height) {
-  const { low, median, high } = slot.predicted;
+  const { low, median, high, covered } = slot.predicted;
   const middle = top + height / 2;
-  const layer = svg("g", { class: isCovered(slot) ? "predicted" : "predicted missed" });
+  const layer = svg("g", { class: covered ? "predicted" : "predicted missed" });
   layer.append(
     svg("path", { class: "interval", d: `M${sx(low)} ${middle}H${sx(high)}` }),
     svg("path", { class: "median", d: `M${sx(median)} ${top}v${height}` }),

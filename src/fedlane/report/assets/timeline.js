@@ -245,6 +245,6 @@ function slotsCsv(run, only) {
     }
   }
   const parts = ["download_s", "compute_s", "upload_s", "delay_s"];
-  const predicted = Object.keys(run.detail.predicted ?? {});
+  const predicted = run.detail.predicted ? ["predicted_low_s", "predicted_median_s", "predicted_high_s"] : [];
   return [["round", "client", "channel", ...parts, "punctual", "energy_j", ...predicted], rows];
 }
