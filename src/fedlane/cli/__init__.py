@@ -8,6 +8,7 @@ import click
 import typer
 
 from fedlane import __version__
+from fedlane.cli import arena as arena_commands
 from fedlane.cli import privacy as privacy_commands
 from fedlane.cli.artifact import artifact
 from fedlane.cli.bench import bench
@@ -99,6 +100,7 @@ app.command(epilog=examples("fedlane artifact runs/mine --out artifact.zip"))(ar
 app.command(epilog=examples("fedlane city munich --stations 4 --out munich.npz"))(city)
 app.command(epilog=examples("fedlane bench matching"))(bench)
 app.command("testbed", epilog=examples("fedlane testbed --calibrate --policy lane --policy random"))(run_testbed)
+app.add_typer(arena_commands.app, name="arena")
 app.add_typer(privacy_commands.app, name="privacy")
 
 

@@ -93,5 +93,10 @@ def duration(seconds: float) -> str:
     """Return a time in the unit that suits it, rounded to two digits."""
     for unit, length in (("days", 86_400.0), ("hours", 3600.0), ("minutes", 60.0)):
         if seconds >= 2 * length:
-            return f"{seconds / length:.2g} {unit}"
-    return f"{max(seconds, 1.0):.2g} seconds"
+            return f"{_two_digits(seconds / length)} {unit}"
+    return f"{_two_digits(max(seconds, 1.0))} seconds"
+
+
+def _two_digits(value: float) -> str:
+    """A number rounded to two digits, never with an exponent."""
+    return f"{float(f'{value:.2g}'):g}"

@@ -1,17 +1,13 @@
 """The command `fedlane sweep`: a grid of settings under several policies."""
 
-import contextlib
 import json
 import time
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from fedlane.cli.compiling import announce_compilation
-from fedlane.cli.display import LINE_S
+from fedlane.cli.cell_progress import cell_progress
 from fedlane.cli.options import (
     Device,
     DeviceOption,
@@ -34,7 +30,6 @@ from fedlane.files import file_name
 from fedlane.validate import printable
 
 if TYPE_CHECKING:  # imported inside functions, to keep `fedlane --help` fast
-    from fedlane.experiments.engine.work_batches import FinishedBatch
     from fedlane.experiments.sweep import SweepResult
     from fedlane.experiments.sweep_plan import SweepCell, SweepPlan
 
@@ -98,7 +93,8 @@ def sweep(
     folder = out or new_folder(f"{file_name(plan.scenario.name)}-sweep")
     started = time.monotonic()
     try:
-        with _progress(plan, folder, quiet=quiet or as_json) as on_finished:
+        cells = [{batch.key for batch in cell.batches} for cell in plan.cells]
+        with cell_progress(cells, _stored_keys(plan, folder), quiet=quiet or as_json) as on_finished:
             result = play_sweep(plan, runner, folder, on_finished)
     except KeyboardInterrupt:
         stored = _count_stored(plan, folder)
@@ -127,7 +123,7 @@ def _content(result: "SweepResult", plan: "SweepPlan", folder: Path, elapsed_s: 
 
 
 def _stored_keys(plan: "SweepPlan", folder: Path | None) -> set[str]:
-    from fedlane.experiments.sweep_folder import CELLS, CellStore
+    from fedlane.experiments.engine.cell_store import CELLS, CellStore
 
     return set() if folder is None else CellStore(folder / CELLS, plan.batches).keys()
 
@@ -139,41 +135,6 @@ def _is_stored(cell: "SweepCell", stored: set[str]) -> bool:
 def _count_stored(plan: "SweepPlan", folder: Path) -> int:
     stored = _stored_keys(plan, folder)
     return sum(_is_stored(cell, stored) for cell in plan.cells)
-
-
-@contextlib.contextmanager
-def _progress(plan: "SweepPlan", folder: Path, *, quiet: bool) -> "Iterator[Callable[[FinishedBatch], None]]":
-    """Show the number of finished cells and the time left: a bar on a terminal, occasional lines elsewhere."""
-    stored, failed = _stored_keys(plan, folder), 0
-    pending = [{batch.key for batch in cell.batches} - stored for cell in plan.cells]
-    owners: dict[str, list[set[str]]] = {}
-    for keys in pending:
-        for key in keys:
-            owners.setdefault(key, []).append(keys)
-    total, first = len(pending), sum(not keys for keys in pending)
-    complete = first
-    started = shown = time.monotonic()
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    hidden = quiet or not messages.is_terminal
-    bars = Progress(*columns, TimeRemainingColumn(), console=messages, transient=True, disable=hidden)
-    with announce_compilation(messages, quiet=quiet), bars as progress:
-        bar = progress.add_task("cells", total=total, completed=first)
-
-        def on_finished(finished: "FinishedBatch") -> None:
-            nonlocal complete, failed, shown
-            failed += finished.error is not None
-            for keys in owners.get(finished.key, ()):
-                keys.discard(finished.key)
-                complete += not keys
-            progress.update(bar, completed=complete, description=f"cells, {failed} failed" if failed else "cells")
-            now = time.monotonic()
-            if hidden and not quiet and now - shown > LINE_S and complete > first:
-                left = (now - started) / (complete - first) * (total - complete)
-                line = f"{complete} of {total} cells, about {duration(left)} left"
-                messages.print(line, highlight=False, soft_wrap=True)
-                shown = now
-
-        yield on_finished
 
 
 def _show_plan(plan: "SweepPlan", folder: Path | None, workers: int, *, as_json: bool, quiet: bool) -> None:

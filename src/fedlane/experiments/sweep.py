@@ -9,11 +9,12 @@ from typing import Any
 
 import pyarrow as pa
 
+from fedlane.experiments.engine.cell_store import CELLS, CellStore
 from fedlane.experiments.engine.computing import EngineReport, Runner, compute
 from fedlane.experiments.engine.local_runners import InProcessRunner, ProcessRunner
 from fedlane.experiments.engine.measuring import MEASURES, RMSE, SCHEMA
 from fedlane.experiments.engine.work_batches import FinishedBatch
-from fedlane.experiments.sweep_folder import CELLS, CellStore, claimed, write_results
+from fedlane.experiments.sweep_folder import claimed, write_results
 from fedlane.experiments.sweep_grid import grid_column, plain_grid
 from fedlane.experiments.sweep_plan import SweepCell, SweepPlan
 from fedlane.scenario import Scenario

@@ -1,7 +1,6 @@
 """The folder of a sweep: its plan, its stored cells, and what is written at the end."""
 
 import contextlib
-import fcntl
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -9,59 +8,16 @@ from typing import Any
 
 import pyarrow as pa
 
-from fedlane.experiments.engine.batch_store import BatchStore
-from fedlane.experiments.engine.measuring import RMSE, SCHEMA
-from fedlane.experiments.engine.work_batches import WorkBatch, parquet
+from fedlane.experiments.engine.study_folder import LOCK, locked, write_files
+from fedlane.experiments.engine.work_batches import parquet
 from fedlane.experiments.sweep_plan import FORMAT, SweepPlan
-from fedlane.files import read_regular, write_atomically
+from fedlane.files import read_regular
 from fedlane.report.sweep_cells import FAILURES, PLAN, SCENARIO, TABLE
 from fedlane.validate import InputError
 
-CELLS = "cells"
-"""Folder of the stored batches in a sweep's folder."""
-LOCK = ".lock"
-"""File that is locked while a sweep is computed."""
 MAX_PLAN_BYTES = 50_000_000
 _GROWING = ("policies", "grid", "seeds")
 """Parts of a plan to which a later sweep in the same folder may add."""
-
-
-class CellStore(BatchStore):
-    """Stored batches of a sweep. A file that does not hold what its batch must hold counts as missing.
-
-    Args:
-        folder: The folder; None to keep results in memory.
-        batches: The batches of the sweep.
-    """
-
-    def __init__(self, folder: Path | None, batches: Sequence[WorkBatch]) -> None:
-        super().__init__(folder)
-        self._seeds = {batch.key: list(batch.values["seeds"]) for batch in batches}
-        self._tables: dict[str, pa.Table] = {}
-
-    def keys(self) -> set[str]:
-        """Return the keys of this sweep's batches whose results are stored and whole."""
-        return {key for key in super().keys() & set(self._seeds) if self._is_whole(key)}
-
-    def table(self, key: str) -> pa.Table:
-        """Return a result: the seeds and their measures."""
-        if key not in self._tables:
-            table = self.read(key, SCHEMA.names)
-            self._tables[key] = table.select([*SCHEMA.names, *({RMSE} & {*table.column_names})])
-        return self._tables[key]
-
-    def write(self, key: str, content: bytes) -> None:
-        """Store a result."""
-        self._tables.pop(key, None)
-        super().write(key, content)
-
-    def _is_whole(self, key: str) -> bool:
-        try:
-            table = self.table(key)
-        except InputError:
-            return False
-        types = [*SCHEMA.types, *[pa.float64()] * (RMSE in table.column_names)]
-        return table.schema.types == types and table["seed"].to_pylist() == self._seeds[key]
 
 
 @contextlib.contextmanager
@@ -72,21 +28,10 @@ def claimed(plan: SweepPlan, folder: Path) -> Iterator[None]:
         InputError: The folder holds another sweep or something else, is in use, or cannot be written.
     """
     check_folder(plan, folder)
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        lock = (folder / LOCK).open("w")
-    except OSError as error:
-        raise InputError(f"{folder} cannot be written: {error.strerror}") from error
-    with lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            check_folder(plan, folder)  # again, because another process may have been faster
-            write_atomically(folder / PLAN, (json.dumps(plan.description(), indent=2) + "\n").encode())
-            write_atomically(folder / SCENARIO, plan.scenario.to_toml().encode())
-        except BlockingIOError:
-            raise InputError(f"{folder} is in use: another process is computing this sweep") from None
-        except OSError as error:
-            raise InputError(f"{folder} cannot be written: {error.strerror}") from error
+    with locked(folder, "this sweep"):
+        check_folder(plan, folder)  # again, because another process may have been faster
+        description = (json.dumps(plan.description(), indent=2) + "\n").encode()
+        write_files(folder, {PLAN: description, SCENARIO: plan.scenario.to_toml().encode()})
         yield
 
 
@@ -144,11 +89,7 @@ def write_results(folder: Path, table: pa.Table, failures: Sequence[Mapping[str,
     Raises:
         InputError: The folder cannot be written.
     """
-    try:
-        write_atomically(folder / TABLE, parquet(table))
-        if failures:
-            write_atomically(folder / FAILURES, (json.dumps(list(failures), indent=2) + "\n").encode())
-        else:
-            (folder / FAILURES).unlink(missing_ok=True)
-    except OSError as error:
-        raise InputError(f"{folder} cannot be written: {error.strerror}") from error
+    listed = (json.dumps(list(failures), indent=2) + "\n").encode()
+    write_files(folder, {TABLE: parquet(table), **({FAILURES: listed} if failures else {})})
+    if not failures:
+        (folder / FAILURES).unlink(missing_ok=True)

@@ -154,6 +154,11 @@ class Simulation:
         """(R, U): uploads charged so far, late ones included."""
         return self._uploads
 
+    @property
+    def totals(self) -> ClientTotals:
+        """Presence and energy of every client so far."""
+        return self._totals
+
     def play(
         self,
         tracking: Tracking | None = None,

@@ -89,13 +89,18 @@ class Cell:
             limit = GPU_SEEDS if self.device == "cuda" else LEARNING_SEEDS
         return max(1, min(limit, int(BATCH_BYTES / per_seed)))
 
-    def batches(self) -> list[WorkBatch]:
+    def batches(self, function: str = MEASURE) -> list[WorkBatch]:
         """Split the cell into batches of its seeds, in their order.
+
+        Args:
+            function: The function that measures a batch, as ``module:name``; another one gives other keys.
 
         Raises:
             InputError: The policy or one of its parameters is unknown.
         """
         description, size = self.description(), self.batch_seeds()
+        if function != MEASURE:
+            description["function"] = function
         values: dict[str, Any] = {
             "scenario": self.scenario.model_dump(mode="json"),
             "policy": self.policy,
@@ -108,7 +113,7 @@ class Cell:
             seeds = list(self.seeds[first : first + size])
             key = digest({**description, "seeds": seeds})
             gpu = self.learning and self.device == "cuda"
-            batches.append(WorkBatch(key, MEASURE, {**values, "seeds": seeds}, needs_gpu=gpu))
+            batches.append(WorkBatch(key, function, {**values, "seeds": seeds}, needs_gpu=gpu))
         return batches
 
 

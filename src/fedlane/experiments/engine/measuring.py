@@ -25,8 +25,8 @@ _TYPES: dict[str, pa.DataType] = {"seed": pa.int64(), **dict.fromkeys(MEASURES, 
 SCHEMA = pa.schema(_TYPES)
 
 
-def measure(values: Mapping[str, Any]) -> pa.Table:
-    """Simulate seeds of a cell together and return their measures, one row per seed.
+def played(values: Mapping[str, Any]) -> Simulation:
+    """Simulate seeds of a cell together and return the finished simulation.
 
     Args:
         values: ``scenario`` (all its values), ``policy``, ``seeds``, ``learning``, ``device``, ``code`` (digests
@@ -46,6 +46,12 @@ def measure(values: Mapping[str, Any]) -> pa.Table:
             if simulation.origin.data is not None and simulation.origin.data["sha256"] != values.get("data"):
                 raise InputError(f"data.dataset '{scenario.data.dataset}' is not what this batch was planned with")
             simulation.play()
+    return simulation
+
+
+def measure(values: Mapping[str, Any]) -> pa.Table:
+    """Simulate seeds of a cell together and return their measures, one row per seed; ``values`` as in `played`."""
+    simulation, seeds = played(values), values["seeds"]
     measures = measures_by_seed(simulation.trace.played(), simulation.quota)
     columns = {name: measures[name] for name in MEASURES}
     empty = np.full(len(seeds), np.nan)

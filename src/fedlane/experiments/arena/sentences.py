@@ -1,0 +1,102 @@
+"""What wins where, in words that follow from the numbers."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from fedlane.experiments.arena.entrants import LEAGUES
+from fedlane.experiments.arena.leaderboard_tables import longer
+from fedlane.experiments.arena.standings import Standing
+from fedlane.number_text import number_text
+
+OURS = "lane"
+
+
+def world_sentences(standings: Sequence[Standing]) -> list[str]:
+    """Say for one world which entrant of each league is the fastest, by how much, and what distinguishes it."""
+    lines = []
+    for league in LEAGUES:
+        members = [standing for standing in standings if standing.league == league]
+        serving = [standing for standing in members if standing.rank is not None]
+        if serving:
+            lines.append(_winner(serving, league))
+        failing = [standing.label for standing in members if not standing.meets]
+        if failing:
+            lines.append(f"Do not meet the quotas (league {league}): {_listed(failing)}.")
+    ours = [standing for standing in standings if standing.policy == OURS]
+    lines += [line for standing in ours if (line := _ours(standing, standings))]
+    return lines
+
+
+def overall_sentences(standings: Sequence[Standing]) -> list[str]:
+    """Say for each league who wins in how many worlds, and where `lane` does not win."""
+    lines = []
+    for league in LEAGUES:
+        members = [standing for standing in standings if standing.league == league]
+        winners: dict[str, list[str]] = {}
+        for standing in members:
+            if standing.rank == 1:
+                winners.setdefault(standing.label, []).append(standing.world)
+        order = sorted(winners, key=lambda label: -len(winners[label]))
+        if order:
+            texts = [f"`{label}` in {_listed(winners[label])}" for label in order]
+            lines.append(f"League {league}: the fastest entrant that meets the quotas is {'; '.join(texts)}.")
+    worlds = list(dict.fromkeys(standing.world for standing in standings))
+    ours = [standing for standing in standings if standing.policy == OURS]
+    lost = [world for world in worlds if not any(s.world == world and s.rank == 1 for s in ours)]
+    if ours:
+        won = len(worlds) - len(lost)
+        where = f"; it does not win in {_listed(lost)}" if lost else ""
+        lines.append(f"`{OURS}`, tuned or not, is first in its league in {won} of {len(worlds)} worlds{where}.")
+        lines += _beaten(ours, standings)
+    return lines
+
+
+def _beaten(ours: Sequence[Standing], standings: Sequence[Standing]) -> list[str]:
+    """Say where another entrant of the league is faster than every form of ours by more than chance."""
+    lines = []
+    for world in dict.fromkeys(standing.world for standing in ours):
+        mine = [standing for standing in ours if standing.world == world]
+        ranked = [standing for standing in mine if standing.difference is not None]
+        if any(standing.rank == 1 for standing in mine) or not ranked:
+            continue
+        best = min(ranked, key=lambda standing: standing.rank or 0)
+        winner = next(s for s in standings if s.world == world and s.league == best.league and s.rank == 1)
+        if best.difference is not None and best.difference.decided:
+            excess = longer(best.difference.mean)
+            lines.append(f"In {world}, `{best.label}` takes {excess} than `{winner.label}`, more than chance explains.")
+    return lines
+
+
+def _winner(serving: Sequence[Standing], league: str) -> str:
+    first = serving[0]
+    time_s = number_text(first.mean("simulated_time_s"), "{:.0f}")
+    text = f"League {league}: `{first.label}` is the fastest that meets the quotas ({time_s} s)"
+    if len(serving) > 1 and serving[1].difference is not None:
+        second = serving[1].difference
+        sure = "more than chance" if second.decided else "not more than chance"
+        text += f"; the next, `{serving[1].label}`, takes {longer(second.mean)} ({sure})"
+    late = first.mean("late_share")
+    others = [standing.mean("late_share") for standing in serving[1:]]
+    if others:
+        shares = (number_text(late, "{:.1%}"), number_text(float(np.median(others)), "{:.1%}"))
+        text += f". Of its uploads {shares[0]} are late, of the others' {shares[1]} (median)"
+    return f"{text}."
+
+
+def _ours(standing: Standing, standings: Sequence[Standing]) -> str:
+    """Say by how much ours is slower than the fastest of its league; nothing if it is the fastest."""
+    if standing.meets is False:
+        return f"`{standing.label}` does not meet the quotas here."
+    if standing.difference is None:
+        return ""
+    winner = next(s for s in standings if s.league == standing.league and s.rank == 1)
+    sure = "" if standing.difference.decided else ", which may be chance"
+    return (
+        f"`{standing.label}` has rank {standing.rank} and takes {longer(standing.difference.mean)} than "
+        f"`{winner.label}`{sure}."
+    )
+
+
+def _listed(names: Sequence[str]) -> str:
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
