@@ -85,7 +85,7 @@ def played(name: str, policy: str, seeds: list[int]) -> dict[str, Any]:
     share = trace.counts()[1] / trace.delay_s.shape[1]
     optimum = optimal_delays(setup)
     covered = None
-    if simulation.policy.predicts:
+    if trace.covered is not None:
         covered = [int(trace.covered.sum()), int((trace.client >= 0).sum())]
     scale = None
     if name == "paper":
