@@ -61,9 +61,9 @@ class TestKeys:
     @pytest.mark.parametrize(
         "same",
         [
-            cell("lane:V=5"),
+            cell("lane:V=7"),
             cell(name="another name"),
-            cell(policies__lane__V=5.0),
+            cell(policies__lane__V=7.0),
             cell(policies={"mamab-om": {"V": 3.0}}),
             cell(device="cuda"),  # nothing is learned
             cell(network__deadline_s=QUICK.network.deadline_s),
