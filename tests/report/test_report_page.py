@@ -228,7 +228,7 @@ def test_the_papers_mechanism_is_called_a_lower_bound(browser, folders, tmp_path
         assert "lower bound" in notes[0]
         assert "not a bound" in notes[1]
         assert "No accuracy was recorded" in tab.page.locator("#learning").inner_text()
-        assert tab.page.locator(".tile").count() == 8
+        assert tab.page.locator(".tile").count() == 9
         assert tab.errors == []
 
 
