@@ -151,7 +151,7 @@ def test_the_map_shows_buildings_and_coverage_in_both_themes(browser, in_city, s
         assert (picture[:, 3, 3] == 255).all()  # the building
         assert picture[0, 0, 3] == 0  # nothing arrives
         assert picture[0, 1, 3] > picture[0, 11, 3] > 0  # a larger gain is a stronger shade
-        button = tab.page.get_by_role("button", name="coverage")
+        button = tab.page.get_by_role("button", name="coverage", exact=True)
         button.focus()
         tab.page.keyboard.press("Enter")
         assert button.get_attribute("aria-pressed") == "false"

@@ -61,8 +61,8 @@ def test_the_page_loads_nothing_else_and_has_no_errors(browser, compared):
     with Tab(browser, compared) as tab:
         assert tab.requests == [compared]
         assert tab.errors == []
-        headings = ["Overview", "Rounds", "Learning", "Participation", "Queues", "Delays", "Energy"]
-        headings += ["Privacy", "Scenario"]
+        headings = ["Overview", "Rounds", "Learning", "Participation", "Queues", "Delays", "Predictions"]
+        headings += ["Energy", "Privacy", "Scenario"]
         assert tab.page.locator("h2").all_inner_texts() == headings
         assert tab.page.locator("figure .plot > *").count() == tab.page.locator("figure").count()
 
@@ -228,7 +228,7 @@ def test_the_papers_mechanism_is_called_a_lower_bound(browser, folders, tmp_path
         assert "lower bound" in notes[0]
         assert "not a bound" in notes[1]
         assert "No accuracy was recorded" in tab.page.locator("#learning").inner_text()
-        assert tab.page.locator(".tile").count() == 8
+        assert tab.page.locator(".tile").count() == 9
         assert tab.errors == []
 
 

@@ -186,6 +186,7 @@ class TestBrowser:
             assert "Shown for data.partition = shards and random." in figure.locator(".note").inner_text()
             assert figure.locator("svg path.line").count() == 2
             figure.locator("summary").click()
+            figure.locator("tbody tr").first.wait_for()
             rows = [tuple(r.locator("th, td").all_inner_texts()) for r in figure.locator("tbody tr").all()]
             expected = [
                 cell

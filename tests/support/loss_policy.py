@@ -6,7 +6,7 @@ from typing import ClassVar
 import numpy as np
 
 from fedlane.matching import greedy_matching
-from fedlane.scheduling.policy import SinglePolicy
+from fedlane.scheduling.single_policy import SinglePolicy
 
 
 @dataclass(frozen=True)

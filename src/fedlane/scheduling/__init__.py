@@ -2,8 +2,9 @@
 
 from fedlane.matching import greedy_matching, max_min_matching, max_sum_matching
 from fedlane.scheduling.checks import PolicyError, check_policy
-from fedlane.scheduling.policy import Policy, SinglePolicy, lift
+from fedlane.scheduling.policy import Policy
 from fedlane.scheduling.registry import make_policy, policies, register
+from fedlane.scheduling.single_policy import SinglePolicy, lift
 
 __all__ = [
     "Policy",

@@ -22,8 +22,9 @@ from fedlane.records import (
     State,
 )
 from fedlane.rng import RoundStreams, generator
-from fedlane.scheduling.policy import Policy, SinglePolicy, lift
+from fedlane.scheduling.policy import Policy
 from fedlane.scheduling.requirements import check_requirements
+from fedlane.scheduling.single_policy import SinglePolicy, lift
 from fedlane.validate import InputError
 
 _SIZES = ((5, 2), (3, 3), (2, 5), (1, 1), (4, 1), (1, 3))

@@ -10,15 +10,13 @@ change while rounds are played (quotas, deadline, number of channels) is not sta
 `feedback.problem`.
 """
 
+import importlib
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from typing import ClassVar
-
-import numpy as np
+from typing import Any, ClassVar
 
 from fedlane.delay_predictions import PredictedDelays
-from fedlane.records import Context, DelayDistributions, Delays, Feedback, FloatArray, IntArray, Problem, State
+from fedlane.records import Context, DelayDistributions, Feedback, FloatArray, IntArray, Problem, State
 from fedlane.rng import RoundRng
 from fedlane.scheduling.ranges import Tunable
 from fedlane.scheduling.requirements import knowledge
@@ -199,173 +197,8 @@ def check_trade_off(V: float, exploration: float, quota_slack: float) -> None:
         raise InputError(f"quota_slack must be at least 0 and less than 1, got {quota_slack}")
 
 
-class SinglePolicy(ABC):
-    """Base class of policies written for one replica: the functions of `Policy` without the replica axis.
-
-    Every function that takes a policy also accepts a `SinglePolicy`; `lift` turns it into a `Policy`. Attributes are
-    those of `Policy`, except that clients are the first axis of `per_client` arrays. Of the context's optional fields,
-    those of `losses` are (U,), `channel_state` is (U, N), and `distributions` keeps a leading axis of 1. The quotas and
-    sizes of `problem` are (U,).
-
-    Examples:
-        >>> import numpy as np
-        >>> from fedlane import SinglePolicy, check_policy, greedy_matching
-        >>> class LongestWait(SinglePolicy):
-        ...     name = "longest-wait"
-        ...     per_client = frozenset({"waited"})
-        ...
-        ...     def init(self, problem):
-        ...         return {"waited": np.zeros(problem.clients)}
-        ...
-        ...     def select(self, state, context, rng):
-        ...         value = np.zeros((len(context.available), context.problem.channels))
-        ...         value[~context.available] = -np.inf
-        ...         return greedy_matching(value, np.argsort(-np.where(context.available, state["waited"], -1.0)))
-        ...
-        ...     def update(self, state, feedback):
-        ...         return {"waited": np.where(feedback.punctual, 0.0, state["waited"] + 1)}
-        >>> check_policy(LongestWait())
-    """
-
-    name: ClassVar[str]
-    summary: ClassVar[str] = ""
-    version: ClassVar[int] = 1
-    requires: ClassVar[frozenset[str]] = frozenset()
-    per_client: ClassVar[frozenset[str] | None] = None
-    predicts: ClassVar[bool] = False
-    knows: ClassVar[str] = "delays"
-    ranges: ClassVar[Mapping[str, Tunable]] = {}
-    quota_slack: float = 0.0
-
-    def __init_subclass__(cls, **options: object) -> None:
-        super().__init_subclass__(**options)
-        if "requires" in vars(cls) and "knows" not in vars(cls):
-            cls.knows = knowledge(cls.requires)
-
-    @abstractmethod
-    def init(self, problem: Problem) -> State:
-        """Return the state before the first round: named arrays without a replica axis."""
-
-    @abstractmethod
-    def select(self, state: State, context: Context, rng: np.random.Generator) -> IntArray:
-        """Return this round's channel of each client, (U,); -1 for none, and always for an unavailable client."""
-
-    def predictions(self, state: State, context: Context, assignment: IntArray) -> PredictedDelays:
-        """Return what the policy expects of the assigned uploads, as `Policy.predictions` does; arrays are (U,)."""
-        raise NotImplementedError(f"policy {self.name} states no predictions")
-
-    def update(self, state: State, feedback: Feedback) -> State:
-        """Return the state after the round; by default, the same state."""
-        return state
-
-    def resize(self, state: State, old: Problem, new: Problem) -> State:
-        """Return the state for a problem with different quotas or clients, as `Policy.resize` does."""
-        return resized(self.init, state, old, new, self.per_client, axis=0)
-
-    def check_state(self, state: State, problem: Problem) -> State:
-        """Check one replica's state that was read from a file, as `Policy.check_state` does."""
-        return fitting_state(self.init(problem), state)
-
-
-@dataclass(frozen=True)
-class Lifted(Policy):
-    """A `SinglePolicy` for many replicas: each replica has its own state and its own random stream."""
-
-    single: SinglePolicy
-
-    def __post_init__(self) -> None:
-        inherited = (
-            "name",
-            "summary",
-            "version",
-            "requires",
-            "per_client",
-            "predicts",
-            "knows",
-            "ranges",
-            "quota_slack",
-        )
-        for attribute in inherited:
-            object.__setattr__(self, attribute, getattr(self.single, attribute))
-
-    def init(self, problem: Problem) -> State:
-        """Stack the initial states of the replicas."""
-        return _stack([self.single.init(_problem(problem, r)) for r in range(problem.replicas)])
-
-    def select(self, state: State, context: Context, rng: RoundRng) -> IntArray:
-        """Select in each replica independently."""
-        chosen = [
-            self.single.select(_replica(state, r), _context(context, r), generator)
-            for r, generator in enumerate(rng.generators)
-        ]
-        return np.stack(chosen).astype(np.int64, copy=False)
-
-    def predictions(self, state: State, context: Context, assignment: IntArray) -> PredictedDelays:
-        """Stack the predictions of the replicas."""
-        each = [
-            self.single.predictions(_replica(state, r), _context(context, r), row) for r, row in enumerate(assignment)
-        ]
-        return PredictedDelays(
-            *(np.stack(rows) for rows in zip(*(single.arrays().values() for single in each), strict=True))
-        )
-
-    def update(self, state: State, feedback: Feedback) -> State:
-        """Update every replica with its own feedback."""
-        replicas = range(len(feedback.assignment))
-        return _stack([self.single.update(_replica(state, r), _feedback(feedback, r)) for r in replicas])
-
-    def resize(self, state: State, old: Problem, new: Problem) -> State:
-        """Resize every replica's state."""
-        replicas = range(new.replicas)
-        return _stack([self.single.resize(_replica(state, r), _problem(old, r), _problem(new, r)) for r in replicas])
-
-    def check_state(self, state: State, problem: Problem) -> State:
-        """Check every replica's state."""
-        for name, array in state.items():
-            if array.ndim == 0 or len(array) != problem.replicas:
-                raise InputError(f"state.{name} must have {problem.replicas} replicas, got shape {array.shape}")
-        replicas = range(problem.replicas)
-        return _stack([self.single.check_state(_replica(state, r), _problem(problem, r)) for r in replicas])
-
-
-def lift(single: SinglePolicy) -> Policy:
-    """Return a policy that runs ``single`` on many replicas."""
-    return Lifted(single)
-
-
-def _stack(states: list[State]) -> State:
-    return {key: np.stack([np.asarray(state[key]) for state in states]) for key in states[0]}
-
-
-def _replica(state: Mapping[str, np.ndarray], r: int) -> State:
-    return {key: array[r] for key, array in state.items()}
-
-
-def _problem(problem: Problem, r: int) -> Problem:
-    sizes = None if problem.sizes is None else problem.sizes[r]
-    return replace(problem, quotas=problem.quotas[r], sizes=sizes)
-
-
-def _context(context: Context, r: int) -> Context:
-    truth, losses = context.distributions, context.losses
-    return Context(
-        round=context.round,
-        available=np.asarray(context.available[r]),
-        losses=losses and replace(losses, mean=losses.mean[r], rms=losses.rms[r]),
-        channel_state=None if context.channel_state is None else context.channel_state[r],
-        distributions=truth and replace(truth, cdf=truth.cdf[r : r + 1], success=truth.success[r : r + 1]),
-        problem=context.problem and _problem(context.problem, r),
-    )
-
-
-def _feedback(feedback: Feedback, r: int) -> Feedback:
-    delays, losses = feedback.delays, feedback.losses
-    return Feedback(
-        round=feedback.round,
-        assignment=np.asarray(feedback.assignment[r]),
-        delays=Delays(delays.download_s[r], delays.compute_s[r], delays.upload_s[r]),
-        punctual=np.asarray(feedback.punctual[r]),
-        present=None if feedback.present is None else np.asarray(feedback.present[r]),
-        problem=feedback.problem and _problem(feedback.problem, r),
-        losses=losses and replace(losses, mean=losses.mean[r], rms=losses.rms[r]),
-    )
+def __getattr__(name: str) -> Any:
+    """Find the names that were once defined here, for programs that import them from this module."""
+    if name not in {"Lifted", "SinglePolicy", "lift"}:
+        raise AttributeError(f"module '{__name__}' has no attribute '{name}'")
+    return getattr(importlib.import_module("fedlane.scheduling.single_policy"), name)

@@ -15,7 +15,7 @@ from fedlane.scheduling.genie import Genie
 from fedlane.scheduling.lane import Lane
 from fedlane.scheduling.lane_2026 import Lane2026
 from fedlane.scheduling.mamab import MamabGmba, MamabOm
-from fedlane.scheduling.policy import Policy, SinglePolicy, lift
+from fedlane.scheduling.policy import Policy
 from fedlane.scheduling.rivals.age_of_update import AgeOfUpdate
 from fedlane.scheduling.rivals.clairvoyant import Clairvoyant
 from fedlane.scheduling.rivals.fedcs import FedCs
@@ -28,6 +28,7 @@ from fedlane.scheduling.rivals.proportional_fair import ProportionalFair
 from fedlane.scheduling.rivals.rbcs_f import RbcsF
 from fedlane.scheduling.rivals.thompson import Thompson
 from fedlane.scheduling.rivals.tifl import Tifl
+from fedlane.scheduling.single_policy import SinglePolicy, lift
 from fedlane.validate import InputError, nearest, unknown
 
 PolicyClass = type[Policy] | type[SinglePolicy]

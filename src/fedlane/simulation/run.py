@@ -6,7 +6,8 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from fedlane.scenario import Scenario
-from fedlane.scheduling.policy import Policy, SinglePolicy
+from fedlane.scheduling.policy import Policy
+from fedlane.scheduling.single_policy import SinglePolicy
 from fedlane.simulation.results import Run
 from fedlane.simulation.setup import learning_task
 from fedlane.simulation.simulation import Simulation

@@ -15,10 +15,11 @@ from fedlane.rng import RoundStreams
 from fedlane.scenario import Scenario
 from fedlane.scenario.run_settings import RunSettings
 from fedlane.scheduling.lane_2026 import CELLS
-from fedlane.scheduling.policy import Policy, SinglePolicy, lift
+from fedlane.scheduling.policy import Policy
 from fedlane.scheduling.queues import updated_queues
 from fedlane.scheduling.registry import label_as_played, make_policy, resolved_parameters
 from fedlane.scheduling.requirements import check_requirements, check_schedule
+from fedlane.scheduling.single_policy import SinglePolicy, lift
 from fedlane.simulation.attendance import Attendance, ClientTotals
 from fedlane.simulation.checkpoint import Checkpoint, check_agreement
 from fedlane.simulation.footprint import check_memory

@@ -11,8 +11,8 @@ from fedlane.flower.protocol import Introduction, Report
 from fedlane.flower.server.roster import Roster, RosterError
 from fedlane.flower.server.scheduler import MeasuredDelay, Scheduler
 from fedlane.scheduling.baselines import RoundRobin
-from fedlane.scheduling.policy import lift
 from fedlane.scheduling.registry import make_policy, policies
+from fedlane.scheduling.single_policy import lift
 from fedlane.theory import quotas, theta
 from fedlane.validate import InputError
 from support.loss_policy import LargestLoss

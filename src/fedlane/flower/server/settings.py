@@ -4,7 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any, TypedDict
 
-from fedlane.scheduling.policy import Policy, SinglePolicy
+from fedlane.scheduling.policy import Policy
+from fedlane.scheduling.single_policy import SinglePolicy
 from fedlane.validate import LARGEST_WEIGHT, InputError, at_least, positive
 
 

@@ -26,8 +26,8 @@ from fedlane.flower.server.settings import GuardSettings, ScheduleSettings, Sett
 from fedlane.flower.server.state import ServerState
 from fedlane.flower.server.strategy_arrays import to_model
 from fedlane.scenario import Scenario
-from fedlane.scheduling.policy import SinglePolicy, lift
 from fedlane.scheduling.registry import make_policy
+from fedlane.scheduling.single_policy import SinglePolicy, lift
 from fedlane.validate import InputError, at_least
 
 logger = logging.getLogger("fedlane.flower")
