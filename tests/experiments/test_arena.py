@@ -259,7 +259,7 @@ def test_the_page_opens_in_a_browser_without_errors(folder):
         tab.on("pageerror", lambda error: errors.append(str(error)))
         tab.goto((Path(folder) / "leaderboard.html").as_uri())
         assert tab.locator("section#churn tbody tr").count() >= 4
-        assert tab.locator("section#churn svg polyline").count() == 4
+        assert tab.locator("section#churn svg polyline").count() == 6
         tab.locator("section#churn a", has_text="genie").first.click()
         tab.wait_for_selector("html[data-ready]")
         assert "churn" in tab.title()
