@@ -263,7 +263,8 @@ def test_compare_and_show_print_the_energy_of_all_clients_and_its_difference(tmp
     ]
     difference = random["differences"]["energy_j"]["mean"]
     assert difference == pytest.approx(random["energy_j"]["mean"] - lane["energy_j"]["mean"])
-    assert f"{difference:+,.1f} [" in line or f"{difference:+,.0f} [" in line
+    shown = round(difference, 1) + 0.0  # -0.0 is shown as +0.0
+    assert f"{shown:+,.1f} [" in line or f"{difference:+,.0f} [" in line
     assert max(map(len, result.stdout.splitlines())) <= 80
     rows = list(csv.DictReader((tmp_path / "o" / "comparison.csv").read_text().splitlines()))
     assert {row["unit"] for row in rows if row["measure"] == "energy_j"} == {"J"}
