@@ -422,3 +422,11 @@ def test_absent_clients_are_left_out_and_not_forgotten():
     assert 0.4 < run.summary["present_share"]["mean"] < 0.9
     assert run.summary["shortfall"]["mean"] < former.summary["shortfall"]["mean"] + 0.01
     assert run.summary["mean_round_s"]["mean"] < 1.02 * former.summary["mean_round_s"]["mean"]
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("deadline_s", [1e-7, 1e-2, 1e4, 1e9])
+def test_deadlines_of_any_length_do_not_overflow(deadline_s):
+    changes = {"network.deadline_s": deadline_s, "privacy.mechanism": "none", "rounds": 40}
+    run = simulate(Scenario.load("paper-fmnist").with_values(changes), "lane", seeds=[0, 1], learning=False)
+    assert np.isfinite(run.summary["cumulative_delay_s"]["mean"])

@@ -19,6 +19,8 @@ EDGES = (np.arange(CELLS + 1) / CELLS) ** 2
 """Edges of the cells in units of the deadline."""
 WIDTHS = np.diff(EDGES)
 PRIOR_COUNT = 6.0
+LARGEST_VARIANCE = 60.0
+"""Variances of log times are cut off here, far above any that matters, so that nothing overflows."""
 POINTS = np.append((EDGES[1:] + EDGES[:-1]) / 2, 1.0)
 """Where the CDF is evaluated: the middle of each cell, and the deadline."""
 _ENDS = np.append(0.0, POINTS)
@@ -40,6 +42,7 @@ def sum_moments(
     Returns:
         The shift in seconds, and the mean and standard deviation of the log of what comes after it.
     """
+    variance = np.minimum(variance, LARGEST_VARIANCE)
     network = np.exp(location + variance / 2)
     shift = np.maximum(compute_mean - 2.0 * np.sqrt(compute_variance), 0.0)
     mean = network + (compute_mean - shift)

@@ -8,8 +8,9 @@ An upload's surprise is its log likelihood ratio: that the pair's location has m
 which is negative on average while nothing changes. Two running sums, which never fall below 0 (CUSUM, Page 1954), watch
 each client and the whole network; in the network's sum a round counts as at most `ROUND_UPLOADS` uploads, because small
 errors of the model are the same in all of them. When a sum exceeds the threshold, the pairs of the client, or all
-pairs, keep the weight of one upload. Detection was chosen over steady discounting, which pays for its readiness in
-every network that does not change.
+pairs, keep the weight of one upload. Only punctual uploads are watched: a pair that becomes late for good is given up
+by its own late uploads alone, which takes the longer the more punctual ones it has had. Detection was chosen over
+steady discounting, which pays for its readiness in every network that does not change.
 """
 
 import numpy as np

@@ -15,18 +15,19 @@ E[(K - Y)^+] - E[(L - Y)^+]. A look at an untried pair earns, in the unit of the
 
     B_ij = exploration (V / d_max) (quota_i H) (N / c_i) gain,     H = min(200 + t, T - t),
 
-where quota_i H is the number of uploads in which it can pay, and c_i is the number of clients about as slow: only
-they can share a slow round. For a client that was never seen, N / c_i is at least `UNSEEN`: its quota makes a first
-look inevitable, and an early one pays longest. The channel's side has min(1, `FEW_CLIENTS` N / U) N / c_j, with the
-number c_j of channels about as slow, and the larger of the two counts. Another look at a tried pair earns `REPEATED`
-times the value of its information: with s^2 the variance by which one more upload would move the estimate, and without
-the gain that is expected anyway.
+where quota_i is the lowered quota, quota_i H the number of uploads in which it can pay, and c_i the number of clients
+about as slow: only they can share a slow round. For a client that was never seen, N / c_i is at least `UNSEEN`: its
+quota makes a first look inevitable, and an early one pays longest. The channel's side has
+min(1, `FEW_CLIENTS` N / U) N / c_j, with the number c_j of channels about as slow, and the larger of the two counts.
+Another look at a tried pair earns `REPEATED` times the value of its information: with s^2 the variance by which one
+more upload would move the estimate, and without the gain that is expected anyway.
 """
 
 import numpy as np
 from scipy.special import ndtr, ndtri
 
 from fedlane.records import BoolArray, FloatArray
+from fedlane.scheduling.lane.delay_rows import LARGEST_VARIANCE
 
 PATIENCE = 200
 ABOUT_AS_SLOW = 2.0
@@ -100,7 +101,7 @@ def looking(
         uploads: Number of uploads of each client in which a look can pay (R, U).
         deadline_s: The deadline in seconds.
     """
-    mean, variance = location
+    mean, variance = location[0], np.minimum(location[1], LARGEST_VARIANCE)
     channels = tried.shape[2]
     network = np.exp(mean + (variance + spread) / 2)
     limit = np.maximum(deadline_s - compute_s, _SMALLEST * deadline_s)[..., None]
