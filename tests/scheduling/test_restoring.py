@@ -8,6 +8,7 @@ import pytest
 from fedlane.records import Problem
 from fedlane.scheduling import Policy, PolicyError, SinglePolicy, check_policy, lift, make_policy, policies
 from fedlane.scheduling.checks import _play
+from fedlane.scheduling.lane.spread import LINE
 from fedlane.validate import InputError
 
 CLIENTS, CHANNELS, ROUNDS, SEEDS = 12, 7, 20, (0, 7)
@@ -20,7 +21,7 @@ def played(policy, rounds=ROUNDS):
     return dict(list(_play(policy, PROBLEM, SEEDS, policy.init(PROBLEM), range(rounds)))[-1][1])
 
 
-SIGNED = frozenset({"mean", "factor", "factor_cov", "loading", "loading_cov", "centre"})
+SIGNED = frozenset({"mean", "factor", "factor_cov", "loading", "loading_cov", "centre", *LINE})
 """Arrays of `lane` whose entries are logarithms or coefficients, or covariances of them."""
 
 

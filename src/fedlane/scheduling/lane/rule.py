@@ -82,10 +82,12 @@ class Lane(Policy):
     def init(self, problem: Problem) -> State:
         """Return empty observations and queues, and the model before the first round."""
         replicas, clients = problem.quotas.shape
+        empty = observations.empty_observations(problem)
         return {
             "queue": np.zeros((replicas, clients)),
             "previous": np.full((replicas, clients), -1, np.int64),
-            **observations.empty_observations(problem),
+            **empty,
+            **spread.fit_line(empty).arrays(),
             # Only pairs that were tried have a history: slot maps the pair to its row of cells.
             "slot": np.full((replicas, clients, problem.channels), -1, np.int32),
             "slots": np.zeros(replicas, np.int64),
@@ -173,6 +175,7 @@ class Lane(Policy):
         variance = spread.shrunk(line.variance(state["mean"]), state["count"], state["variance"])
         return {
             **state,
+            **line.arrays(),
             **location.fitted(model, state["count"], state["mean"], variance, deadline_s),
             "queue": updated_queues(state["queue"], self.quotas(problem), feedback.punctual, feedback.present),
             "previous": feedback.assignment,
@@ -195,7 +198,7 @@ class Lane(Policy):
         check_within("doubt", state["doubt"], first_looks.SMALLEST, first_looks.LARGEST)
         for name in ("variance", "residual", "surprise", "client_surprise"):
             check_within(name, state[name], 0, 1e5)
-        for name in ("mean", "factor", "factor_cov", "loading", "loading_cov", "centre"):
+        for name in ("mean", "factor", "factor_cov", "loading", "loading_cov", "centre", *spread.LINE):
             check_within(name, state[name], -1e5, 1e5)
         return state
 
@@ -204,7 +207,7 @@ def beliefs(state: State) -> Beliefs:
     """Return what is believed about every pair."""
     model = location.model_moments(state)
     count, mean = state["count"], state["mean"]
-    line = spread.fit_line(state)
+    line = spread.SpreadLine.stored(state)
     variance = spread.shrunk(line.variance(np.where(count > 0, mean, model[0])), count, state["variance"])
     residual = state["residual"][:, None, None]
     where, doubt = location.compromise(model, residual, count, mean, variance)
@@ -243,7 +246,7 @@ def _beliefs_at(state: State, pair: observations.Pair) -> tuple[FloatArray, Floa
     replica = pair[0]
     model = location.moments_at(state, pair)
     count, mean = state["count"][pair], state["mean"][pair]
-    line = spread.fit_line(state).variance(np.where(count > 0, mean, model[0]), replica)
+    line = spread.SpreadLine.stored(state).variance(np.where(count > 0, mean, model[0]), replica)
     variance = spread.shrunk(line, count, state["variance"][pair])
     where, doubt = location.compromise(model, state["residual"][replica], count, mean, variance)
     return where, first_looks.calibrated(doubt, count, state["doubt"][replica]), variance

@@ -19,6 +19,8 @@ PRIOR_SPREAD = 0.16
 LEVEL_WEIGHT = 2.0
 SLOPE_WEIGHT = 4.0
 LINE_FREEDOM = 8.0
+LINE = ("line_level", "line_slope", "line_centre")
+"""Names of the line's arrays in the policy's state."""
 
 
 @dataclass(frozen=True)
@@ -34,6 +36,15 @@ class SpreadLine:
     level: FloatArray
     slope: FloatArray
     centre: FloatArray
+
+    @classmethod
+    def stored(cls, state: State) -> "SpreadLine":
+        """Return the line of a policy's state, which was fitted after the latest round."""
+        return cls(*(state[name] for name in LINE))
+
+    def arrays(self) -> dict[str, FloatArray]:
+        """Return the line as arrays of a policy's state."""
+        return dict(zip(LINE, (self.level, self.slope, self.centre), strict=True))
 
     def variance(self, mean: FloatArray, replica: np.ndarray | slice = slice(None)) -> FloatArray:
         """Return the line's variance at ``mean`` (R, ...), or (P,) with the replica of each entry."""
