@@ -25,6 +25,8 @@ LABELS = ("y", "label", "labels", "target")
 CLIENTS = ("client", "client_id", "writer_id", "user_id", "speaker_id", "character_id")
 MAX_BYTES, MAX_STATE_BYTES, MAX_IMAGE_BYTES, MAX_PIXELS = 2**34, 10_000_000, 2**24, 2**24
 """Bytes of a split in memory, of a JSON file, and of a compressed image, and the pixels of an image."""
+_INDEX = re.compile(r"__index_level_\d+__")
+"""Columns in which pandas stores row numbers."""
 
 Arrays = dict[str, NDArray[Any]]
 
@@ -149,13 +151,13 @@ def _read_parquet(path: Path) -> pa.Table:
 def _columns(path: Path, schema: pa.Schema) -> list[str]:
     """Return the columns to read."""
     names = schema.names
-    label, client = _first(names, LABELS), _first(names, CLIENTS)
+    label, client = _only(path, names, LABELS), _only(path, names, CLIENTS)
     if label is None:
         shown = ", ".join(printable(names)[:20])
         raise InputError(f"{path} needs a column of labels, one of {', '.join(LABELS)}; it has {shown}")
     inputs = _first(names, INPUTS)
     features = [inputs] if inputs is not None else [f.name for f in schema if _is_number(f.type) and f.name != label]
-    features = [name for name in features if name != client]
+    features = [name for name in features if name != client and not _INDEX.fullmatch(name)]
     if not features:
         raise InputError(f"{path} needs a column of inputs, one of {', '.join(INPUTS)}, or columns of numbers")
     return [*features, label, *([] if client is None else [client])]
@@ -164,14 +166,20 @@ def _columns(path: Path, schema: pa.Schema) -> list[str]:
 def _split_arrays(label: str, parts: Mapping[str, pa.Table]) -> Arrays:
     """Return the arrays of both splits."""
     arrays: Arrays = {}
+    features: list[str] = []
     for split, table in parts.items():
         columns = _columns(Path(f"{label}, {split}"), table.schema)
         names = [name for name in columns if name not in (*LABELS, *CLIENTS)]
+        features = features or names
+        if set(names) != set(features):
+            shown = ", ".join(sorted(printable(list(set(names) ^ set(features))))[:20])
+            raise InputError(f"{label} must have the same columns in both splits, but only one has {shown}")
+        names = features  # in the order of the first split
         if len(names) == 1 and names[0] in INPUTS:
             arrays[f"x_{split}"] = _values(f"{label}: column {names[0]}", table[names[0]])
         else:
-            features = [_values(f"{label}: column {printable(name)}", table[name]) for name in names]
-            arrays[f"x_{split}"] = np.stack(features, axis=1).astype(np.float64)
+            values = [_values(f"{label}: column {printable(name)}", table[name]) for name in names]
+            arrays[f"x_{split}"] = np.stack(values, axis=1).astype(np.float64)
         target, client = _first(columns, LABELS), _first(columns, CLIENTS)
         assert target is not None
         arrays[f"y_{split}"] = _values(f"{label}: column {target}", table[target])
@@ -250,6 +258,14 @@ def _decoded(label: str, encoded: Sequence[Any]) -> Iterator[NDArray[Any]]:
 
 def _is_number(kind: Any) -> bool:
     return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind))
+
+
+def _only(path: Path, names: Sequence[str], wanted: Sequence[str]) -> str | None:
+    """Return the wanted name that there is; two of them would be ambiguous."""
+    there = [name for name in wanted if name in names]
+    if len(there) > 1:
+        raise InputError(f"{path} has the columns {' and '.join(there)}, which could mean the same: rename one")
+    return there[0] if there else None
 
 
 def _first(names: Sequence[str], wanted: Sequence[str]) -> str | None:

@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
+from fedlane.data_tables import folder_arrays
 from fedlane.learning import own_data
 from fedlane.learning.datasets import dataset_info, load_dataset
 from fedlane.learning.models import make_model
@@ -156,6 +157,34 @@ def columns(n=40):
 def as_lists(kind=None):
     values = columns()
     return pa.table({**values, "x": pa.array([row.tolist() for row in values["x"]], kind)})
+
+
+def _tabular(folder, train, test):
+    folder.mkdir()
+    for split, columns in (("train", train), ("test", test)):
+        pq.write_table(pa.table({name: list(values) for name, values in columns.items()}), folder / f"{split}.parquet")
+
+
+def test_columns_of_both_splits_are_matched_by_name(here):
+    a, b, y = [1.0, 2.0, 3.0], [4.0, 5.0, 6.0], [0, 1, 0]
+    _tabular(here / "t", {"a": a, "b": b, "label": y}, {"b": b, "label": y, "a": a, "__index_level_0__": y})
+    arrays = folder_arrays(here / "t")
+    np.testing.assert_array_equal(arrays["x_train"], np.stack([a, b], axis=1))
+    np.testing.assert_array_equal(arrays["x_test"], arrays["x_train"])
+
+
+@pytest.mark.parametrize(
+    ("train", "test", "message"),
+    [
+        ("a label", "c label", "same columns in both splits, but only one has a, c"),
+        ("a y label", "a y label", "has the columns y and label, which could mean the same: rename one"),
+        ("a y client_id user_id", "a y client_id user_id", "client_id and user_id, which could mean the same"),
+    ],
+)
+def test_columns_that_could_be_mistaken_are_refused(here, train, test, message):
+    _tabular(here / "t", *({name: [0, 1, 0] for name in names.split()} for names in (train, test)))
+    with pytest.raises(InputError, match=message):
+        folder_arrays(here / "t")
 
 
 @pytest.mark.parametrize("layout", ["{}.parquet", "{}-00000-of-00001.parquet", "{}/part.parquet", "data/{}-0.parquet"])

@@ -20,7 +20,7 @@ SVG = "{http://www.w3.org/2000/svg}"
 PAUSE_MS = 150
 """Chromium silently drops a download that follows ten others within a second."""
 FIGURES = 16
-"""Charts of a page with learning, privacy and predictions: 13 figures, and the links, delays and queues of a round."""
+"""Charts of a page with learning, privacy and predictions: thirteen figures, and three of a round."""
 
 
 @pytest.fixture(scope="module")

@@ -200,6 +200,9 @@ class Lane(Policy):
             check_within(name, state[name], 0, 1e5)
         for name in ("mean", "factor", "factor_cov", "loading", "loading_cov", "centre", *spread.LINE):
             check_within(name, state[name], -1e5, 1e5)
+        for name in ("factor_cov", "loading_cov"):  # a covariance matrix gives no negative variance
+            symmetric = (state[name] + state[name].swapaxes(-1, -2)) / 2
+            check_within(f"{name} (eigenvalues)", np.linalg.eigvalsh(symmetric), -1e-6, 1e5)
         return state
 
 

@@ -47,7 +47,7 @@ def search_batch(
         value = trade_off * factor * reward
         value += weight
         value[~available] = -np.inf
-        start[:] = max_sum_batch(value)
+        start[:] = max_sum_batch(value.astype(np.float64))  # the type for which the solver is compiled ahead
     starts[2] = previous
     result = np.full(available.shape, -1, np.int64)
     improve_starts(weight, rows, WIDTHS, available, starts, trade_off * channels, idle_channels, result)
