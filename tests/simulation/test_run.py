@@ -28,6 +28,7 @@ POLICIES = [
     "cs-ucb-q:beta=0.01",
     "ucb-index",
     "genie",
+    "lane-2026",
     "mamab-om:queue_weight=success",
     "fedcs",  # leaves channels idle if nobody fits
     *RIVALS,
