@@ -1,7 +1,7 @@
 """A user's data in tables: folders of Parquet files, Hugging Face data sets on disk, and partitions of flwr-datasets.
 
 A table has a column of inputs, one of labels and optionally one of client ids, under the names below. Without a column
-of inputs, all other columns of numbers are the features.
+of inputs, all other numeric columns are the features.
 """
 
 import io
@@ -24,7 +24,7 @@ INPUTS = ("x", "image", "img", "pixel_values", "input_ids", "tokens", "features"
 LABELS = ("y", "label", "labels", "target")
 CLIENTS = ("client", "client_id", "writer_id", "user_id", "speaker_id", "character_id")
 MAX_BYTES, MAX_STATE_BYTES, MAX_IMAGE_BYTES, MAX_PIXELS = 2**34, 10_000_000, 2**24, 2**24
-"""Bytes of a split in memory, of a JSON file, and of a compressed image, and the pixels of an image."""
+"""Limits: bytes of a split in memory, of a JSON file and of a compressed image, and pixels of an image."""
 _INDEX = re.compile(r"__index_level_\d+__")
 """Columns in which pandas stores row numbers."""
 
@@ -35,7 +35,7 @@ def folder_arrays(folder: Path) -> Arrays:
     """Return the arrays of a folder: Parquet files, or a Hugging Face data set that `save_to_disk` wrote.
 
     Raises:
-        InputError: A split is missing, or a file is damaged, too large or has no such columns.
+        InputError: A split is missing, or a file is damaged, is too large or lacks the required columns.
     """
     if (folder / "state.json").exists():
         raise InputError(f"data.dataset '{folder}' is one split: save a DatasetDict with train and test")
@@ -55,7 +55,7 @@ def folder_arrays(folder: Path) -> Arrays:
 
 
 def object_arrays(name: str, returned: Any) -> Arrays:
-    """Return the arrays of what a user's function returned, if it is not a mapping of arrays.
+    """Convert what a user's function returned to arrays, if it is not a mapping of arrays already.
 
     Args:
         name: The data set as the scenario names it.
@@ -130,7 +130,7 @@ def _read_arrow(path: Path) -> pa.Table:
 
 
 def _read_parquet(path: Path) -> pa.Table:
-    """Read the columns of a Parquet file that are needed, after a look at its metadata; texts stay dictionaries."""
+    """Read the needed columns of a Parquet file after checking their size in the metadata; texts stay dictionaries."""
     with open_regular(path) as raw, pa.OSFile(f"/dev/fd/{raw.fileno()}", "rb") as file:
         metadata = pq.read_metadata(file)
         columns = _columns(path, metadata.schema.to_arrow_schema())
@@ -234,7 +234,7 @@ def _images(label: str, encoded: Any) -> NDArray[Any]:
 
 
 def _decoded(label: str, encoded: Sequence[Any]) -> Iterator[NDArray[Any]]:
-    """Yield images one at a time, after a look at their sizes."""
+    """Yield images one at a time, after checking their sizes."""
     from PIL import Image
 
     total = 0
@@ -261,7 +261,7 @@ def _is_number(kind: Any) -> bool:
 
 
 def _only(path: Path, names: Sequence[str], wanted: Sequence[str]) -> str | None:
-    """Return the wanted name that there is; two of them would be ambiguous."""
+    """Return the wanted name that is present, None if there is none; two of them would be ambiguous."""
     there = [name for name in wanted if name in names]
     if len(there) > 1:
         raise InputError(f"{path} has the columns {' and '.join(there)}, which could mean the same: rename one")
@@ -269,5 +269,5 @@ def _only(path: Path, names: Sequence[str], wanted: Sequence[str]) -> str | None
 
 
 def _first(names: Sequence[str], wanted: Sequence[str]) -> str | None:
-    """Return the first of the wanted names that there is."""
+    """Return the first of the wanted names that is present; None if there is none."""
     return next((name for name in wanted if name in names), None)

@@ -1,4 +1,4 @@
-"""The work of a cell of the arena: what each seed reaches, and its curve."""
+"""The work of a cell of the arena: the measures of each seed, and its curve."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -23,9 +23,9 @@ MEASURES = (
     *("simulated_time_s", "min_participation", "shortfall", "jain", "final_accuracy", "time_to_target_s"),
     *("energy_j", "epsilon", "late_share"),
 )
-"""What a cell says about each seed."""
+"""Measures that a cell states for each seed."""
 POINTS = 20
-"""Points of a curve, at equal distances in rounds; the last is the end."""
+"""Number of points of a curve, at equal distances in rounds; the last is the end of the run."""
 CURVES = ("clock_s", "accuracy")
 CURVE_COLUMNS = tuple(f"{name}_{k:02d}" for name in CURVES for k in range(POINTS))
 _TYPES: dict[str, pa.DataType] = {"seed": pa.int64(), **dict.fromkeys((*MEASURES, *CURVE_COLUMNS), pa.float64())}
@@ -44,7 +44,7 @@ def arena_measure(values: Mapping[str, Any]) -> pa.Table:
 
 
 def optimum_measure(values: Mapping[str, Any]) -> pa.Table:
-    """Compute the optimum's simulated time of each seed; null where the linear program does not describe the world.
+    """Compute the optimum's simulated time for each seed; null where the linear program does not describe the world.
 
     Args:
         values: ``scenario`` (all its values) and ``seeds``.
@@ -96,7 +96,7 @@ def _measures(simulation: Simulation) -> dict[str, FloatArray]:
 
 
 def _curve(simulation: Simulation) -> dict[str, FloatArray]:
-    """The clock, and the accuracy of the last evaluation, at the points of the curve."""
+    """Return the clock and the accuracy of the last evaluation at the points of the curve."""
     trace = simulation.trace.played()
     clock_s = np.cumsum(trace.delay_s, axis=1)
     evaluated = np.flatnonzero(~np.isnan(trace.accuracy).any(axis=0))
@@ -110,7 +110,7 @@ def _curve(simulation: Simulation) -> dict[str, FloatArray]:
 
 
 def _table(seeds: list[int], columns: Mapping[str, FloatArray]) -> pa.Table:
-    """A table of the cell's schema; columns that are not given, and NaN, are null."""
+    """Return a table with the cell's schema; columns that are not given, and NaN, are null."""
     empty = np.full(len(seeds), np.nan)
     arrays = [pa.array(columns.get(name, empty), pa.float64(), from_pandas=True) for name in CELL_SCHEMA.names[1:]]
     return pa.table([pa.array(seeds, pa.int64()), *arrays], schema=CELL_SCHEMA)

@@ -1,4 +1,4 @@
-"""The worlds of the arena, with the accuracy that each asks for, and whether their data are on this machine."""
+"""The worlds of the arena, their target accuracies, and whether their data are on this machine."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -68,7 +68,7 @@ def make_world(name: str, settings: Sequence[str] = (), rounds: int | None = Non
 
     Args:
         name: The name or path.
-        settings: Changes of its values, ``KEY=VALUE``.
+        settings: Changes to its values, ``KEY=VALUE``.
         rounds: Number of rounds, instead of the scenario's.
 
     Raises:

@@ -1,13 +1,13 @@
 """Average ranks over worlds, Friedman's test and Nemenyi's critical difference (Demsar, JMLR 7, 2006).
 
-With k entrants in N worlds, Friedman's test asks whether all have the same distribution of ranks. If not, two average
-ranks differ significantly if they are at least
+With k entrants in N worlds, Friedman's test asks whether all have the same distribution of ranks. If they do not, two
+average ranks differ significantly if they are at least
 
     CD = q sqrt(k (k + 1) / (6 N))
 
 apart, where q is the 95% quantile of the studentized range of k means with infinitely many degrees of freedom, divided
-by sqrt(2). The test takes worlds as independent samples of the worlds that matter, which nine chosen presets are not:
-it describes how consistent the order is over these worlds.
+by sqrt(2). The test assumes that worlds are independent samples of the worlds that matter. Nine chosen presets are not,
+so the result only describes how consistent the order is over these worlds.
 """
 
 from collections.abc import Sequence
@@ -30,8 +30,8 @@ class CriticalDifference:
     Attributes:
         labels: The entrants, best first.
         ranks: Their average ranks.
-        worlds: The worlds, in all of which every entrant has results.
-        p_value: Of Friedman's test.
+        worlds: The worlds in which every entrant has results.
+        p_value: P-value of Friedman's test.
         distance: Nemenyi's critical difference.
     """
 
@@ -91,7 +91,7 @@ def critical_difference(standings: Sequence[Standing], league: str) -> CriticalD
 
 
 def order_scores(members: Sequence[Standing]) -> FloatArray:
-    """Return numbers that order entrants of a world: the time of those that meet the quotas, then the shortfall."""
+    """Return scores that order a world's entrants: those that meet the quotas by time, then the rest by shortfall."""
     slowest = max(standing.mean("simulated_time_s") for standing in members)
     return np.array(
         [

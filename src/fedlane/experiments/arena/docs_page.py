@@ -1,4 +1,4 @@
-"""docs/arena.md, rendered from stored results, so that the page cannot say anything else."""
+"""Rendering of docs/arena.md from stored results, so that the page always agrees with them."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -53,7 +53,7 @@ def arena_page(table: pa.Table, tuned: Mapping[str, Any], note: str) -> str:
     Args:
         table: The content of ``leaderboard.parquet``.
         tuned: The content of the file of tuned values.
-        note: On which machine and for how long the results were computed.
+        note: Says on which machine the results were computed, and how long that took.
     """
     judged = standings(table)
     worlds = list(dict.fromkeys(standing.world for standing in judged))

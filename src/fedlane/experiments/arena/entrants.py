@@ -1,4 +1,4 @@
-"""Who stands in the arena: policies with published defaults and tuned, their leagues, and yardsticks."""
+"""The entrants of the arena: policies with published defaults and with tuned values, their leagues, and yardsticks."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ LEAGUES = {
 }
 """Leagues by what a policy knows, in increasing order of knowledge."""
 YARDSTICK = "yardstick"
-"""What stands in place of a league for rows that are shown and not ranked."""
+"""Used in place of a league for rows that are shown but not ranked."""
 YARDSTICKS = ("genie", "clairvoyant")
 """Policies that know what no server can know."""
 OPTIMUM = "optimum"
@@ -47,7 +47,7 @@ class Entrant:
 
 
 def built_in_policies() -> list[str]:
-    """Return the names of FedLane's own policies, second names left out."""
+    """Return the names of FedLane's own policies, without aliases."""
     return [
         name
         for name, policy in policies().items()
@@ -76,7 +76,7 @@ def make_entrant(policy: str, *, name: str | None = None, tuned: bool = False) -
 def entrants(names: Sequence[str], tuned: TunedValues) -> list[Entrant]:
     """Return the entrants for some policies: each with its defaults and, if there are any, with its tuned values.
 
-    A policy that is named with parameters stands there once, with these.
+    A policy that is named with parameters is one entrant, with these parameters.
 
     Args:
         names: The policies as the user named them.

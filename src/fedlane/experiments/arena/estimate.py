@@ -1,7 +1,7 @@
-"""The time that an arena takes here, from short trials.
+"""An estimate, from short trials, of the time that an arena takes on this machine.
 
-Not every cell is tried: a cell is taken to need the time of its policy in a reference world, times the ratio of the
-reference policy's times in the cell's world and in the reference world.
+Not every cell is tried. A cell's time is estimated as the time of its policy in a reference world, times the ratio of
+the reference policy's times in the cell's world and in the reference world.
 """
 
 import os
@@ -13,7 +13,7 @@ from fedlane.scheduling.registry import split_name
 from fedlane.simulation.trial import estimated_seconds
 
 OPTIMUM_S = 2.0
-"""About the time of the optimum's linear program for a seed."""
+"""Approximate time of the optimum's linear program for one seed."""
 
 
 def estimated_arena_seconds(plan: ArenaPlan, cells: Sequence[ArenaCell], workers: int = 1) -> float:
@@ -35,7 +35,7 @@ def estimated_arena_seconds(plan: ArenaPlan, cells: Sequence[ArenaCell], workers
 
 
 def _total(plan: ArenaPlan, cells: Sequence[ArenaCell], *, learning: bool) -> float:
-    """Seconds of cells that all learn or all do not: one trial for each policy and one for each world."""
+    """Return the seconds of cells that all learn or all do not, from one trial per policy and one per world."""
     smallest = min(cells, key=lambda cell: cell.world.scenario.network.clients * cell.world.scenario.network.channels)
     by_policy: dict[str, float] = {}
     by_world: dict[str, float] = {}

@@ -105,6 +105,6 @@ def _list(lines: Sequence[str]) -> str:
 
 
 def _text(text: str) -> str:
-    """Text for HTML; parts between backquotes are code."""
+    """Escape text for HTML; parts between backquotes become code."""
     pieces = html.escape(text).split("`")
     return "".join(piece if k % 2 == 0 else f"<code>{piece}</code>" for k, piece in enumerate(pieces))

@@ -28,7 +28,7 @@ class TableRow:
     """A row of a world's table.
 
     Attributes:
-        group: The group of rows that it belongs to: a league, those of it that do not meet the quotas, or yardsticks.
+        group: The group of rows: a league, the entrants of a league that do not meet the quotas, or yardsticks.
         label: The entrant.
         cells: The row's texts, one for each of `COLUMNS`.
     """
@@ -89,12 +89,12 @@ def percent(share: float) -> str:
 
 
 def longer(share: float) -> str:
-    """Say how much longer a time is, as a share of another."""
+    """Return as text how much longer a time is, as a percentage of another."""
     return f"{number_text(share, '{:.1%}')} longer"
 
 
 def difference_text(difference: Difference | None) -> str:
-    """Return a difference to the fastest with its interval and its corrected p-value; nothing for the fastest."""
+    """Return a difference to the fastest with its interval and its corrected p-value; a dash for the fastest."""
     if difference is None:
         return NONE
     if difference.low is None or difference.high is None or difference.p_value is None:
@@ -133,7 +133,7 @@ def league_rows(standings: Sequence[Standing], league: str, ranks: CriticalDiffe
 
 
 def relative_time(members: Sequence[Standing], label: str) -> float:
-    """Return the geometric mean, over the worlds in which an entrant meets the quotas, of its time to the fastest's."""
+    """Return the geometric mean of an entrant's time relative to the fastest, over worlds where it meets the quotas."""
     fastest = {standing.world: standing.mean("simulated_time_s") for standing in members if standing.rank == 1}
     ratios = [
         standing.mean("simulated_time_s") / fastest[standing.world]

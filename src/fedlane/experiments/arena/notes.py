@@ -1,4 +1,4 @@
-"""What a reader of the leaderboard must know: the facts of the run, and how its numbers are made."""
+"""What a reader of the leaderboard must know: the facts of the run, and how its numbers are computed."""
 
 import pyarrow as pa
 

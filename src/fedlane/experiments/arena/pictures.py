@@ -16,8 +16,8 @@ from fedlane.report.svg_charts import ChartLine, line_chart, rank_chart
 def world_chart(curves: pa.Table, standings: Sequence[Standing]) -> str:
     """Draw the curves of one world: accuracy over simulated time if models were trained, else time over rounds.
 
-    Coloured are the first two of the league that knows delays, the first of every other league, `lane`, and yardsticks
-    (dashed); the others are pale.
+    The first two of the league that knows delays, the first of every other league, `lane`, and yardsticks (dashed) are
+    coloured; the others are pale.
 
     Args:
         curves: The content of ``curves.parquet``.

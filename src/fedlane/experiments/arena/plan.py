@@ -15,9 +15,9 @@ from fedlane.validate import InputError
 
 FORMAT = 1
 LARGE_PAIRS, LARGE_SEEDS = 20_000, 4
-"""Networks with more pairs than this have at most so many seeds in a batch, so that workers share the work."""
+"""With more than `LARGE_PAIRS` pairs, a batch has at most `LARGE_SEEDS` seeds, so that workers share the work."""
 OPTIMUM_SEEDS = 5
-"""Seeds of a batch of the optimum, whose linear program takes seconds for each."""
+"""Seeds in a batch of the optimum, whose linear program takes seconds for each seed."""
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class ArenaCell:
         entrant: The entrant.
         learning: Whether the model is trained.
         batches: Its batches of seeds; empty if the parameters are refused.
-        error: Why they are refused, in one line; None if they are not.
+        error: Why they are refused, in one line; None if they are accepted.
     """
 
     world: ArenaWorld
@@ -45,7 +45,7 @@ class ArenaCell:
 
     @property
     def weight(self) -> float:
-        """About how long a seed takes, in milliseconds on one core; it orders batches and weighs progress."""
+        """Approximate time of a seed, in milliseconds on one core; used to order batches and to weight progress."""
         network, rounds = self.world.scenario.network, self.world.scenario.rounds
         training = 6.0 + 2.0 * network.channels if self.learning else 0.0
         return rounds * (0.3 + 1e-3 * network.clients * network.channels + training)
@@ -61,7 +61,7 @@ class ArenaPlan:
         seeds: The seeds.
         learning: Whether all models are trained; if not, only entrants that require losses train.
         device: Class of the device that trains, ``cpu`` or ``cuda``. Entrants that require losses train on the CPU:
-            their schedule waits for every round's losses, which is no work for a GPU.
+            their schedule waits for every round's losses, which does not suit a GPU.
         optimum: Whether the optimum is computed in worlds where it may apply.
     """
 
@@ -85,12 +85,12 @@ class ArenaPlan:
 
     @property
     def batches(self) -> list[WorkBatch]:
-        """The batches of all cells, the largest first, so that workers end at about the same time."""
+        """The batches of all cells, the largest first, so that workers finish at about the same time."""
         sizes = [(cell.weight, batch) for cell in self.cells for batch in cell.batches]
         return [batch for _, batch in sorted(sizes, key=lambda item: -item[0])]
 
     def description(self) -> dict[str, Any]:
-        """Return what a folder keeps of the plan, as plain values."""
+        """Return the plan as plain values, as it is stored in a folder."""
         return {
             "format": FORMAT,
             "result_version": RESULT_VERSION,
@@ -138,12 +138,12 @@ class ArenaPlan:
 
 
 def _without_target(scenario: Scenario) -> Scenario:
-    """The scenario without a target accuracy, which changes nothing in a run that does not learn."""
+    """Return the scenario without a target accuracy, which changes nothing in a run that does not learn."""
     return scenario.with_values({"learning.target_accuracy": None})
 
 
 def _may_have_optimum(world: ArenaWorld) -> bool:
-    """Whether the network is the paper's, static and always present; `optimal_delays` decides."""
+    """Return whether the network is the paper's and static, with clients always present; `optimal_delays` decides."""
     network, availability = world.scenario.network, world.scenario.availability
     static = network.mobility == "static" and network.drift_s == 0
     return network.model == "paper" and static and availability.model == "always"

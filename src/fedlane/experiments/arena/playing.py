@@ -32,7 +32,7 @@ class ArenaResult:
     Attributes:
         table: The leaderboard's numbers, one row per world, entrant and seed.
         curves: Means over seeds at the points of every curve.
-        failures: For each cell that failed: its world, its entrant and its line.
+        failures: For each cell that failed, its world, its entrant and its one-line error.
         report: What the engine did.
     """
 
@@ -43,7 +43,7 @@ class ArenaResult:
 
 
 def stored_keys(plan: ArenaPlan, folder: Path | None) -> set[str]:
-    """Return the keys of a plan's batches that a folder has."""
+    """Return the keys of a plan's batches that are stored in a folder."""
     return set() if folder is None else _store(plan, folder).keys()
 
 
@@ -53,7 +53,10 @@ def is_stored(cell: ArenaCell, stored: set[str]) -> bool:
 
 
 def check_arena_folder(folder: Path) -> None:
-    """Raise `InputError` if a folder has files and is not an arena's; cells have keys, so any arena may continue it."""
+    """Raise `InputError` if a folder has files but is not an arena's.
+
+    Cells have keys, so any arena may continue in the folder of another.
+    """
     if (folder / PLAN).exists():
         return
     if folder.exists() and (not folder.is_dir() or any(item.name not in (LOCK, CELLS) for item in folder.iterdir())):
@@ -90,7 +93,7 @@ def play_arena(
 
 @contextlib.contextmanager
 def claimed_arena(plan: ArenaPlan, folder: Path) -> Iterator[None]:
-    """Make an arena's folder, or accept that of any arena, and keep others out meanwhile.
+    """Create an arena's folder, or accept that of any arena, and keep other processes out meanwhile.
 
     Raises:
         InputError: The folder holds something else, is in use, or cannot be written.
@@ -131,7 +134,7 @@ def leaderboard_schema() -> "pa.Schema":
 
 
 def _schema(*names: str) -> "pa.Schema":
-    """Columns by name: texts, truth values and whole numbers where the name says so, otherwise numbers."""
+    """Return columns by name: texts, truth values and whole numbers for the names listed here, otherwise floats."""
     types: dict[str, pa.DataType] = dict.fromkeys(("world", "policy", "league", "parameters"), pa.string())
     types |= {"tuned": pa.bool_(), **dict.fromkeys(("seed", "round", "rounds"), pa.int64())}
     return pa.schema([(name, types.get(name, pa.float64())) for name in names])

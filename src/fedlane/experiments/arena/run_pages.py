@@ -1,7 +1,7 @@
 """A page for every cell of the arena: the run of its first seed, as `fedlane report` shows it.
 
 A page takes about a quarter of a megabyte and half a second, so every cell gets one. Only entrants that require losses
-train for it; the pages of the others show their schedules.
+train for it; the pages of the others show only their schedules.
 """
 
 import tempfile
@@ -43,7 +43,7 @@ def run_page(values: Mapping[str, Any]) -> pa.Table:
 
 
 class PageKeeper:
-    """Keeps pages as files whose names have the key of their batch, so that each is made once.
+    """Keeps pages as files whose names contain the key of their batch, so that each page is made once.
 
     Args:
         folder: The folder of the pages.
@@ -76,7 +76,7 @@ class PageKeeper:
 
 
 def page_batches(plan: ArenaPlan) -> list[tuple[ArenaCell, WorkBatch]]:
-    """Return the batch that makes each cell's page; cells of the optimum and refused ones have none."""
+    """Return the batch that makes each cell's page; cells of the optimum and refused cells have none."""
     pairs = []
     for cell in plan.cells:
         if cell.error is None and cell.entrant.name != OPTIMUM:

@@ -1,4 +1,4 @@
-"""What wins where, in words that follow from the numbers."""
+"""Sentences, generated from the numbers, about which entrant wins in which world."""
 
 from collections.abc import Sequence
 

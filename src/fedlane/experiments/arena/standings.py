@@ -1,10 +1,10 @@
 """Standings: who serves the quotas, who is fastest among those, and whether differences are more than chance.
 
 In each world, an entrant *meets the quotas* if its mean shortfall exceeds the smallest one among all ranked entrants of
-that world by at most `TOLERANCE`. Ranks are within a league, by mean simulated time, among entrants that meet them; the
-others are listed apart. Differences are to the fastest entrant of the same league that meets them, paired by seed:
-a 95% Student interval of the mean, and a two-sided p-value that Holm's method corrects for the comparisons in that
-league and world. The fastest is chosen by the same data, so its own advantage is a little too large.
+that world by at most `TOLERANCE`. Entrants that meet the quotas are ranked within their league by mean simulated time;
+the others are listed apart. Each ranked entrant is compared with the fastest one of its league, paired by seed: a 95%
+Student interval of the mean, and a two-sided p-value that Holm's method corrects for the comparisons in that league and
+world. The fastest is chosen by the same data, so its own advantage is slightly overstated.
 """
 
 from collections.abc import Mapping, Sequence
@@ -62,7 +62,7 @@ class Standing:
         seeds: The seeds.
         meets: Whether it meets the quotas; None for a yardstick.
         rank: Rank in its league by simulated time; None if it is not ranked.
-        target_rank: Rank in its league by the median time to the target accuracy; None if it is not reached.
+        target_rank: Rank in its league by the median time to the target accuracy; None if the target is not reached.
         difference: Difference to the fastest of its league; None for the fastest and for those that are not ranked.
     """
 
@@ -129,7 +129,7 @@ def standings(table: pa.Table) -> list[Standing]:
 
 
 def _by_world(table: pa.Table) -> dict[str, list[Standing]]:
-    """The entrants of every world, not judged yet, in the order of the table."""
+    """Return the entrants of every world, not judged yet, in the order of the table."""
     rows: dict[tuple[str, str, bool], list[dict[str, object]]] = {}
     for row in table.to_pylist():
         rows.setdefault((row["world"], row["policy"], row["tuned"]), []).append(row)

@@ -14,7 +14,7 @@ from fedlane.experiments.arena.standings import Standing
 
 
 def league_tables(standings: Sequence[Standing]) -> list[Table]:
-    """Return a table for each league that has entrants; it counts worlds, which the page names."""
+    """Return a table for each league that has entrants; it counts the worlds that the page names."""
     tables, worlds = [], len({standing.world for standing in standings})
     for league in LEAGUES:
         rows = league_rows(standings, league, critical_difference(standings, league))

@@ -1,4 +1,4 @@
-"""The design of tuning: which values of its parameters a policy tries.
+"""The design of tuning: which parameter values are tried for a policy.
 
 Trial 0 is the published default. The others follow the additive recurrence of Roberts (2018): with d parameters and
 phi the positive root of x^(d+1) = x + 1, trial k has the coordinates

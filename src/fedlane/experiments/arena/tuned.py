@@ -1,4 +1,4 @@
-"""Tuned values: the file in which `fedlane arena tune` keeps every trial and its choice."""
+"""Tuned values: the file in which `fedlane arena tune` stores every trial and the chosen one."""
 
 import json
 from collections.abc import Mapping
@@ -29,7 +29,7 @@ class TunedValues:
 
     @property
     def policies(self) -> Mapping[str, Any]:
-        """What the file has about each policy."""
+        """The file's entry for each policy."""
         return dict(self.content.get("policies", {}))
 
     def parameters(self, policy: str, version: int) -> dict[str, Any] | None:

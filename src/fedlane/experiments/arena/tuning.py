@@ -2,8 +2,8 @@
 
 A policy gets one set of values for all worlds. A trial's time ratio in a world is its simulated time over that of the
 policy's default (trial 0), seed by seed, averaged. A trial serves a world if its mean shortfall there exceeds the
-smallest one of the policy's own trials by at most `TOLERANCE`. Chosen is, among the trials that serve the most worlds,
-the one with the smallest mean time ratio over worlds; the earliest wins a tie.
+smallest one of the policy's own trials by at most `TOLERANCE`. Among the trials that serve the most worlds, the one
+with the smallest mean time ratio over worlds is chosen; the earliest wins a tie.
 """
 
 from collections.abc import Mapping, Sequence
@@ -27,7 +27,7 @@ from fedlane.validate import InputError
 TRIALS = 20
 TUNING_SEEDS = range(4000, 4004)
 DECIMALS = 6
-"""Decimals of the numbers in the file, which the choice follows from."""
+"""Decimals of the numbers in the file, from which the choice follows."""
 OBJECTIVE = (
     "Among the trials whose mean shortfall is within the tolerance of the policy's smallest one in the most worlds, "
     "the one with the smallest mean over worlds of the ratio of its simulated time to the default's, seed by seed."
@@ -56,7 +56,7 @@ class Trial:
 
 @dataclass(frozen=True)
 class TuningPlan:
-    """Everything that defines a tuning.
+    """Everything that defines a tuning run.
 
     Attributes:
         policies: The policies to tune.
@@ -183,7 +183,7 @@ def _means(table: pa.Table) -> dict[tuple[str, str], _Means]:
 
 
 def _entrant(trial: Trial) -> Entrant:
-    """The entrant of a trial. Values that the policy refuses are kept, and their cells fail with one line."""
+    """Return the entrant of a trial. Values that the policy refuses are kept; their cells fail with one line."""
     plain = make_entrant(trial.policy)
     text = parameter_text(trial.policy, trial.parameters)
     return Entrant(trial.label, text, plain.league, needs_losses=plain.needs_losses)

@@ -3,9 +3,9 @@
 - `observations`: what is recorded about a pair, late uploads included
 - `location`: the mean of every pair's log network time, tried or not (a Bayesian factor model)
 - `spread`: the variance of a pair's log network time from round to round
-- `first_looks`: how far predictions of untried pairs are off
+- `first_looks`: the errors of predictions of untried pairs
 - `delay_rows`: the predictive delay distribution of every pair
-- `looking`: what it is worth to try a pair
+- `looking`: the value of trying a pair
 - `search`: the matching with the largest objective
 - `forgetting`: what to forget when the network has changed
 """

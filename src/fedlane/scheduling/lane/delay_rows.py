@@ -20,7 +20,7 @@ EDGES = (np.arange(CELLS + 1) / CELLS) ** 2
 WIDTHS = np.diff(EDGES)
 PRIOR_COUNT = 6.0
 LARGEST_VARIANCE = 60.0
-"""Variances of log times are cut off here, far above any that matters, so that nothing overflows."""
+"""Upper limit of the variances of log times, far above any that matters, so that nothing overflows."""
 POINTS = np.append((EDGES[1:] + EDGES[:-1]) / 2, 1.0)
 """Where the CDF is evaluated: the middle of each cell, and the deadline."""
 _ENDS = np.append(0.0, POINTS)
@@ -40,7 +40,7 @@ def sum_moments(
         compute_variance: Its variance.
 
     Returns:
-        The shift in seconds, and the mean and standard deviation of the log of what comes after it.
+        The shift in seconds, and the mean and standard deviation of the log of the time after the shift.
     """
     variance = np.minimum(variance, LARGEST_VARIANCE)
     network = np.exp(location + variance / 2)
@@ -80,7 +80,7 @@ def quantiles(rows: FloatArray, probabilities: tuple[float, ...]) -> FloatArray:
     """Return quantiles of some distributions in units of the deadline, (Q, P); 1 for those beyond the deadline.
 
     Args:
-        rows: CDFs at `POINTS`, (P, CELLS + 1), and linear between these points.
+        rows: CDFs at `POINTS`, (P, CELLS + 1); they are linear between these points.
         probabilities: Probabilities of the Q quantiles.
     """
     cdf = np.maximum.accumulate(np.concatenate([np.zeros((len(rows), 1)), rows], axis=1), axis=1)
@@ -110,7 +110,7 @@ _TYPES = (
 
 @kernel(_TYPES, error_model="numpy")
 def fill_rows(mean, deviation, logs, count, slot, history, normal, rows):  # type: ignore[no-untyped-def]
-    """Write the mixtures; the normal distribution comes from a table with linear interpolation."""
+    """Write the mixtures; the normal CDF is interpolated linearly from a table."""
     replicas, clients, channels, points = rows.shape
     scale = (len(normal) - 1) / (2.0 * _REACH)
     for r in range(replicas):

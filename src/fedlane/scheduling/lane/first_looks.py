@@ -1,14 +1,15 @@
-"""How far predictions of untried pairs are off, measured at every first look.
+"""The errors of predictions of untried pairs, measured at every first look.
 
 The factor model states a variance for a pair that was never tried. That variance is wrong in both directions: too large
 while little is known, because the priors are wide, and too small later, because the posteriors of clients and channels
-are taken as independent, and because the pairs that are chosen are those that looked best. So it is multiplied by a
-factor that follows the squared errors z^2 of the latest first looks, in units of their predicted variance:
+are taken as independent, and because the pairs that are chosen are those that looked best. The stated variance is
+therefore multiplied by a factor that follows the squared errors z^2 of the latest first looks, in units of their
+predicted variance:
 
-    factor <- (M factor + sum of z^2 factor) / (M + number of first looks),    M = `MEMORY`,
+    factor <- (M factor + sum of z^2 factor) / (M + number of first looks),    M = `MEMORY`.
 
-whose fixed point has a mean z^2 of 1. Without it, looks that are believed to be harmless make rounds as long as the
-deadline.
+At its fixed point, the mean of z^2 is 1. Without the factor, looks that are believed to be harmless make rounds last
+until the deadline.
 """
 
 import numpy as np
@@ -17,7 +18,7 @@ from fedlane.records import BoolArray, FloatArray, IntArray, Problem
 
 MEMORY = 100.0
 SMALLEST, LARGEST = 0.3, 9.0
-"""The factor stays between these."""
+"""Limits of the factor."""
 
 
 def uncalibrated(problem: Problem) -> dict[str, np.ndarray]:
@@ -34,10 +35,10 @@ def after_looks(factor: FloatArray, replica: IntArray, squared: FloatArray, firs
     """Return the factor (R,) after a round.
 
     Args:
-        factor: The factor that the predictions had (R,).
+        factor: The factor with which the predictions were made (R,).
         replica: Replica of each upload (P,).
         squared: Squared error of each upload, in units of its predicted variance (P,).
-        first: Whether it was the first look at its pair (P,).
+        first: Whether each upload was the first look at its pair (P,).
     """
     replica, squared = replica[first], squared[first]
     number = np.bincount(replica, minlength=len(factor))

@@ -1,16 +1,17 @@
 """What to forget when the network has changed.
 
-An upload's surprise is its log likelihood ratio: that the pair's location has moved by a normal step of variance
-`STEP`, against the prediction N(m, v) as it is. With z^2 = (x - m)^2 / v,
+An upload's surprise is its log likelihood ratio of two hypotheses: the pair's location has moved by a normal step of
+variance `STEP`, or the prediction N(m, v) still holds. With z^2 = (x - m)^2 / v,
 
     surprise = z^2 / 2 * STEP / (v + STEP) - ln(1 + STEP / v) / 2,
 
-which is negative on average while nothing changes. Two running sums, which never fall below 0 (CUSUM, Page 1954), watch
-each client and the whole network; in the network's sum a round counts as at most `ROUND_UPLOADS` uploads, because small
-errors of the model are the same in all of them. When a sum exceeds the threshold, the pairs of the client, or all
-pairs, keep the weight of one upload. Only punctual uploads are watched: a pair that becomes late for good is given up
-by its own late uploads alone, which takes the longer the more punctual ones it has had. Detection was chosen over
-steady discounting, which pays for its readiness in every network that does not change.
+which is negative on average while nothing changes. Surprises are added to a running sum for each client and to one for
+the whole network; the sums never fall below 0 (CUSUM, Page 1954). In the network's sum, a round counts as at most
+`ROUND_UPLOADS` uploads, because small errors of the model are the same in all of them. When a sum exceeds the
+threshold, each pair of the client, or each pair of the network, keeps the weight of one upload. Only punctual uploads
+enter the sums. A pair that becomes permanently late is therefore abandoned only because of its own late uploads; the
+more punctual uploads it has had, the longer this takes. Detection was chosen over steady discounting, which costs time
+on every network that does not change.
 """
 
 import numpy as np
@@ -21,12 +22,12 @@ from fedlane.scheduling.lane.observations import Pair, Prediction
 STEP = 0.5
 ROUND_UPLOADS = 4
 LARGEST_SURPRISE = 5.0
-"""An upload counts with at most this: a single deep fade is no change."""
+"""Upper limit of an upload's surprise, because a single deep fade is not a change."""
 WELL_KNOWN = 4.0
-"""Uploads that a pair must have had to be watched: an early prediction may be wrong without any change."""
+"""Uploads that a pair must have had to be watched, because an early prediction may be wrong without any change."""
 KEPT_COUNT = 1.0
 SMALLEST_COUNT = 0.05
-"""Steady forgetting stops here: a pair that was tried never becomes untried."""
+"""Count at which steady forgetting stops, so that a pair that was tried never becomes untried."""
 
 
 def no_surprise(problem: Problem) -> dict[str, np.ndarray]:
@@ -43,7 +44,7 @@ def surprise(value: FloatArray, expected: Prediction) -> FloatArray:
 
 
 def forget_changed(state: State, pair: Pair, ratio: FloatArray, threshold: float) -> State:
-    """Add the round's surprises (P,) to the sums; where one exceeds the threshold, forget and begin again at 0.
+    """Add the round's surprises (P,) to the sums; where a sum exceeds the threshold, forget and reset it to 0.
 
     Args:
         state: The state after the round's observations.
@@ -68,7 +69,7 @@ def forget_changed(state: State, pair: Pair, ratio: FloatArray, threshold: float
 
 
 def discounted(count: FloatArray, forgetting: float) -> FloatArray:
-    """Return the counts after a round of steady forgetting, which takes this share of every count."""
+    """Return the counts after a round of steady forgetting, which removes the share ``forgetting`` of every count."""
     if not forgetting:
         return count
     return np.maximum(count * np.float32(1.0 - forgetting), np.minimum(count, np.float32(SMALLEST_COUNT)))

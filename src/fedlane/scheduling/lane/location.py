@@ -1,11 +1,11 @@
-"""The mean of every pair's log network time, by a Bayesian factor model. It also speaks about pairs never tried.
+"""A Bayesian factor model of the mean of every pair's log network time. It also predicts pairs that were never tried.
 
     x_ij = b_j + w_j . f_i + e_ij,    f_i ~ N(0, I),  w_j ~ N(0, I),  b_j ~ N(centre, 1),  e_ij ~ N(0, psi).
 
 A client has K hidden properties f_i (where it is, for example), and every channel weighs them in its own way. The mean
 of n samples of a pair is x_ij plus noise of variance s_ij^2 / n. Posteriors of clients and channels are normal and
-independent (mean-field variational inference), and a few sweeps a round keep them up to date: each is a small linear
-regression, given the first two moments of the others. With v_j = (b_j, w_j), g_i = (1, f_i) and
+independent (mean-field variational inference), and a few sweeps per round keep them up to date. Each update is a small
+linear regression, given the first two moments of the others. With v_j = (b_j, w_j), g_i = (1, f_i) and
 tau_ij = 1 / (psi + s_ij^2 / n_ij), 0 where the pair was never tried:
 
     precision of f_i:  I + sum_j tau_ij E[w_j w_j'],    precision times mean:  sum_j tau_ij (x_ij E[w_j] - E[b_j w_j]);
@@ -13,9 +13,9 @@ tau_ij = 1 / (psi + s_ij^2 / n_ij), 0 where the pair was never tried:
 
 A tried pair's mean is then a compromise between the model and its samples, with weight k = psi / (psi + s^2 / n):
 
-    mean  m + k (x - m),   variance  psi (1 - k) + (1 - k)^2 (variance of m);
+    mean  m + k (x - m),   variance  psi (1 - k) + (1 - k)^2 (variance of m),
 
-with k = 0 for a pair that was never tried. Factors without uncertainty would overfit and give pairs up.
+where k = 0 for a pair that was never tried. Factors without uncertainty would overfit, and pairs would be given up.
 """
 
 import numpy as np
@@ -33,7 +33,7 @@ NAMES = ("factor", "factor_cov", "loading", "loading_cov", "centre", "residual")
 def empty_location(problem: Problem) -> dict[str, np.ndarray]:
     """Return the model before the first round.
 
-    Loadings of 0 would be a saddle of the sweeps, so that they begin on a wave.
+    Loadings of 0 would be a saddle point of the sweeps, so the loadings start as cosine waves.
     """
     replicas, clients, channels = problem.replicas, problem.clients, problem.channels
     centre = prior_centre(problem.deadline_s)
@@ -51,7 +51,7 @@ def empty_location(problem: Problem) -> dict[str, np.ndarray]:
 
 
 def prior_centre(deadline_s: float) -> float:
-    """Return the log network time that is expected before the first round: a good third of the deadline."""
+    """Return the log network time expected before the first round: that of just over a third of the deadline."""
     return float(np.log(deadline_s)) - 1.0
 
 
@@ -84,7 +84,7 @@ def moments_at(model: State, pair: tuple[IntArray, IntArray, IntArray]) -> tuple
 def compromise(
     model: tuple[FloatArray, FloatArray], residual: FloatArray, count: FloatArray, mean: FloatArray, spread: FloatArray
 ) -> tuple[FloatArray, FloatArray]:
-    """Return the mean and variance of each pair's location: between the model and the pair's samples."""
+    """Return the mean and variance of each pair's location, a compromise between the model and the pair's samples."""
     expected, variance = model
     tried = count > 0
     k = np.where(tried, residual / (residual + spread / np.where(tried, count, 1.0)), 0.0)

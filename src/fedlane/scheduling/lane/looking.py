@@ -1,26 +1,26 @@
-"""What it is worth to try a pair: the delay that is saved later if the pair turns out to be fast.
+"""The value of trying a pair: the delay that is saved later if the pair turns out to be fast.
 
 Y = exp(location + spread / 2) is the mean network time of the pair, which is log-normal while the location is
 uncertain. A client that has a fast channel needs a second one for the rounds in which the first is taken, so Y competes
-with K, the client's second-best known network time. A channel must be used in every round, whatever the clients have
+with K, the client's second-best known network time. A channel must be used in every round, however fast the clients are
 elsewhere, so Y also competes with the channel's second-best known time. The expected improvement is the price of a put
 option:
 
     E[(K - Y)^+] = K Phi(d) - F Phi(d - s),   d = (ln(K / F) + s^2 / 2) / s,   F = E[Y],  s^2 = variance of ln Y.
 
-Improvements below a level L that is good enough are worth nothing, because others are then slower. A round lasts as
-long as the slowest of N uploads, which is about exp(`UPLOAD_DEVIATION` Phi^-1(N / (N + 1))) times as long as a typical
-upload; L is this factor times the lower quartile of the clients' best delays, and the gain is
+Improvements below a level L that is good enough are worth nothing, because other clients are then slower. A round lasts
+as long as the slowest of N uploads, which is about exp(`UPLOAD_DEVIATION` Phi^-1(N / (N + 1))) times as long as a
+typical upload; L is this factor times the lower quartile of the clients' best delays, and the gain is
 E[(K - Y)^+] - E[(L - Y)^+]. A look at an untried pair earns, in the unit of the objective,
 
     B_ij = exploration (V / d_max) (quota_i H) (N / c_i) gain,     H = min(200 + t, T - t),
 
-where quota_i is the lowered quota, quota_i H the number of uploads in which it can pay, and c_i the number of clients
-about as slow: only they can share a slow round. For a client that was never seen, N / c_i is at least `UNSEEN`: its
-quota makes a first look inevitable, and an early one pays longest. The channel's side has
-min(1, `FEW_CLIENTS` N / U) N / c_j, with the number c_j of channels about as slow, and the larger of the two counts.
-Another look at a tried pair earns `REPEATED` times the value of its information: with s^2 the variance by which one
-more upload would move the estimate, and without the gain that is expected anyway.
+where quota_i is the lowered quota, quota_i H is the number of uploads in which the look can pay off, and c_i is the
+number of clients about as slow: only they can share a slow round. For a client that was never seen, N / c_i is at least
+`UNSEEN`: its quota makes a first look inevitable, and an early one pays off longest. On the channel's side, the factor
+is min(1, `FEW_CLIENTS` N / U) N / c_j, where c_j is the number of channels about as slow. The larger of the two values
+is used. Another look at a tried pair earns `REPEATED` times the value of its information, in which s^2 is the variance
+by which one more upload would move the estimate, and from which the gain that is expected anyway is subtracted.
 """
 
 import numpy as np
@@ -35,7 +35,7 @@ ABOUT_AS_SLOW = 2.0
 UPLOAD_DEVIATION = 0.4
 """Standard deviation of a pair's log delay from round to round, for the factor of the slowest upload."""
 FEW_CLIENTS = 2.5
-"""Clients per channel up to which the channel's side counts in full: with more, another client will do."""
+"""Clients per channel up to which the channel's side counts in full; with more, another client will do as well."""
 UNSEEN = 1.0
 """Smallest N / c_i of a client that was never seen."""
 REPEATED = 0.03
@@ -53,7 +53,7 @@ def put(strike: FloatArray, forward: FloatArray, variance: FloatArray) -> FloatA
 
 
 def horizon(round: int, rounds: int) -> float:
-    """Return H, the number of rounds in which a look can pay."""
+    """Return H, the number of rounds in which a look can pay off."""
     return float(max(min(PATIENCE + round, rounds - round), 0))
 
 
@@ -98,7 +98,7 @@ def looking(
         spread: Variance from round to round (R, U, N).
         tried: Whether each pair was tried (R, U, N).
         compute_s: Mean compute time of each client (R, U).
-        uploads: Number of uploads of each client in which a look can pay (R, U).
+        uploads: Number of uploads of each client in which a look can pay off (R, U).
         deadline_s: The deadline in seconds.
     """
     mean, variance = location[0], np.minimum(location[1], LARGEST_VARIANCE)

@@ -1,16 +1,16 @@
-"""What `lane` records about pairs and clients. Everything is a running mean, so to forget is to lower a count.
+"""What `lane` records about pairs and clients. Everything is a running mean, so it is forgotten by lowering a count.
 
 The delay of client i on channel j is compute time, which belongs to the client, plus network time (download and
-upload), which belongs to the pair. Of each pair the state has the count n, and the mean and variance of
-x = ln(network time); of each client the latest compute times.
+upload), which belongs to the pair. For each pair, the state holds the count n, and the mean and variance of
+x = ln(network time); for each client, it holds the latest compute times.
 
 A late upload was cut off, so its parts are unknown: it is right-censored at c = ln(d_max - compute time). In its place,
 the truncated normal distribution gives the mean and variance of x given x > c under the current prediction N(m, s^2):
 
     h = phi(a) / (1 - Phi(a)),  a = (c - m) / s:   mean m + s h,   variance s^2 (1 + a h - h^2).
 
-A client that leaves in mid-round looks late as well. The upload therefore counts with the probability that it was slow,
-P(late) / (P(late) + `LOST`).
+A client that leaves in mid-round looks late as well. A late upload therefore counts with the probability that it was
+slow, P(late) / (P(late) + `LOST`).
 """
 
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ from scipy.special import log_ndtr
 from fedlane.records import Feedback, FloatArray, IntArray, Problem, State
 
 KEPT = 12
-"""Compute times that are kept of each client."""
+"""Number of compute times that are kept for each client."""
 LOST = 0.01
 """Probability that an upload is lost for a reason that says nothing about the pair."""
 SMALLEST_S = 1e-6
@@ -53,7 +53,7 @@ class Prediction:
 
 
 def empty_observations(problem: Problem) -> dict[str, np.ndarray]:
-    """Return the arrays before the first round; -1 stands for a compute time that is not there yet."""
+    """Return the arrays before the first round; -1 stands for a compute time that was not measured yet."""
     replicas, clients = problem.quotas.shape
     pairs = replicas, clients, problem.channels
     return {
@@ -66,7 +66,8 @@ def empty_observations(problem: Problem) -> dict[str, np.ndarray]:
 def compute_moments(state: State) -> tuple[FloatArray, FloatArray]:
     """Return the mean and the variance of every client's compute time, (R, U) each, in seconds.
 
-    A client counts as if it had one more sample: the mean of all clients, with half of it as standard deviation.
+    Each client is given one more sample: the mean of all clients, with half of the client's resulting mean as standard
+    deviation.
     """
     compute = state["compute"]
     seen = compute >= 0
@@ -100,7 +101,7 @@ def observe(
 
     Returns:
         The weight with which each upload counted, and its squared error in units of its predicted variance, (P,) each.
-        The error of a late upload is the one that is expected, given that it was late.
+        The squared error of a late upload is the expected one, given that it was late.
     """
     replica, client, _ = pair
     punctual = feedback.punctual[replica, client]

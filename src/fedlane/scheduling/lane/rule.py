@@ -1,4 +1,4 @@
-"""`lane`: queues against the expected delay of the slowest client, with a prediction for every pair.
+"""`lane` weighs queues against the expected delay of the slowest client, with a prediction for every pair.
 
 In each round it selects the matching that maximises
 
@@ -26,9 +26,9 @@ from fedlane.scheduling.slots import check_slots, with_slots
 from fedlane.validate import InputError, at_least
 
 _SHORTLIST = 7
-"""Clients per channel that the search considers ..."""
+"""Clients per channel that the search considers in large networks."""
 _ALWAYS_CONSIDERED = 200
-"""... if there are more clients than this."""
+"""Minimum number of clients that the search considers, or all clients if there are fewer."""
 
 
 @dataclass(frozen=True)
@@ -245,7 +245,7 @@ def _cdf(
 
 
 def _beliefs_at(state: State, pair: observations.Pair) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """Return location, its variance and the spread of some pairs, (P,) each, as `beliefs` does of all."""
+    """Return the location, its variance and the spread of some pairs, (P,) each, as `beliefs` does for all pairs."""
     replica = pair[0]
     model = location.moments_at(state, pair)
     count, mean = state["count"][pair], state["mean"][pair]
@@ -265,7 +265,7 @@ def _quantiles(assignment: IntArray, row: FloatArray, deadline_s: float) -> Pred
 def _matching(
     policy: Lane, state: State, belief: Beliefs, value: FloatArray, available: np.ndarray, deadline_s: float
 ) -> tuple[IntArray, FloatArray]:
-    """Return the matching of the search and its pairs' rows, given the beliefs and the value of looking."""
+    """Return the matching that the search finds, and its pairs' rows, given the beliefs and the value of looking."""
     mean, variance = observations.compute_moments(state)
     total = belief.variance + belief.spread
     shift, log_mean, deviation = delay_rows.sum_moments(belief.mean, total, mean[..., None], variance[..., None])

@@ -6,9 +6,9 @@ product of their CDFs, so that
 
     E[max] / d_max = sum_g width_g (1 - prod F(g)).
 
-Because the expectation of a maximum saturates, slow clients and looks at unknown pairs gather in few rounds.
+Because the expectation of a maximum saturates, slow clients and looks at unknown pairs are concentrated in few rounds.
 The search starts from three matchings: two max-sum matchings, which value a pair's own delay once and N times, and the
-previous round's. From each it replaces and swaps clients until nothing helps; the best of the three is returned.
+previous round's. From each it replaces and swaps clients until no change helps; the best of the three is returned.
 """
 
 import numpy as np
@@ -35,7 +35,7 @@ def search_batch(
     Args:
         weight: Value of each pair apart from its delay (R, U, N).
         rows: Predictive distributions (R, U, N, CELLS + 1).
-        available: Who may be assigned (R, U).
+        available: Which clients may be assigned (R, U).
         previous: The previous round's matching (R, U).
         trade_off: V.
         idle_channels: Whether channels may stay idle although clients are available.
@@ -62,7 +62,10 @@ _TYPES = (
 
 @kernel(_TYPES, error_model="numpy")
 def improve_starts(weight, rows, width, available, starts, price, may_idle, result):  # type: ignore[no-untyped-def]
-    """Climb from each start (3, R, U) that is allowed and as large as the first; write the best matching."""
+    """Climb from each start (3, R, U) that is allowed; write the best matching.
+
+    Unless channels may stay idle, a start must also assign as many clients as the first one.
+    """
     replicas, clients, channels = weight.shape
     cells = len(width)
     client_at, zeros, idle = np.empty(channels, np.int64), np.empty(cells, np.int64), np.empty(clients, np.bool_)

@@ -1,11 +1,11 @@
 """The variance of a pair's log network time from round to round.
 
-A pair with few samples does not know its variance, but slow pairs vary more than fast ones in the same way. The log of
-the sample variance is regressed on the mean, with weights (n - 1) / 2, the inverse of its variance under normality:
+A pair's variance cannot be estimated from few samples, but slow pairs vary more than fast ones in the same way. The log
+of the sample variance is regressed on the mean, with weights (n - 1) / 2, the inverse of its variance under normality:
 
     ln s_ij^2 = a + b (m_ij - m) + error,
 
-with the prior that a is ln `PRIOR_SPREAD` (worth `LEVEL_WEIGHT`) and b is 0 (worth `SLOPE_WEIGHT`). A pair's variance
+with the prior that a is ln `PRIOR_SPREAD` (weight `LEVEL_WEIGHT`) and b is 0 (weight `SLOPE_WEIGHT`). A pair's variance
 is then shrunk towards the line, which counts as `LINE_FREEDOM` degrees of freedom.
 """
 
@@ -39,7 +39,7 @@ class SpreadLine:
 
     @classmethod
     def stored(cls, state: State) -> "SpreadLine":
-        """Return the line of a policy's state, which was fitted after the latest round."""
+        """Return the line stored in a policy's state, which was fitted after the latest round."""
         return cls(*(state[name] for name in LINE))
 
     def arrays(self) -> dict[str, FloatArray]:
