@@ -23,7 +23,7 @@ from fedlane.scheduling.rivals.best_round import best_round
 
 @dataclass(frozen=True)
 class Clairvoyant(Policy):
-    """Serves the best matching for this round's delays; its parameters are those of `lane`."""
+    """Serves the best matching for this round's delays; its parameters are those of `lane-2026`."""
 
     name: ClassVar[str] = "clairvoyant"
     summary: ClassVar[str] = "drift plus penalty with this round's true delays (a yardstick)"
