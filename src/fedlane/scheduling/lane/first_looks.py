@@ -15,6 +15,7 @@ until the deadline.
 import numpy as np
 
 from fedlane.records import BoolArray, FloatArray, IntArray, Problem
+from fedlane.scheduling.lane.observations import Observed
 
 MEMORY = 100.0
 SMALLEST, LARGEST = 0.3, 9.0
@@ -31,16 +32,16 @@ def calibrated(variance: FloatArray, count: FloatArray, factor: FloatArray) -> F
     return np.where(count > 0, variance, variance * factor)
 
 
-def after_looks(factor: FloatArray, replica: IntArray, squared: FloatArray, first: BoolArray) -> FloatArray:
+def after_looks(factor: FloatArray, replica: IntArray, seen: Observed, first: BoolArray) -> FloatArray:
     """Return the factor (R,) after a round.
 
     Args:
-        factor: The factor with which the predictions were made (R,).
+        factor: The factor that the predictions had (R,).
         replica: Replica of each upload (P,).
-        squared: Squared error of each upload, in units of its predicted variance (P,).
-        first: Whether each upload was the first look at its pair (P,).
+        seen: What the uploads showed.
+        first: Whether it was the first look at its pair (P,).
     """
-    replica, squared = replica[first], squared[first]
-    number = np.bincount(replica, minlength=len(factor))
-    total = np.bincount(replica, squared * factor[replica], minlength=len(factor))
+    replica, weight = replica[first], seen.weight[first]
+    number = np.bincount(replica, weight, minlength=len(factor))
+    total = np.bincount(replica, weight * seen.squared[first] * factor[replica], minlength=len(factor))
     return np.clip((MEMORY * factor + total) / (MEMORY + number), SMALLEST, LARGEST)

@@ -15,9 +15,10 @@ on every network that does not change.
 """
 
 import numpy as np
+from scipy.special import log_ndtr
 
 from fedlane.records import FloatArray, Problem, State
-from fedlane.scheduling.lane.observations import Pair, Prediction
+from fedlane.scheduling.lane.observations import LOST, Pair, Prediction
 
 STEP = 0.5
 ROUND_UPLOADS = 4
@@ -41,6 +42,13 @@ def surprise(value: FloatArray, expected: Prediction) -> FloatArray:
     squared = (value - expected.mean) ** 2 / v
     result: FloatArray = squared / 2 * STEP / (v + STEP) - np.log1p(STEP / v) / 2
     return np.minimum(result, LARGEST_SURPRISE)
+
+
+def late_surprise(cut: FloatArray, expected: Prediction) -> FloatArray:
+    """Return the log likelihood ratio of a change for late uploads, (P,): ln P(late | step) - ln(P(late) + `LOST`)."""
+    late_if_moved = log_ndtr((expected.mean - cut) / np.sqrt(expected.variance + STEP))
+    result: FloatArray = late_if_moved - np.log(1.0 - expected.punctual + LOST)
+    return np.clip(result, -LARGEST_SURPRISE, LARGEST_SURPRISE)
 
 
 def forget_changed(state: State, pair: Pair, ratio: FloatArray, threshold: float) -> State:

@@ -24,6 +24,10 @@ KEPT = 12
 """Number of compute times that are kept for each client."""
 LOST = 0.01
 """Probability that an upload is lost for a reason that says nothing about the pair."""
+TRIED = 0.5
+"""A pair counts as tried from this weight on: an upload that was probably lost says nothing about it."""
+OPTIMISM = 1.0
+"""Standard errors by which the probability of being punctual is raised where queues are weighed."""
 SMALLEST_S = 1e-6
 """Times are at least this long, so that their logarithm is finite."""
 
@@ -50,6 +54,33 @@ class Prediction:
     def variance(self) -> FloatArray:
         """Variance of the log network time of the next upload."""
         return self.location_variance + self.spread
+
+
+@dataclass(frozen=True)
+class Observed:
+    """What a round's uploads showed; every array is (P,).
+
+    Attributes:
+        value: Log network time; of a late upload, what is expected of it.
+        cut: Log of the network time from which on the upload is late.
+        weight: Weight with which it counts.
+        squared: Squared error in units of the predicted variance; of a late upload, what is expected of it.
+    """
+
+    value: FloatArray
+    cut: FloatArray
+    weight: FloatArray
+    squared: FloatArray
+
+
+def optimistic(punctual: FloatArray, count: FloatArray) -> FloatArray:
+    """Return the probability of being punctual of tried pairs plus `OPTIMISM` standard errors, at most 1.
+
+    A client that is seldom punctual anywhere would otherwise be given up after a few late uploads: its queue grows, but
+    counts for little.
+    """
+    error = OPTIMISM * np.sqrt(punctual * (1.0 - punctual) / (count + 1.0))
+    return np.where(count >= TRIED, np.minimum(punctual + error, 1.0), punctual)
 
 
 def empty_observations(problem: Problem) -> dict[str, np.ndarray]:
@@ -87,9 +118,7 @@ def censored_moments(mean: FloatArray, deviation: FloatArray, cut: FloatArray) -
     return mean + deviation * hazard, deviation**2 * share
 
 
-def observe(
-    state: State, feedback: Feedback, pair: Pair, expected: Prediction, deadline_s: float
-) -> tuple[FloatArray, FloatArray]:
+def observe(state: State, feedback: Feedback, pair: Pair, expected: Prediction, deadline_s: float) -> Observed:
     """Add a round to the statistics in place.
 
     Args:
@@ -121,7 +150,7 @@ def observe(
     state["compute"][(*at, state["computed"][at] % KEPT)] = compute[punctual]
     state["computed"][at] += 1
     squared = (value - expected.mean) ** 2 + np.where(punctual, 0.0, guess_variance)
-    return weight, squared / expected.variance
+    return Observed(value, cut, weight, squared / expected.variance)
 
 
 def _add(state: State, pair: Pair, value: FloatArray, variance: FloatArray, weight: FloatArray) -> None:

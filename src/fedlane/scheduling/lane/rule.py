@@ -109,7 +109,7 @@ class Lane(Policy):
         value = looking.looking(
             (belief.mean, belief.variance),
             belief.spread,
-            state["count"] > 0,
+            state["count"] >= observations.TRIED,
             observations.compute_moments(state)[0],
             uploads,
             problem.deadline_s,
@@ -154,21 +154,21 @@ class Lane(Policy):
         pair = replica, client, feedback.assignment[replica, client]
         expected = predicted(state, pair, deadline_s)
         before = state["count"][pair]
-        weight, squared = observations.observe(state, feedback, pair, expected, deadline_s)
+        seen = observations.observe(state, feedback, pair, expected, deadline_s)
         state = with_slots(state, pair)
         row = replica, state["slot"][pair]
-        share = weight / (before + weight)
+        share = seen.weight / (before + seen.weight)
         delay = np.where(feedback.punctual[replica, client], feedback.delays.total_s[replica, client], np.inf)
         own = delay_rows.own_distribution(delay / deadline_s)
         state["history"][row] += share[:, None] * (own - state["history"][row])
-        known = feedback.punctual[replica, client] & (before >= forgetting.WELL_KNOWN)
-        again = replica[known], client[known], pair[2][known]
-        network = feedback.delays.download_s[again[:2]] + feedback.delays.upload_s[again[:2]]
-        prior = observations.Prediction(
-            *(a[known] for a in (expected.mean, expected.location_variance, expected.spread, expected.punctual))
+        known = before >= forgetting.WELL_KNOWN
+        ratio = np.where(
+            feedback.punctual[replica, client],
+            forgetting.surprise(seen.value, expected),
+            forgetting.late_surprise(seen.cut, expected),
         )
-        ratio = forgetting.surprise(np.log(np.maximum(network, observations.SMALLEST_S)), prior)
-        state = forgetting.forget_changed(state, again, ratio, self.alarm or np.inf)
+        again = replica[known], client[known], pair[2][known]
+        state = forgetting.forget_changed(state, again, ratio[known], self.alarm or np.inf)
         state = {**state, "count": forgetting.discounted(state["count"], self.forgetting)}
         model = {name: state[name] for name in location.NAMES}
         line = spread.fit_line(state)
@@ -179,7 +179,7 @@ class Lane(Policy):
             **location.fitted(model, state["count"], state["mean"], variance, deadline_s),
             "queue": updated_queues(state["queue"], self.quotas(problem), feedback.punctual, feedback.present),
             "previous": feedback.assignment,
-            "doubt": first_looks.after_looks(state["doubt"], replica, squared, before == 0),
+            "doubt": first_looks.after_looks(state["doubt"], replica, seen, before < observations.TRIED),
         }
 
     def check_state(self, state: State, problem: Problem) -> State:
@@ -272,7 +272,8 @@ def _matching(
     predictions = delay_rows.predictive_rows(
         log_mean, deviation, shift[..., 0], state["count"], state["slot"], state["history"], deadline_s
     )
-    weight = state["queue"][..., None] * predictions[..., delay_rows.CELLS]
+    punctual = predictions[..., delay_rows.CELLS]
+    weight = state["queue"][..., None] * observations.optimistic(punctual, state["count"])
     weight += value
     trade_off, previous = float(policy.V), state["previous"]
     found = search.search_batch(weight, predictions, available, previous, trade_off, policy.idle_channels)
@@ -285,7 +286,7 @@ def _shortlist(state: State, value: FloatArray, available: np.ndarray, problem: 
     number = max(_SHORTLIST * problem.channels, _ALWAYS_CONSIDERED)
     if number >= problem.clients:
         return None
-    tried = state["count"] > 0
+    tried = state["count"] >= observations.TRIED
     best = np.where(tried, state["mean"], np.inf).min(axis=2)
     # A client that is about to fall behind comes before a fast one, and one that was never seen counts as fast.
     speed = np.where(tried.any(axis=2), 1.0 - np.minimum(np.exp(best) / problem.deadline_s, 1.0), 1.0)
