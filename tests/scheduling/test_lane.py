@@ -65,8 +65,8 @@ def test_a_late_upload_of_a_pair_that_is_never_late_hardly_counts():
     for punctual, low, high in ((0.9999, 0.0, 0.05), (0.5, 0.9, 1.0)):
         expected = observations.Prediction(*(np.array([v]) for v in (-0.5, 0.02, 0.05, punctual)))
         feedback = Feedback(0, np.zeros((2, 6), np.int64), late, nobody, PROBLEM)
-        weight = observations.observe(state, feedback, pair, expected, 4.0)
-        assert low < weight[0] <= high
+        seen = observations.observe(state, feedback, pair, expected, 4.0)
+        assert low < seen.weight[0] <= high
 
 
 def test_the_line_of_spreads_is_a_weighted_regression_with_a_prior():
@@ -325,11 +325,14 @@ def test_the_doubt_about_untried_pairs_follows_the_errors_of_first_looks():
         error = rng.normal(0.0, 2.0, 120) / np.sqrt(factor[replica])
         squared = np.where(first, error**2, 100.0)
         squared[replica == 1] /= 40.0  # ... and 10 times too large in the second replica: the factor stops at its bound
+        weight, unused = rng.uniform(0.5, 1.0, 120), np.zeros(120)
         slow = factor.copy()
         for r in range(2):
-            looks = [z * factor[r] for z, k, f in zip(squared, replica, first, strict=True) if k == r and f]
-            slow[r] = (first_looks.MEMORY * factor[r] + sum(looks)) / (first_looks.MEMORY + len(looks))
-        factor = first_looks.after_looks(factor, replica, squared, first)
+            looks = [(w, z) for w, z, k, f in zip(weight, squared, replica, first, strict=True) if k == r and f]
+            total, number = sum(w * z * factor[r] for w, z in looks), sum(w for w, _ in looks)
+            slow[r] = (first_looks.MEMORY * factor[r] + total) / (first_looks.MEMORY + number)
+        seen = observations.Observed(value=unused, cut=unused, weight=weight, squared=squared)
+        factor = first_looks.after_looks(factor, replica, seen, first)
         np.testing.assert_allclose(factor, np.clip(slow, first_looks.SMALLEST, first_looks.LARGEST))
     # The mean of about 100 squared errors has a standard deviation of 4 sqrt(2 / 200) or less.
     assert factor[0] == pytest.approx(4.0, abs=4 * 4 * (2 / 200) ** 0.5)

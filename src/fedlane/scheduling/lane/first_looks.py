@@ -4,12 +4,12 @@ The factor model states a variance for a pair that was never tried. That varianc
 while little is known, because the priors are wide, and too small later, because the posteriors of clients and channels
 are taken as independent, and because the pairs that are chosen are those that looked best. The stated variance is
 therefore multiplied by a factor that follows the squared errors z^2 of the latest first looks, in units of their
-predicted variance:
+predicted variance. A look counts with the weight w of its upload, which is small if the upload was probably lost:
 
-    factor <- (M factor + sum of z^2 factor) / (M + number of first looks),    M = `MEMORY`.
+    factor <- (M factor + sum of w z^2 factor) / (M + sum of w),    M = `MEMORY`.
 
-At its fixed point, the mean of z^2 is 1. Without the factor, looks that are believed to be harmless make rounds last
-until the deadline.
+At its fixed point, the weighted mean of z^2 is 1. Without the factor, looks that are believed to be harmless make
+rounds last until the deadline.
 """
 
 import numpy as np
@@ -39,7 +39,7 @@ def after_looks(factor: FloatArray, replica: IntArray, seen: Observed, first: Bo
         factor: The factor that the predictions had (R,).
         replica: Replica of each upload (P,).
         seen: What the uploads showed.
-        first: Whether it was the first look at its pair (P,).
+        first: Whether each upload was the first look at its pair (P,).
     """
     replica, weight = replica[first], seen.weight[first]
     number = np.bincount(replica, weight, minlength=len(factor))

@@ -5,13 +5,17 @@ variance `STEP`, or the prediction N(m, v) still holds. With z^2 = (x - m)^2 / v
 
     surprise = z^2 / 2 * STEP / (v + STEP) - ln(1 + STEP / v) / 2,
 
-which is negative on average while nothing changes. Surprises are added to a running sum for each client and to one for
-the whole network; the sums never fall below 0 (CUSUM, Page 1954). In the network's sum, a round counts as at most
-`ROUND_UPLOADS` uploads, because small errors of the model are the same in all of them. When a sum exceeds the
-threshold, each pair of the client, or each pair of the network, keeps the weight of one upload. Only punctual uploads
-enter the sums. A pair that becomes permanently late is therefore abandoned only because of its own late uploads; the
-more punctual uploads it has had, the longer this takes. Detection was chosen over steady discounting, which costs time
-on every network that does not change.
+which is negative on average while nothing changes. Of a late upload, only c, the log network time from which on it is
+late, is known. Its surprise is the log of the ratio of the probabilities of being late; without a change, an upload may
+also be lost (`LOST`):
+
+    surprise = ln Phi((m - c) / sqrt(v + STEP)) - ln(P(late) + LOST).
+
+It is negative for a pair so fast that a step hardly ever makes it late: such an upload was probably lost. Surprises are
+added to a running sum for each client and to one for the whole network; the sums never fall below 0 (CUSUM, Page 1954).
+In the network's sum, a round counts as at most `ROUND_UPLOADS` uploads, because small errors of the model are the same
+in all of them. When a sum exceeds the threshold, each pair of the client, or each pair of the network, keeps the weight
+of one upload. Detection was chosen over steady discounting, which costs time on every network that does not change.
 """
 
 import numpy as np
@@ -23,7 +27,7 @@ from fedlane.scheduling.lane.observations import LOST, Pair, Prediction
 STEP = 0.5
 ROUND_UPLOADS = 4
 LARGEST_SURPRISE = 5.0
-"""Upper limit of an upload's surprise, because a single deep fade is not a change."""
+"""Upper limit of an upload's surprise, because a single deep fade or lost upload is not a change."""
 WELL_KNOWN = 4.0
 """Uploads that a pair must have had to be watched, because an early prediction may be wrong without any change."""
 KEPT_COUNT = 1.0
@@ -56,7 +60,7 @@ def forget_changed(state: State, pair: Pair, ratio: FloatArray, threshold: float
 
     Args:
         state: The state after the round's observations.
-        pair: The punctual uploads on well-known pairs.
+        pair: The uploads on well-known pairs, punctual and late ones.
         ratio: Their surprises.
         threshold: The threshold; infinite for no detection.
     """

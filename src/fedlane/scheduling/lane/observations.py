@@ -63,8 +63,9 @@ class Observed:
     Attributes:
         value: Log network time; of a late upload, what is expected of it.
         cut: Log of the network time from which on the upload is late.
-        weight: Weight with which it counts.
-        squared: Squared error in units of the predicted variance; of a late upload, what is expected of it.
+        weight: Weight with which the upload counts: 1 if it was punctual, else about the probability that it was slow.
+        squared: Squared error in units of the predicted variance; of a late upload, the expected one, given that it was
+            late.
     """
 
     value: FloatArray
@@ -129,8 +130,7 @@ def observe(state: State, feedback: Feedback, pair: Pair, expected: Prediction, 
         deadline_s: The deadline in seconds.
 
     Returns:
-        The weight with which each upload counted, and its squared error in units of its predicted variance, (P,) each.
-        The squared error of a late upload is the expected one, given that it was late.
+        What the uploads showed.
     """
     replica, client, _ = pair
     punctual = feedback.punctual[replica, client]
