@@ -9,10 +9,10 @@ network time. Its distribution is a mixture of
 """
 
 import numpy as np
-from scipy.special import ndtr
 
 from fedlane.compiled import kernel
 from fedlane.records import FloatArray
+from fedlane.scheduling.lane.normal_table import NORMAL, REACH, SCALE
 
 CELLS = 32
 EDGES = (np.arange(CELLS + 1) / CELLS) ** 2
@@ -24,8 +24,6 @@ LARGEST_VARIANCE = 60.0
 POINTS = np.append((EDGES[1:] + EDGES[:-1]) / 2, 1.0)
 """Where the CDF is evaluated: the middle of each cell, and the deadline."""
 _ENDS = np.append(0.0, POINTS)
-_REACH, _STEPS = 5.0, 2000
-_NORMAL = ndtr(np.linspace(-_REACH, _REACH, _STEPS + 1))
 
 
 def sum_moments(
@@ -72,7 +70,7 @@ def predictive_rows(
     """
     logs = np.log(np.maximum(POINTS * deadline_s - shift[..., None], 1e-9 * deadline_s))
     rows = np.empty((*mean.shape, CELLS + 1), np.float32)
-    fill_rows(mean, deviation, logs, count, slot, history, _NORMAL, rows)
+    fill_rows(mean, deviation, logs, count, slot, history, NORMAL, rows)
     return rows
 
 
@@ -112,14 +110,13 @@ _TYPES = (
 def fill_rows(mean, deviation, logs, count, slot, history, normal, rows):  # type: ignore[no-untyped-def]
     """Write the mixtures; the normal CDF is interpolated linearly from a table."""
     replicas, clients, channels, points = rows.shape
-    scale = (len(normal) - 1) / (2.0 * _REACH)
     for r in range(replicas):
         for i in range(clients):
             for j in range(channels):
                 at = slot[r, i, j]
                 share = PRIOR_COUNT / (PRIOR_COUNT + count[r, i, j]) if at >= 0 else 1.0
-                slope = scale / deviation[r, i, j]
-                offset = scale * _REACH - mean[r, i, j] * slope
+                slope = SCALE / deviation[r, i, j]
+                offset = SCALE * REACH - mean[r, i, j] * slope
                 for g in range(points):
                     z = min(max(logs[r, i, g] * slope + offset, 0.0), len(normal) - 1.001)
                     k = int(z)

@@ -15,7 +15,7 @@ rounds last until the deadline.
 import numpy as np
 
 from fedlane.records import BoolArray, FloatArray, IntArray, Problem
-from fedlane.scheduling.lane.observations import Observed
+from fedlane.scheduling.lane.observations import TRIED, Observed
 
 MEMORY = 100.0
 SMALLEST, LARGEST = 0.3, 9.0
@@ -29,7 +29,7 @@ def uncalibrated(problem: Problem) -> dict[str, np.ndarray]:
 
 def calibrated(variance: FloatArray, count: FloatArray, factor: FloatArray) -> FloatArray:
     """Return the variances of the locations, with those of untried pairs multiplied by their replica's factor."""
-    return np.where(count > 0, variance, variance * factor)
+    return np.where(count >= TRIED, variance, variance * factor)
 
 
 def after_looks(factor: FloatArray, replica: IntArray, seen: Observed, first: BoolArray) -> FloatArray:

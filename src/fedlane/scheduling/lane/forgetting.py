@@ -6,12 +6,12 @@ variance `STEP`, or the prediction N(m, v) still holds. With z^2 = (x - m)^2 / v
     surprise = z^2 / 2 * STEP / (v + STEP) - ln(1 + STEP / v) / 2,
 
 which is negative on average while nothing changes. Of a late upload, only c, the log network time from which on it is
-late, is known. Its surprise is the log of the ratio of the probabilities of being late; without a change, an upload may
-also be lost (`LOST`):
+late, is known. Its surprise is the log of the ratio of the probabilities of being late. A change may also make a pair
+useless (`USELESS`), however fast it was; without a change, an upload may also be lost (`LOST`):
 
-    surprise = ln Phi((m - c) / sqrt(v + STEP)) - ln(P(late) + LOST).
+    surprise = ln(USELESS + (1 - USELESS) Phi((m - c) / sqrt(v + STEP))) - ln(P(late) + LOST).
 
-It is negative for a pair so fast that a step hardly ever makes it late: such an upload was probably lost. Surprises are
+Surprises are
 added to a running sum for each client and to one for the whole network; the sums never fall below 0 (CUSUM, Page 1954).
 In the network's sum, a round counts as at most `ROUND_UPLOADS` uploads, because small errors of the model are the same
 in all of them. When a sum exceeds the threshold, each pair of the client, or each pair of the network, keeps the weight
@@ -19,19 +19,21 @@ of one upload. Detection was chosen over steady discounting, which costs time on
 """
 
 import numpy as np
-from scipy.special import log_ndtr
+from scipy.special import ndtr
 
 from fedlane.records import FloatArray, Problem, State
-from fedlane.scheduling.lane.observations import LOST, Pair, Prediction
+from fedlane.scheduling.lane.observations import LOST, TRIED, Pair, Prediction
 
 STEP = 0.5
+USELESS = 0.1
+"""Probability that a pair is always late after a change."""
 ROUND_UPLOADS = 4
 LARGEST_SURPRISE = 5.0
 """Upper limit of an upload's surprise, because a single deep fade or lost upload is not a change."""
 WELL_KNOWN = 4.0
 """Uploads that a pair must have had to be watched, because an early prediction may be wrong without any change."""
 KEPT_COUNT = 1.0
-SMALLEST_COUNT = 0.05
+SMALLEST_COUNT = TRIED
 """Count at which steady forgetting stops, so that a pair that was tried never becomes untried."""
 
 
@@ -49,9 +51,10 @@ def surprise(value: FloatArray, expected: Prediction) -> FloatArray:
 
 
 def late_surprise(cut: FloatArray, expected: Prediction) -> FloatArray:
-    """Return the log likelihood ratio of a change for late uploads, (P,): ln P(late | step) - ln(P(late) + `LOST`)."""
-    late_if_moved = log_ndtr((expected.mean - cut) / np.sqrt(expected.variance + STEP))
-    result: FloatArray = late_if_moved - np.log(1.0 - expected.punctual + LOST)
+    """Return the log likelihood ratio of a change for late uploads, (P,): ln P(late | change) - ln(P(late) + `LOST`)."""
+    late_if_moved = ndtr((expected.mean - cut) / np.sqrt(expected.variance + STEP))
+    late_if_changed = USELESS + (1.0 - USELESS) * late_if_moved
+    result: FloatArray = np.log(late_if_changed / (1.0 - expected.punctual + LOST))
     return np.clip(result, -LARGEST_SURPRISE, LARGEST_SURPRISE)
 
 

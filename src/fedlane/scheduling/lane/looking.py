@@ -26,8 +26,10 @@ by which one more upload would move the estimate, and from which the gain that i
 import numpy as np
 from scipy.special import ndtr, ndtri
 
+from fedlane.compiled import kernel, part
 from fedlane.records import BoolArray, FloatArray
 from fedlane.scheduling.lane.delay_rows import LARGEST_VARIANCE
+from fedlane.scheduling.lane.normal_table import NORMAL, normal_cdf
 
 PATIENCE = 200
 ABOUT_AS_SLOW = 2.0
@@ -39,6 +41,7 @@ FEW_CLIENTS = 2.5
 UNSEEN = 1.0
 """Smallest N / c_i of a client that was never seen."""
 REPEATED = 0.03
+SPILL = 1.0
 _SMALLEST = 1e-3
 """Smallest reference time in units of the deadline."""
 
@@ -103,39 +106,62 @@ def looking(
     """
     mean, variance = location[0], np.minimum(location[1], LARGEST_VARIANCE)
     channels = tried.shape[2]
-    network = np.exp(mean + (variance + spread) / 2)
-    limit = np.maximum(deadline_s - compute_s, _SMALLEST * deadline_s)[..., None]
-    known = np.where(tried, np.minimum(network, limit), np.inf)
-    first, second = (np.minimum(times, limit[..., 0]) for times in smallest_two(known, axis=2))
-    best, seen = first + compute_s, np.any(tried, axis=2, keepdims=True)[..., 0]
-    enough = good_enough(best, seen, channels)[:, None] - compute_s
-    enough = np.maximum(enough, _SMALLEST * deadline_s)[..., None]
+    log_network = mean + (variance + spread) / 2
+    limit = np.maximum(deadline_s - compute_s, _SMALLEST * deadline_s)
+    known = np.where(tried, np.minimum(np.exp(log_network), limit[..., None]), np.inf)
+    first, second = (np.minimum(times, limit) for times in smallest_two(known, axis=2))
+    best, seen = first + compute_s, np.any(tried, axis=2)
+    enough = np.maximum(good_enough(best, seen, channels)[:, None] - compute_s, _SMALLEST * deadline_s)
+    for_client = np.maximum(channels / about_as_slow(best), np.where(seen, 0.0, UNSEEN))
+    on_first, on_second = smallest_two(known, axis=1)
+    slowness = np.minimum(on_first, limit.max(axis=1, keepdims=True))
+    for_channel = min(1.0, FEW_CLIENTS * channels / tried.shape[1]) * channels / about_as_slow(slowness)
     # One more upload moves the estimate of a tried pair by this variance; an untried pair may turn out to be anything.
     moved = np.where(tried, variance**2 / (variance + spread), variance)
-    floor = put(enough, network, moved)
-    gain = _gain(second[..., None], enough, floor, network, moved, tried)
-    gain *= np.maximum(channels / about_as_slow(best), np.where(seen, 0.0, UNSEEN))[..., None]
-    on_first, on_second = (np.minimum(times[:, None], limit) for times in smallest_two(known, axis=1))
-    of_channel = _gain(on_second, enough, floor, network, moved, tried)
-    share = min(1.0, FEW_CLIENTS * channels / tried.shape[1])
-    of_channel *= share * (channels / about_as_slow(on_first.min(axis=1)))[:, None]
-    np.maximum(gain, of_channel, out=gain)
-    gain *= (uploads / deadline_s)[..., None]
-    return gain
+    value = np.empty(mean.shape)
+    if channels >= 8:
+        second = first ** (1 - SPILL) * second**SPILL
+    client = np.stack([limit, second, enough, for_client, uploads / deadline_s])
+    fill_values(log_network, moved, tried, client, np.stack([on_second, for_channel]), NORMAL, value)
+    return value
 
 
-def _gain(
-    strike: FloatArray,
-    enough: FloatArray,
-    floor: FloatArray,
-    network: FloatArray,
-    moved: FloatArray,
-    tried: BoolArray,
-) -> FloatArray:
-    """Return the expected improvement over ``strike`` down to the level ``enough``, (R, U, N)."""
-    gain = put(strike, network, moved)
-    gain -= np.where(enough < strike, floor, gain)
-    expected = np.clip(strike - np.maximum(network, enough), 0.0, None)
-    np.subtract(gain, expected, out=gain, where=tried)
-    np.multiply(gain, REPEATED, out=gain, where=tried)
-    return np.maximum(gain, 0.0, out=gain)
+_TYPES = (
+    "(float64[:, :, ::1], float64[:, :, ::1], boolean[:, :, ::1], float64[:, :, ::1], float64[:, :, ::1],"
+    " float64[::1], float64[:, :, ::1])"
+)
+
+
+@kernel(_TYPES, error_model="numpy")
+def fill_values(log_network, moved, tried, client, channel, normal, value):  # type: ignore[no-untyped-def]
+    """Write the value of every pair; ``client`` (5, R, U) and ``channel`` (2, R, N) are the arrays of `looking`."""
+    replicas, clients, channels = value.shape
+    for r in range(replicas):
+        for i in range(clients):
+            limit, second, enough, for_client, scale = client[:, r, i]
+            log_limit, log_second, log_enough = np.log(limit), np.log(second), np.log(enough)
+            for j in range(channels):
+                forward, deviation = np.exp(log_network[r, i, j]), np.sqrt(max(moved[r, i, j], 1e-12))
+                log_forward = log_network[r, i, j]
+                floor = _put(enough, log_enough, forward, log_forward, deviation, normal)
+                best = 0.0
+                if enough < second:
+                    gain = _put(second, log_second, forward, log_forward, deviation, normal) - floor
+                    if tried[r, i, j]:
+                        gain = REPEATED * (gain - max(second - max(forward, enough), 0.0))
+                    best = gain * for_client
+                strike = min(channel[0, r, j], limit)
+                if enough < strike:
+                    log_strike = log_limit if strike == limit else np.log(strike)
+                    gain = _put(strike, log_strike, forward, log_forward, deviation, normal) - floor
+                    if tried[r, i, j]:
+                        gain = REPEATED * (gain - max(strike - max(forward, enough), 0.0))
+                    best = max(best, gain * channel[1, r, j])
+                value[r, i, j] = max(best, 0.0) * scale
+
+
+@part(error_model="numpy")
+def _put(strike, log_strike, forward, log_forward, deviation, normal):  # type: ignore[no-untyped-def]
+    """Return `put`, with the normal CDF from a table."""
+    d = (log_strike - log_forward) / deviation + deviation / 2
+    return max(strike * normal_cdf(d, normal) - forward * normal_cdf(d - deviation, normal), 0.0)

@@ -17,7 +17,17 @@ import numpy as np
 from fedlane.delay_predictions import PROBABILITIES, PredictedDelays
 from fedlane.records import Context, Feedback, FloatArray, IntArray, Problem, State
 from fedlane.rng import RoundRng
-from fedlane.scheduling.lane import delay_rows, first_looks, forgetting, location, looking, observations, search, spread
+from fedlane.scheduling.lane import (
+    delay_rows,
+    first_looks,
+    forgetting,
+    location,
+    looking,
+    observations,
+    places,
+    search,
+    spread,
+)
 from fedlane.scheduling.policy import Policy, check_trade_off, problem_of
 from fedlane.scheduling.queues import updated_queues
 from fedlane.scheduling.ranges import QUOTA_SLACK, ParameterRange, Tunable
@@ -55,7 +65,7 @@ class Lane(Policy):
     version: ClassVar[int] = 2
     per_client: ClassVar[frozenset[str]] = frozenset(
         {"queue", "previous", "count", "mean", "variance", "compute", "computed", "slot", "factor", "factor_cov"}
-        | {"client_surprise"}
+        | {"client_surprise", "client_place"}
     )
     predicts: ClassVar[bool] = True
 
@@ -93,6 +103,7 @@ class Lane(Policy):
             "slots": np.zeros(replicas, np.int64),
             "history": np.zeros((replicas, min(64, clients * problem.channels), delay_rows.CELLS + 1), np.float32),
             **location.empty_location(problem),
+            **places.empty_places(problem),
             **first_looks.uncalibrated(problem),
             **forgetting.no_surprise(problem),
         }
@@ -173,10 +184,17 @@ class Lane(Policy):
         model = {name: state[name] for name in location.NAMES}
         line = spread.fit_line(state)
         variance = spread.shrunk(line.variance(state["mean"]), state["count"], state["variance"])
+        first = before < observations.TRIED
+        looks = tuple(index[first] for index in pair)
+        if PLACES:
+            state["place_score"] = places.scored(state, looks, seen.value[first], seen.cut[first], feedback.punctual[looks[:2]], expected.spread[first])
+        model = location.fitted(model, state["count"], state["mean"], variance, deadline_s)
+        state = {**state, **model}
+        if PLACES:
+            state |= places.fitted(state, state["count"], state["mean"], variance)
         return {
             **state,
             **line.arrays(),
-            **location.fitted(model, state["count"], state["mean"], variance, deadline_s),
             "queue": updated_queues(state["queue"], self.quotas(problem), feedback.punctual, feedback.present),
             "previous": feedback.assignment,
             "doubt": first_looks.after_looks(state["doubt"], replica, seen, before < observations.TRIED),
@@ -206,13 +224,21 @@ class Lane(Policy):
         return state
 
 
+PLACES = 1
+FORCE = 0
+
+
 def beliefs(state: State) -> Beliefs:
     """Return what is believed about every pair."""
     model = location.model_moments(state)
+    residual = state["residual"].copy()
+    for r in np.nonzero(places.used(state))[0]:
+        model[0][r], model[1][r] = places.moments(state, r)
+        residual[r] = state["place_line"][r, 2]
     count, mean = state["count"], state["mean"]
     line = spread.SpreadLine.stored(state)
-    variance = spread.shrunk(line.variance(np.where(count > 0, mean, model[0])), count, state["variance"])
-    residual = state["residual"][:, None, None]
+    variance = spread.shrunk(line.variance(np.where(count >= observations.TRIED, mean, model[0])), count, state["variance"])
+    residual = residual[:, None, None]
     where, doubt = location.compromise(model, residual, count, mean, variance)
     return Beliefs(where, first_looks.calibrated(doubt, count, state["doubt"][:, None, None]), variance)
 
@@ -248,10 +274,16 @@ def _beliefs_at(state: State, pair: observations.Pair) -> tuple[FloatArray, Floa
     """Return the location, its variance and the spread of some pairs, (P,) each, as `beliefs` does for all pairs."""
     replica = pair[0]
     model = location.moments_at(state, pair)
+    residual = state["residual"][replica]
+    better = places.used(state)[replica]
+    if better.any():
+        geometric = places.moments_at(state, pair)
+        model = tuple(np.where(better, a, b) for a, b in zip(geometric, model, strict=True))
+        residual = np.where(better, state["place_line"][replica, 2], residual)
     count, mean = state["count"][pair], state["mean"][pair]
-    line = spread.SpreadLine.stored(state).variance(np.where(count > 0, mean, model[0]), replica)
+    line = spread.SpreadLine.stored(state).variance(np.where(count >= observations.TRIED, mean, model[0]), replica)
     variance = spread.shrunk(line, count, state["variance"][pair])
-    where, doubt = location.compromise(model, state["residual"][replica], count, mean, variance)
+    where, doubt = location.compromise(model, residual, count, mean, variance)
     return where, first_looks.calibrated(doubt, count, state["doubt"][replica]), variance
 
 
