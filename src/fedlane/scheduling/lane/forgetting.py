@@ -28,6 +28,7 @@ STEP = 0.5
 USELESS = 0.1
 """Probability that a pair is always late after a change."""
 ROUND_UPLOADS = 4
+LARGEST_LATE = 0.7
 LARGEST_SURPRISE = 5.0
 """Upper limit of an upload's surprise, because a single deep fade or lost upload is not a change."""
 WELL_KNOWN = 4.0
@@ -55,7 +56,7 @@ def late_surprise(cut: FloatArray, expected: Prediction) -> FloatArray:
     late_if_moved = ndtr((expected.mean - cut) / np.sqrt(expected.variance + STEP))
     late_if_changed = USELESS + (1.0 - USELESS) * late_if_moved
     result: FloatArray = np.log(late_if_changed / (1.0 - expected.punctual + LOST))
-    return np.clip(result, -LARGEST_SURPRISE, LARGEST_SURPRISE)
+    return np.clip(result, -LARGEST_SURPRISE, LARGEST_LATE)
 
 
 def forget_changed(state: State, pair: Pair, ratio: FloatArray, threshold: float) -> State:
@@ -77,10 +78,11 @@ def forget_changed(state: State, pair: Pair, ratio: FloatArray, threshold: float
     changed = (of_client > threshold) | everywhere[:, None]
     network[everywhere] = 0.0
     of_client[changed] = 0.0
-    count = state["count"]
+    kept = {name: state[name] for name in ("count", "information")}
     if changed.any():
-        count = np.where(changed[..., None], np.minimum(count, np.float32(KEPT_COUNT)), count)
-    return {**state, "count": count, "surprise": network, "client_surprise": of_client}
+        for name, count in kept.items():
+            kept[name] = np.where(changed[..., None], np.minimum(count, np.float32(KEPT_COUNT)), count)
+    return {**state, **kept, "surprise": network, "client_surprise": of_client}
 
 
 def discounted(count: FloatArray, forgetting: float) -> FloatArray:

@@ -21,7 +21,6 @@ where k = 0 for a pair that was never tried. Factors without uncertainty would o
 import numpy as np
 
 from fedlane.records import FloatArray, IntArray, Problem, State
-from fedlane.scheduling.lane.observations import TRIED
 
 FACTORS = 3
 SWEEPS = 3
@@ -87,14 +86,14 @@ def compromise(
 ) -> tuple[FloatArray, FloatArray]:
     """Return the mean and variance of each pair's location, a compromise between the model and the pair's samples."""
     expected, variance = model
-    tried = count >= TRIED
+    tried = count > 0
     k = np.where(tried, residual / (residual + spread / np.where(tried, count, 1.0)), 0.0)
     return expected + k * (mean - expected), residual * (1.0 - k) + (1.0 - k) ** 2 * variance
 
 
 def fitted(model: State, count: FloatArray, mean: FloatArray, spread: FloatArray, deadline_s: float) -> State:
     """Return the model after a few sweeps over the pairs' counts, means and variances, (R, U, N) each."""
-    tried = count >= TRIED
+    tried = count > 0
     error = spread / np.where(tried, count, 1.0)
     for _ in range(SWEEPS):
         precision = np.where(tried, 1.0 / (model["residual"][:, None, None] + error), 0.0)

@@ -1,16 +1,20 @@
 """What `lane` records about pairs and clients. Everything is a running mean, so it is forgotten by lowering a count.
 
 The delay of client i on channel j is compute time, which belongs to the client, plus network time (download and
-upload), which belongs to the pair. For each pair, the state holds the count n, and the mean and variance of
-x = ln(network time); for each client, it holds the latest compute times.
+upload), which belongs to the pair. For each pair, the state holds the number of uploads (``count``), the information n
+about its mean in units of a punctual upload, and the mean and variance of x = ln(network time); for each client, it
+holds the latest compute times.
 
-A late upload was cut off, so its parts are unknown: it is right-censored at c = ln(d_max - compute time). In its place,
-the truncated normal distribution gives the mean and variance of x given x > c under the current prediction N(m, s^2):
+A late upload was cut off, so its parts are unknown: it is right-censored at c = ln(d_max - compute time). It may also
+have been lost, with probability `LOST`. Let the prediction be x ~ N(m, V), where V = v + s^2, v is the variance of the
+pair's mean and s^2 the variance from round to round. With a = (c - m) / sqrt(V), h = phi(a) / (1 - Phi(a)) and the
+probability w = P(late) / (P(late) + LOST) that the upload was slow, the mean moves by v g and its variance falls by
+v^2 b, to first and second order in the log likelihood (expectation propagation, Minka 2001):
 
-    h = phi(a) / (1 - Phi(a)),  a = (c - m) / s:   mean m + s h,   variance s^2 (1 + a h - h^2).
+    g = w h / sqrt(V),   b = g max(w h - a, `LEAST`) / sqrt(V).
 
-A client that leaves in mid-round looks late as well. A late upload therefore counts with the probability that it was
-slow, P(late) / (P(late) + `LOST`).
+This is what a value m + g / b with the information s^2 b / (1 - v b) would do, and it enters the running mean as such:
+the first upload of an unknown pair, if it is late, says much less than a punctual one.
 """
 
 from dataclasses import dataclass
@@ -24,10 +28,14 @@ KEPT = 12
 """Number of compute times that are kept for each client."""
 LOST = 0.01
 """Probability that an upload is lost for a reason that says nothing about the pair."""
-TRIED = 0.5
-"""A pair counts as tried from this weight on: an upload that was probably lost says nothing about it."""
+TRIED = 0.05
+"""Information from which on a pair counts as tried: an upload that was lost, or late on an unknown pair, is less."""
+LEAST = 0.3
+"""Lower limit of w h - a, so that an upload that was probably lost says little, and repeated ones say more."""
 OPTIMISM = 1.0
-"""Standard errors by which the probability of being punctual is raised where queues are weighed."""
+"""Standard errors of the upper bound of the probability of being punctual with which queues are weighed."""
+PRIOR_UPLOADS = 6.0
+"""Uploads that the prediction before a pair's first upload counts for in that bound."""
 SMALLEST_S = 1e-6
 """Times are at least this long, so that their logarithm is finite."""
 
@@ -75,13 +83,19 @@ class Observed:
 
 
 def optimistic(punctual: FloatArray, count: FloatArray) -> FloatArray:
-    """Return the probability of being punctual of tried pairs plus `OPTIMISM` standard errors, at most 1.
+    """Return an upper bound of the probability p of being punctual of tried pairs (Wilson's score interval).
 
     A client that is seldom punctual anywhere would otherwise be given up after a few late uploads: its queue grows, but
-    counts for little.
+    counts for little. With z = `OPTIMISM` standard errors and n = ``count`` + `PRIOR_UPLOADS`, the bound is
+
+        (p + z^2 / 2n + z sqrt(p (1 - p) / n + z^2 / 4n^2)) / (1 + z^2 / n),
+
+    which stays above 0 if all uploads were late.
     """
-    error = OPTIMISM * np.sqrt(punctual * (1.0 - punctual) / (count + 1.0))
-    return np.where(count >= TRIED, np.minimum(punctual + error, 1.0), punctual)
+    number, z = count + PRIOR_UPLOADS, OPTIMISM
+    centre = punctual + z * z / (2.0 * number)
+    width = z * np.sqrt(punctual * (1.0 - punctual) / number + z * z / (4.0 * number**2))
+    return np.where(count > 0, (centre + width) / (1.0 + z * z / number), punctual)
 
 
 def empty_observations(problem: Problem) -> dict[str, np.ndarray]:
@@ -89,7 +103,7 @@ def empty_observations(problem: Problem) -> dict[str, np.ndarray]:
     replicas, clients = problem.quotas.shape
     pairs = replicas, clients, problem.channels
     return {
-        **{name: np.zeros(pairs, np.float32) for name in ("count", "mean", "variance")},
+        **{name: np.zeros(pairs, np.float32) for name in ("count", "information", "mean", "variance")},
         "compute": np.full((replicas, clients, KEPT), -1.0),
         "computed": np.zeros((replicas, clients), np.int64),
     }
@@ -113,8 +127,7 @@ def compute_moments(state: State) -> tuple[FloatArray, FloatArray]:
 
 def censored_moments(mean: FloatArray, deviation: FloatArray, cut: FloatArray) -> tuple[FloatArray, FloatArray]:
     """Return the mean and the variance of N(mean, deviation^2) given that it exceeds ``cut``."""
-    a = np.clip((cut - mean) / deviation, -30.0, 30.0)
-    hazard = np.exp(-0.5 * a * a - 0.5 * np.log(2 * np.pi) - log_ndtr(-a))
+    a, hazard = _hazard((cut - mean) / deviation)
     share = np.clip(1.0 + a * hazard - hazard * hazard, 0.0, 1.0)
     return mean + deviation * hazard, deviation**2 * share
 
@@ -145,7 +158,10 @@ def observe(state: State, feedback: Feedback, pair: Pair, expected: Prediction, 
     value = np.where(punctual, np.log(np.maximum(np.where(punctual, download + upload, 1.0), SMALLEST_S)), guess)
     late = 1.0 - expected.punctual
     weight = np.where(punctual, 1.0, late / (late + LOST) + 1e-3)
-    _add(state, pair, value, np.where(punctual, 0.0, guess_variance * share), weight)
+    pseudo, information = late_information(expected, cut, weight)
+    pseudo, information = np.where(punctual, value, pseudo), np.where(punctual, 1.0, information)
+    _add(state, pair, pseudo, value, np.where(punctual, 0.0, guess_variance * share), information)
+    state["count"][pair] += weight
     at = replica[punctual], client[punctual]
     state["compute"][(*at, state["computed"][at] % KEPT)] = compute[punctual]
     state["computed"][at] += 1
@@ -153,11 +169,47 @@ def observe(state: State, feedback: Feedback, pair: Pair, expected: Prediction, 
     return Observed(value, cut, weight, squared / expected.variance)
 
 
-def _add(state: State, pair: Pair, value: FloatArray, variance: FloatArray, weight: FloatArray) -> None:
-    """Add values with a variance and a weight to the running means of their pairs."""
-    count = state["count"][pair].astype(np.float64)
+def late_information(expected: Prediction, cut: FloatArray, slow: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Return the value and the information of punctual uploads that would say as much as these late ones, (P,) each.
+
+    Args:
+        expected: What was expected of the uploads.
+        cut: Log of the network time from which on an upload is late.
+        slow: Probability that the upload was slow, and not lost.
+    """
+    deviation = np.sqrt(expected.variance)
+    a, hazard = _hazard((cut - expected.mean) / deviation)
+    pull = slow * hazard
+    curvature = np.maximum(pull - a, LEAST)
+    fall = expected.location_variance / expected.variance * pull * curvature  # share of the mean's variance, v b
+    fall = np.minimum(fall, 0.99)
+    information = expected.spread / expected.location_variance * fall / (1.0 - fall)
+    return expected.mean + deviation / curvature, np.minimum(information, 1.0)
+
+
+def _hazard(a: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Return ``a`` within limits, and phi(a) / (1 - Phi(a))."""
+    a = np.clip(a, -30.0, 30.0)
+    return a, np.exp(-0.5 * a * a - 0.5 * np.log(2 * np.pi) - log_ndtr(-a))
+
+
+def _add(
+    state: State, pair: Pair, pseudo: FloatArray, value: FloatArray, variance: FloatArray, weight: FloatArray
+) -> None:
+    """Add values with a weight to the running means of their pairs, and their squares to the running variances.
+
+    Args:
+        state: The state's arrays.
+        pair: The pairs.
+        pseudo: Values for the means.
+        value: Values for the variances.
+        variance: Their variances.
+        weight: Their weights.
+    """
+    count = state["information"][pair].astype(np.float64)
     total = count + weight
-    old = np.where(count > 0, state["mean"][pair], value)
+    old = np.where(count > 0, state["mean"][pair], pseudo)
+    mean = old + (pseudo - old) * weight / total
     step = (value - old) * weight / total
     spread = (count * state["variance"][pair] + weight * variance + count * step * (value - old)) / total
-    state["count"][pair], state["mean"][pair], state["variance"][pair] = total, old + step, spread
+    state["information"][pair], state["mean"][pair], state["variance"][pair] = total, mean, spread

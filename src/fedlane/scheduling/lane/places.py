@@ -26,7 +26,6 @@ from scipy.special import log_ndtr
 
 from fedlane.records import FloatArray, IntArray, Problem, State
 from fedlane.scheduling.lane import location
-from fedlane.scheduling.lane.observations import TRIED
 
 MIN_CHANNELS = 8
 """With fewer channels, the factor model has few unknowns and the places are not fitted."""
@@ -113,7 +112,7 @@ def fitted(model: State, count: FloatArray, mean: FloatArray, spread: FloatArray
     result = {name: model[name].copy() for name in NAMES}
     clients = count.shape[1]
     for r in range(len(count) if count.shape[2] >= MIN_CHANNELS else 0):
-        tried = count[r] >= TRIED
+        tried = count[r] > 0
         looks = int(tried.sum())
         due = sum(looks >= share * clients for share in RESTARTS)
         if not due:

@@ -62,9 +62,9 @@ class Lane(Policy):
 
     name: ClassVar[str] = "lane"
     summary: ClassVar[str] = "FedLane's policy: queues against the expected delay of the slowest client (default)"
-    version: ClassVar[int] = 2
+    version: ClassVar[int] = 3
     per_client: ClassVar[frozenset[str]] = frozenset(
-        {"queue", "previous", "count", "mean", "variance", "compute", "computed", "slot", "factor", "factor_cov"}
+        {"queue", "previous", "count", "information", "mean", "variance", "compute", "computed", "slot", "factor", "factor_cov"}
         | {"client_surprise", "client_place"}
     )
     predicts: ClassVar[bool] = True
@@ -77,7 +77,7 @@ class Lane(Policy):
     }
 
     V: float = 7.0
-    exploration: float = 1.0
+    exploration: float = 0.6
     quota_slack: float = 0.125
     forgetting: float = 0.0
     alarm: float = 8.0
@@ -120,7 +120,7 @@ class Lane(Policy):
         value = looking.looking(
             (belief.mean, belief.variance),
             belief.spread,
-            state["count"] >= observations.TRIED,
+            state["information"] >= observations.TRIED,
             observations.compute_moments(state)[0],
             uploads,
             problem.deadline_s,
@@ -164,7 +164,7 @@ class Lane(Policy):
         replica, client = np.nonzero(feedback.assignment >= 0)
         pair = replica, client, feedback.assignment[replica, client]
         expected = predicted(state, pair, deadline_s)
-        before = state["count"][pair]
+        before, informed = state["count"][pair], state["information"][pair]
         seen = observations.observe(state, feedback, pair, expected, deadline_s)
         state = with_slots(state, pair)
         row = replica, state["slot"][pair]
@@ -180,24 +180,24 @@ class Lane(Policy):
         )
         again = replica[known], client[known], pair[2][known]
         state = forgetting.forget_changed(state, again, ratio[known], self.alarm or np.inf)
-        state = {**state, "count": forgetting.discounted(state["count"], self.forgetting)}
+        state = {**state, **{name: forgetting.discounted(state[name], self.forgetting) for name in ("count", "information")}}
         model = {name: state[name] for name in location.NAMES}
         line = spread.fit_line(state)
-        variance = spread.shrunk(line.variance(state["mean"]), state["count"], state["variance"])
-        first = before < observations.TRIED
+        variance = spread.shrunk(line.variance(state["mean"]), state["information"], state["variance"])
+        first = informed < observations.TRIED
         looks = tuple(index[first] for index in pair)
         if PLACES:
             state["place_score"] = places.scored(state, looks, seen.value[first], seen.cut[first], feedback.punctual[looks[:2]], expected.spread[first])
-        model = location.fitted(model, state["count"], state["mean"], variance, deadline_s)
+        model = location.fitted(model, state["information"], state["mean"], variance, deadline_s)
         state = {**state, **model}
         if PLACES:
-            state |= places.fitted(state, state["count"], state["mean"], variance)
+            state |= places.fitted(state, state["information"], state["mean"], variance)
         return {
             **state,
             **line.arrays(),
             "queue": updated_queues(state["queue"], self.quotas(problem), feedback.punctual, feedback.present),
             "previous": feedback.assignment,
-            "doubt": first_looks.after_looks(state["doubt"], replica, seen, before < observations.TRIED),
+            "doubt": first_looks.after_looks(state["doubt"], replica, seen, first),
         }
 
     def check_state(self, state: State, problem: Problem) -> State:
@@ -207,7 +207,8 @@ class Lane(Policy):
             first["history"] = np.zeros((problem.replicas, state["history"].shape[1], delay_rows.CELLS + 1), np.float32)
         state = fitting_state(first, state)
         check_queue_and_previous(state, problem)
-        check_within("count", state["count"], 0, problem.rounds * 1.01)
+        for name in ("count", "information"):
+            check_within(name, state[name], 0, problem.rounds * 1.01)
         check_slots(state)
         check_within("history", state["history"], -1e-4, 1.0001)
         check_within("computed", state["computed"], 0, problem.rounds)
@@ -235,7 +236,7 @@ def beliefs(state: State) -> Beliefs:
     for r in np.nonzero(places.used(state))[0]:
         model[0][r], model[1][r] = places.moments(state, r)
         residual[r] = state["place_line"][r, 2]
-    count, mean = state["count"], state["mean"]
+    count, mean = state["information"], state["mean"]
     line = spread.SpreadLine.stored(state)
     variance = spread.shrunk(line.variance(np.where(count >= observations.TRIED, mean, model[0])), count, state["variance"])
     residual = residual[:, None, None]
@@ -280,7 +281,7 @@ def _beliefs_at(state: State, pair: observations.Pair) -> tuple[FloatArray, Floa
         geometric = places.moments_at(state, pair)
         model = tuple(np.where(better, a, b) for a, b in zip(geometric, model, strict=True))
         residual = np.where(better, state["place_line"][replica, 2], residual)
-    count, mean = state["count"][pair], state["mean"][pair]
+    count, mean = state["information"][pair], state["mean"][pair]
     line = spread.SpreadLine.stored(state).variance(np.where(count >= observations.TRIED, mean, model[0]), replica)
     variance = spread.shrunk(line, count, state["variance"][pair])
     where, doubt = location.compromise(model, residual, count, mean, variance)
@@ -318,7 +319,7 @@ def _shortlist(state: State, value: FloatArray, available: np.ndarray, problem: 
     number = max(_SHORTLIST * problem.channels, _ALWAYS_CONSIDERED)
     if number >= problem.clients:
         return None
-    tried = state["count"] >= observations.TRIED
+    tried = state["information"] >= observations.TRIED
     best = np.where(tried, state["mean"], np.inf).min(axis=2)
     # A client that is about to fall behind comes before a fast one, and one that was never seen counts as fast.
     speed = np.where(tried.any(axis=2), 1.0 - np.minimum(np.exp(best) / problem.deadline_s, 1.0), 1.0)

@@ -56,8 +56,8 @@ class SpreadLine:
 
 def fit_line(state: State) -> SpreadLine:
     """Regress the log sample variances of the pairs on their means."""
-    replicas = len(state["count"])
-    count, x, variance = (state[name].reshape(replicas, -1) for name in ("count", "mean", "variance"))
+    replicas = len(state["information"])
+    count, x, variance = (state[name].reshape(replicas, -1) for name in ("information", "mean", "variance"))
     freedom = np.where(count >= 2.5, count - 1.0, 0.0).astype(np.float64)
     divisor = np.maximum(freedom, 1.0)
     weight = freedom / 2
