@@ -18,7 +18,7 @@ from fedlane.delay_predictions import PROBABILITIES
 from fedlane.records import Context, FloatArray, IntArray, State
 from fedlane.rng import RoundRng
 from fedlane.scheduling.lane import Lane, delay_rows
-from fedlane.scheduling.lane.rule import predictive_cdf
+from fedlane.scheduling.lane.beliefs import predictive_cdf
 from fedlane.scheduling.policy import problem_of
 
 CLIENT, ROUNDS, SEED = 3, 120, 1

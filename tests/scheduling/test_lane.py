@@ -12,7 +12,7 @@ from fedlane.records import Context, Delays, Feedback, Problem
 from fedlane.rng import RoundStreams
 from fedlane.scheduling import check_policy, make_policy
 from fedlane.scheduling.lane import delay_rows, first_looks, forgetting, location, looking, observations, search, spread
-from fedlane.scheduling.lane.rule import beliefs, predicted
+from fedlane.scheduling.lane.beliefs import beliefs, predicted
 from fedlane.scheduling.registry import label_as_played
 from fedlane.validate import InputError
 

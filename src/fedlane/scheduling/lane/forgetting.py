@@ -11,11 +11,11 @@ useless (`USELESS`), however fast it was; without a change, an upload may also b
 
     surprise = ln(USELESS + (1 - USELESS) Phi((m - c) / sqrt(v + STEP))) - ln(P(late) + LOST).
 
-Surprises are
-added to a running sum for each client and to one for the whole network; the sums never fall below 0 (CUSUM, Page 1954).
-In the network's sum, a round counts as at most `ROUND_UPLOADS` uploads, because small errors of the model are the same
-in all of them. When a sum exceeds the threshold, each pair of the client, or each pair of the network, keeps the weight
-of one upload. Detection was chosen over steady discounting, which costs time on every network that does not change.
+Surprises are added to a running sum for each client and to one for the whole network; the sums never fall below 0
+(CUSUM, Page 1954). In the network's sum, a round counts as at most `ROUND_UPLOADS` uploads, because small errors of the
+model are the same in all of them. When a sum exceeds the threshold, each pair of the client, or each pair of the
+network, keeps the weight of one upload. Detection was chosen over steady discounting, which costs time on every network
+that does not change.
 """
 
 import numpy as np
@@ -28,11 +28,12 @@ STEP = 0.5
 USELESS = 0.1
 """Probability that a pair is always late after a change."""
 ROUND_UPLOADS = 4
-LARGEST_LATE = 0.7
-LARGEST_SURPRISE = 5.0
-"""Upper limit of an upload's surprise, because a single deep fade or lost upload is not a change."""
+LARGEST_SURPRISE, LARGEST_LATE_SURPRISE = 5.0, 0.7
+"""Upper limits of an upload's surprise: a deep fade or a lost upload is not a change, but a run of late ones is."""
 WELL_KNOWN = 4.0
 """Uploads that a pair must have had to be watched, because an early prediction may be wrong without any change."""
+COUNTS = ("count", "information")
+"""What is lowered to forget a pair."""
 KEPT_COUNT = 1.0
 SMALLEST_COUNT = TRIED
 """Count at which steady forgetting stops, so that a pair that was tried never becomes untried."""
@@ -52,11 +53,11 @@ def surprise(value: FloatArray, expected: Prediction) -> FloatArray:
 
 
 def late_surprise(cut: FloatArray, expected: Prediction) -> FloatArray:
-    """Return the log likelihood ratio of a change for late uploads, (P,): ln P(late | change) - ln(P(late) + `LOST`)."""
+    """Return the log likelihood ratio of a change for late uploads, (P,), within limits."""
     late_if_moved = ndtr((expected.mean - cut) / np.sqrt(expected.variance + STEP))
     late_if_changed = USELESS + (1.0 - USELESS) * late_if_moved
     result: FloatArray = np.log(late_if_changed / (1.0 - expected.punctual + LOST))
-    return np.clip(result, -LARGEST_SURPRISE, LARGEST_LATE)
+    return np.clip(result, -LARGEST_SURPRISE, LARGEST_LATE_SURPRISE)
 
 
 def forget_changed(state: State, pair: Pair, ratio: FloatArray, threshold: float) -> State:
@@ -78,7 +79,7 @@ def forget_changed(state: State, pair: Pair, ratio: FloatArray, threshold: float
     changed = (of_client > threshold) | everywhere[:, None]
     network[everywhere] = 0.0
     of_client[changed] = 0.0
-    kept = {name: state[name] for name in ("count", "information")}
+    kept = {name: state[name] for name in COUNTS}
     if changed.any():
         for name, count in kept.items():
             kept[name] = np.where(changed[..., None], np.minimum(count, np.float32(KEPT_COUNT)), count)

@@ -41,7 +41,6 @@ FEW_CLIENTS = 2.5
 UNSEEN = 1.0
 """Smallest N / c_i of a client that was never seen."""
 REPEATED = 0.03
-SPILL = 1.0
 _SMALLEST = 1e-3
 """Smallest reference time in units of the deadline."""
 
@@ -119,8 +118,6 @@ def looking(
     # One more upload moves the estimate of a tried pair by this variance; an untried pair may turn out to be anything.
     moved = np.where(tried, variance**2 / (variance + spread), variance)
     value = np.empty(mean.shape)
-    if channels >= 8:
-        second = first ** (1 - SPILL) * second**SPILL
     client = np.stack([limit, second, enough, for_client, uploads / deadline_s])
     fill_values(log_network, moved, tried, client, np.stack([on_second, for_channel]), NORMAL, value)
     return value

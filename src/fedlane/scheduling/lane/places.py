@@ -24,8 +24,10 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.special import log_ndtr
 
-from fedlane.records import FloatArray, IntArray, Problem, State
+from fedlane.records import BoolArray, FloatArray, Problem, State
 from fedlane.scheduling.lane import location
+from fedlane.scheduling.lane.observations import Observed, Pair
+from fedlane.scheduling.restoring import check_within
 
 MIN_CHANNELS = 8
 """With fewer channels, the factor model has few unknowns and the places are not fitted."""
@@ -40,6 +42,8 @@ PRIOR_SLOPE, SLOPE_WEIGHT = 5.0, 4.0
 SMALLEST_SLOPE = 0.5
 MEMORY = 300.0
 """Number of first looks that the comparison with the factor model remembers."""
+LARGEST_DIFFERENCE = 3.0
+"""Upper limit of the difference that a single look makes."""
 NAMES = ("client_place", "channel_place", "place_line", "restarts", "place_score")
 
 _CELL = (np.arange(SIDE) + 0.5) / SIDE
@@ -81,6 +85,18 @@ def empty_places(problem: Problem) -> dict[str, np.ndarray]:
     }
 
 
+def check_places(model: State) -> None:
+    """Raise `InputError` unless stored places are probabilities and the line and the score are in range."""
+    for name in ("client_place", "channel_place"):
+        check_within(name, model[name], 0, 1.0001)
+        if model[name].shape[-1]:
+            check_within(f"{name} (sum)", model[name].sum(axis=-1), 0.99, 1.01)
+    check_within("place_line", model["place_line"][:, 0], -1e5, 1e5)
+    check_within("place_line", model["place_line"][:, 1:], 0, 1e5)
+    check_within("restarts", model["restarts"], 0, len(RESTARTS))
+    check_within("place_score", model["place_score"], -1e5, 1e5)
+
+
 def used(model: State) -> np.ndarray:
     """Return in which replicas (R,) the places predict better than the factor model."""
     return np.asarray(model["place_score"] > 0)
@@ -93,7 +109,7 @@ def moments(model: State, replica: int) -> tuple[FloatArray, FloatArray]:
     return level + slope * distance, slope**2 * (square - distance**2)
 
 
-def moments_at(model: State, pair: tuple[IntArray, IntArray, IntArray]) -> tuple[FloatArray, FloatArray]:
+def moments_at(model: State, pair: Pair) -> tuple[FloatArray, FloatArray]:
     """Return `moments` of some pairs, (P,) each."""
     replica, client, channel = pair
     level, slope, _ = model["place_line"][replica].T
@@ -133,34 +149,37 @@ def fitted(model: State, count: FloatArray, mean: FloatArray, spread: FloatArray
     return result
 
 
-def scored(model: State, pair: tuple[IntArray, IntArray, IntArray], value: FloatArray, cut: FloatArray,
-           punctual: np.ndarray, spread: FloatArray) -> FloatArray:
-    """Return the score (R,) after some first looks: how much better the places predicted them than the factor model.
+def scored(
+    model: State, pair: Pair, seen: Observed, punctual: BoolArray, spread: FloatArray, first: BoolArray
+) -> FloatArray:
+    """Return the score (R,) after a round: how much better the places predicted first looks than the factor model.
 
     Args:
-        model: The state before the round.
-        pair: The pairs that were looked at for the first time.
-        value: Their log network times (P,).
-        cut: Log network time from which on an upload is late (P,).
+        model: Both models, as they were before the round.
+        pair: The assigned pairs.
+        seen: What their uploads showed.
         punctual: Whether the upload was punctual (P,).
         spread: Variance of the log network time from round to round (P,).
+        first: Whether it was the first look at its pair (P,).
     """
-    replica = pair[0]
     score = model["place_score"]
-    started = model["restarts"][replica] > 0
-    if not started.any():
+    first = first & (model["restarts"][pair[0]] > 0)
+    if not first.any():
         return score
+    pair = pair[0][first], pair[1][first], pair[2][first]
+    replica, value, cut = pair[0], seen.value[first], seen.cut[first]
     density = []
     for (where, variance), residual in (
         (moments_at(model, pair), model["place_line"][replica, 2]),
         (location.moments_at(model, pair), model["residual"][replica]),
     ):
-        deviation = np.sqrt(variance + residual + spread)
-        seen = -(((value - where) / deviation) ** 2) / 2 - np.log(deviation)
-        density.append(np.where(punctual, seen, log_ndtr((where - cut) / deviation)))
-    difference = np.where(started, np.clip(density[0] - density[1], -3.0, 3.0), 0.0)
+        deviation = np.sqrt(variance + residual + spread[first])
+        punctual_density = -(((value - where) / deviation) ** 2) / 2 - np.log(deviation)
+        density.append(np.where(punctual[first], punctual_density, log_ndtr((where - cut) / deviation)))
+    difference = np.clip(density[0] - density[1], -LARGEST_DIFFERENCE, LARGEST_DIFFERENCE)
     number = np.bincount(replica, minlength=len(score))
-    return (score + np.bincount(replica, difference, minlength=len(score))) * MEMORY / (MEMORY + number)
+    result: FloatArray = score + np.bincount(replica, difference, minlength=len(score))
+    return result * MEMORY / (MEMORY + number)
 
 
 def _started(model: State, replica: int) -> Places:

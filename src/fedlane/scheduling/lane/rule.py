@@ -15,7 +15,7 @@ from typing import ClassVar
 import numpy as np
 
 from fedlane.delay_predictions import PROBABILITIES, PredictedDelays
-from fedlane.records import Context, Feedback, FloatArray, IntArray, Problem, State
+from fedlane.records import BoolArray, Context, Feedback, FloatArray, IntArray, Problem, State
 from fedlane.rng import RoundRng
 from fedlane.scheduling.lane import (
     delay_rows,
@@ -28,6 +28,7 @@ from fedlane.scheduling.lane import (
     search,
     spread,
 )
+from fedlane.scheduling.lane.beliefs import Beliefs, beliefs, predicted, predictive_cdf
 from fedlane.scheduling.policy import Policy, check_trade_off, problem_of
 from fedlane.scheduling.queues import updated_queues
 from fedlane.scheduling.ranges import QUOTA_SLACK, ParameterRange, Tunable
@@ -35,25 +36,10 @@ from fedlane.scheduling.restoring import check_queue_and_previous, check_within,
 from fedlane.scheduling.slots import check_slots, with_slots
 from fedlane.validate import InputError, at_least
 
-_SHORTLIST = 7
+_SHORTLIST = 6
 """Clients per channel that the search considers in large networks."""
 _ALWAYS_CONSIDERED = 200
 """Minimum number of clients that the search considers, or all clients if there are fewer."""
-
-
-@dataclass(frozen=True)
-class Beliefs:
-    """What `lane` believes about every pair; every array is (R, U, N).
-
-    Attributes:
-        mean: Mean of the pair's location: its mean log network time.
-        variance: Variance of the location.
-        spread: Variance of the log network time from round to round.
-    """
-
-    mean: FloatArray
-    variance: FloatArray
-    spread: FloatArray
 
 
 @dataclass(frozen=True)
@@ -64,8 +50,8 @@ class Lane(Policy):
     summary: ClassVar[str] = "FedLane's policy: queues against the expected delay of the slowest client (default)"
     version: ClassVar[int] = 3
     per_client: ClassVar[frozenset[str]] = frozenset(
-        {"queue", "previous", "count", "information", "mean", "variance", "compute", "computed", "slot", "factor", "factor_cov"}
-        | {"client_surprise", "client_place"}
+        {"queue", "previous", "count", "information", "mean", "variance", "compute", "computed", "slot"}
+        | {"factor", "factor_cov", "client_place", "client_surprise"}
     )
     predicts: ClassVar[bool] = True
 
@@ -172,33 +158,34 @@ class Lane(Policy):
         delay = np.where(feedback.punctual[replica, client], feedback.delays.total_s[replica, client], np.inf)
         own = delay_rows.own_distribution(delay / deadline_s)
         state["history"][row] += share[:, None] * (own - state["history"][row])
-        known = before >= forgetting.WELL_KNOWN
-        ratio = np.where(
-            feedback.punctual[replica, client],
-            forgetting.surprise(seen.value, expected),
-            forgetting.late_surprise(seen.cut, expected),
-        )
-        again = replica[known], client[known], pair[2][known]
-        state = forgetting.forget_changed(state, again, ratio[known], self.alarm or np.inf)
-        state = {**state, **{name: forgetting.discounted(state[name], self.forgetting) for name in ("count", "information")}}
-        model = {name: state[name] for name in location.NAMES}
-        line = spread.fit_line(state)
-        variance = spread.shrunk(line.variance(state["mean"]), state["information"], state["variance"])
+        state = self._forget(state, pair, before, feedback.punctual[replica, client], seen, expected)
         first = informed < observations.TRIED
-        looks = tuple(index[first] for index in pair)
-        if PLACES:
-            state["place_score"] = places.scored(state, looks, seen.value[first], seen.cut[first], feedback.punctual[looks[:2]], expected.spread[first])
-        model = location.fitted(model, state["information"], state["mean"], variance, deadline_s)
-        state = {**state, **model}
-        if PLACES:
-            state |= places.fitted(state, state["information"], state["mean"], variance)
+        score = places.scored(state, pair, seen, feedback.punctual[replica, client], expected.spread, first)
         return {
             **state,
-            **line.arrays(),
+            **_fitted({**state, "place_score": score}, deadline_s),
             "queue": updated_queues(state["queue"], self.quotas(problem), feedback.punctual, feedback.present),
             "previous": feedback.assignment,
             "doubt": first_looks.after_looks(state["doubt"], replica, seen, first),
         }
+
+    def _forget(
+        self,
+        state: State,
+        pair: observations.Pair,
+        before: FloatArray,
+        punctual: BoolArray,
+        seen: observations.Observed,
+        expected: observations.Prediction,
+    ) -> State:
+        """Return the state without what a change made worthless, and after a round of steady forgetting."""
+        known = before >= forgetting.WELL_KNOWN
+        ratio = np.where(
+            punctual, forgetting.surprise(seen.value, expected), forgetting.late_surprise(seen.cut, expected)
+        )
+        again = pair[0][known], pair[1][known], pair[2][known]
+        state = forgetting.forget_changed(state, again, ratio[known], self.alarm or np.inf)
+        return {**state, **{name: forgetting.discounted(state[name], self.forgetting) for name in forgetting.COUNTS}}
 
     def check_state(self, state: State, problem: Problem) -> State:
         """Check the queues, the previous matching, the histories, and that all numbers are finite and in range."""
@@ -207,7 +194,7 @@ class Lane(Policy):
             first["history"] = np.zeros((problem.replicas, state["history"].shape[1], delay_rows.CELLS + 1), np.float32)
         state = fitting_state(first, state)
         check_queue_and_previous(state, problem)
-        for name in ("count", "information"):
+        for name in forgetting.COUNTS:
             check_within(name, state[name], 0, problem.rounds * 1.01)
         check_slots(state)
         check_within("history", state["history"], -1e-4, 1.0001)
@@ -217,6 +204,7 @@ class Lane(Policy):
         check_within("doubt", state["doubt"], first_looks.SMALLEST, first_looks.LARGEST)
         for name in ("variance", "residual", "surprise", "client_surprise"):
             check_within(name, state[name], 0, 1e5)
+        places.check_places(state)
         for name in ("mean", "factor", "factor_cov", "loading", "loading_cov", "centre", *spread.LINE):
             check_within(name, state[name], -1e5, 1e5)
         for name in ("factor_cov", "loading_cov"):  # a covariance matrix gives no negative variance
@@ -225,67 +213,13 @@ class Lane(Policy):
         return state
 
 
-PLACES = 1
-FORCE = 0
-
-
-def beliefs(state: State) -> Beliefs:
-    """Return what is believed about every pair."""
-    model = location.model_moments(state)
-    residual = state["residual"].copy()
-    for r in np.nonzero(places.used(state))[0]:
-        model[0][r], model[1][r] = places.moments(state, r)
-        residual[r] = state["place_line"][r, 2]
-    count, mean = state["information"], state["mean"]
-    line = spread.SpreadLine.stored(state)
-    variance = spread.shrunk(line.variance(np.where(count >= observations.TRIED, mean, model[0])), count, state["variance"])
-    residual = residual[:, None, None]
-    where, doubt = location.compromise(model, residual, count, mean, variance)
-    return Beliefs(where, first_looks.calibrated(doubt, count, state["doubt"][:, None, None]), variance)
-
-
-def predicted(state: State, pair: observations.Pair, deadline_s: float) -> observations.Prediction:
-    """Return what is expected of the next uploads of some pairs."""
-    belief = _beliefs_at(state, pair)
-    return observations.Prediction(*belief, _cdf(state, pair, belief, deadline_s)[:, delay_rows.CELLS])
-
-
-def predictive_cdf(state: State, pair: observations.Pair, deadline_s: float) -> FloatArray:
-    """Return the predictive distributions of some pairs at `delay_rows.POINTS`, (P, CELLS + 1)."""
-    return _cdf(state, pair, _beliefs_at(state, pair), deadline_s)
-
-
-def _cdf(
-    state: State, pair: observations.Pair, belief: tuple[FloatArray, FloatArray, FloatArray], deadline_s: float
-) -> FloatArray:
-    """Return `predictive_cdf`, given the location, its variance and the spread of the pairs."""
-    where, doubt, variance = belief
-    replica, client, _ = pair
-    mean, spread_s2 = (moment[replica, client] for moment in observations.compute_moments(state))
-    shift, log_mean, deviation = delay_rows.sum_moments(where, doubt + variance, mean, spread_s2)
-    log_mean, deviation = (np.ascontiguousarray(array).reshape(-1, 1, 1) for array in (log_mean, deviation))
-    slot, count = state["slot"][pair], state["count"][pair].reshape(-1, 1, 1)
-    history = state["history"][replica, np.maximum(slot, 0)][:, None]
-    own = np.where(slot < 0, -1, 0).astype(np.int32).reshape(-1, 1, 1)
-    row = delay_rows.predictive_rows(log_mean, deviation, shift[:, None], count, own, history, deadline_s)
-    return row[:, 0, 0].astype(np.float64)
-
-
-def _beliefs_at(state: State, pair: observations.Pair) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """Return the location, its variance and the spread of some pairs, (P,) each, as `beliefs` does for all pairs."""
-    replica = pair[0]
-    model = location.moments_at(state, pair)
-    residual = state["residual"][replica]
-    better = places.used(state)[replica]
-    if better.any():
-        geometric = places.moments_at(state, pair)
-        model = tuple(np.where(better, a, b) for a, b in zip(geometric, model, strict=True))
-        residual = np.where(better, state["place_line"][replica, 2], residual)
-    count, mean = state["information"][pair], state["mean"][pair]
-    line = spread.SpreadLine.stored(state).variance(np.where(count >= observations.TRIED, mean, model[0]), replica)
-    variance = spread.shrunk(line, count, state["variance"][pair])
-    where, doubt = location.compromise(model, residual, count, mean, variance)
-    return where, first_looks.calibrated(doubt, count, state["doubt"][replica]), variance
+def _fitted(state: State, deadline_s: float) -> State:
+    """Return the models of spread, factors and places after the round's sweeps."""
+    line = spread.fit_line(state)
+    information, mean = state["information"], state["mean"]
+    variance = spread.shrunk(line.variance(mean), information, state["variance"])
+    factors = location.fitted({n: state[n] for n in location.NAMES}, information, mean, variance, deadline_s)
+    return {**line.arrays(), **factors, **places.fitted({**state, **factors}, information, mean, variance)}
 
 
 def _quantiles(assignment: IntArray, row: FloatArray, deadline_s: float) -> PredictedDelays:
