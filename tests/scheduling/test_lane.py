@@ -275,7 +275,7 @@ def test_lane_notices_that_its_channels_have_changed():
         simulate(scenario, policy, seeds=range(8), learning=False).summary["cumulative_delay_s"]["mean"]
         for policy in ("lane", "lane:alarm=0")
     )
-    assert with_alarm < 1.01 * without
+    assert with_alarm < 0.995 * without
 
 
 def test_lane_and_its_parameters():
@@ -371,7 +371,7 @@ def test_lane_is_close_to_the_optimum_and_calibrated():
     simulation = Simulation(scenario, "lane", range(700, 720))
     simulation.play()
     ratio = simulation.trace.delay_s.mean(axis=1) / optimal_delays(simulation.setup)
-    assert np.nanmean(ratio) < 1.075
+    assert np.nanmean(ratio) < 1.06  # `lane-2026` is above
     assert 0.87 < simulation.trace.covered.sum() / (simulation.trace.client >= 0).sum() < 0.93
 
 

@@ -13,6 +13,7 @@ from fedlane.cli.cell_progress import cell_progress
 from fedlane.cli.command_line import was_given
 from fedlane.cli.help import examples
 from fedlane.cli.options import (
+    CellsDryRunOption,
     Device,
     DeviceOption,
     JsonOption,
@@ -81,9 +82,7 @@ def arena(
     workers: WorkersOption = None,
     ray: RayOption = False,
     ray_address: RayAddressOption = None,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="List the cells and estimate the time; compute and write nothing.")
-    ] = False,
+    dry_run: CellsDryRunOption = False,
     out: Annotated[
         Path | None, typer.Option("--out", metavar="DIR", help="Folder; one that holds an arena is continued.")
     ] = None,

@@ -8,6 +8,7 @@ import typer
 
 from fedlane.cli.arena_study import Output, chosen_policies, chosen_worlds, play, show_plan
 from fedlane.cli.options import (
+    CellsDryRunOption,
     Device,
     DeviceOption,
     JsonOption,
@@ -45,9 +46,7 @@ def tune(
     workers: WorkersOption = None,
     ray: RayOption = False,
     ray_address: RayAddressOption = None,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="List the cells and estimate the time; compute and write nothing.")
-    ] = False,
+    dry_run: CellsDryRunOption = False,
     out: Annotated[
         Path | None, typer.Option("--out", metavar="DIR", help="Folder; one that holds an arena is continued.")
     ] = None,

@@ -46,6 +46,9 @@ TrackOption = Annotated[
 JsonOption = Annotated[bool, typer.Option("--json", help="Print the result as JSON and nothing else.")]
 QuietOption = Annotated[bool, typer.Option("--quiet", help="Print only errors.")]
 
+CellsDryRunOption = Annotated[
+    bool, typer.Option("--dry-run", help="List the cells and estimate the time; compute and write nothing.")
+]
 WorkersOption = Annotated[
     int | None, typer.Option("--workers", metavar="N", help="Processes, or tasks of Ray at a time (default: 1).")
 ]

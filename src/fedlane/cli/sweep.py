@@ -9,6 +9,7 @@ import typer
 
 from fedlane.cli.cell_progress import cell_progress
 from fedlane.cli.options import (
+    CellsDryRunOption,
     Device,
     DeviceOption,
     JsonOption,
@@ -55,9 +56,7 @@ def sweep(
     workers: WorkersOption = None,
     ray: RayOption = False,
     ray_address: RayAddressOption = None,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="List the cells and estimate the time; compute and write nothing.")
-    ] = False,
+    dry_run: CellsDryRunOption = False,
     out: Annotated[
         Path | None,
         typer.Option("--out", metavar="DIR", help="Folder; one that holds the same sweep is continued."),

@@ -11,21 +11,19 @@ change while rounds are played (quotas, deadline, number of channels) is not sta
 """
 
 import importlib
-from abc import ABC, abstractmethod
-from collections.abc import Mapping
-from typing import Any, ClassVar
+from abc import abstractmethod
+from typing import Any
 
 from fedlane.delay_predictions import PredictedDelays
 from fedlane.records import Context, DelayDistributions, Feedback, FloatArray, IntArray, Problem, State
 from fedlane.rng import RoundRng
-from fedlane.scheduling.ranges import Tunable
-from fedlane.scheduling.requirements import knowledge
 from fedlane.scheduling.resizing import resized
 from fedlane.scheduling.restoring import fitting_state
+from fedlane.scheduling.traits import PolicyTraits
 from fedlane.validate import InputError, at_least
 
 
-class Policy(ABC):
+class Policy(PolicyTraits):
     """Base class of all policies. The fields of a policy's dataclass are its parameters.
 
     Attributes:
@@ -59,21 +57,6 @@ class Policy(ABC):
         >>> run.summary["policy"]
         'in-order'
     """
-
-    name: ClassVar[str]
-    summary: ClassVar[str] = ""
-    version: ClassVar[int] = 1
-    requires: ClassVar[frozenset[str]] = frozenset()
-    per_client: ClassVar[frozenset[str] | None] = None
-    predicts: ClassVar[bool] = False
-    knows: ClassVar[str] = "delays"
-    ranges: ClassVar[Mapping[str, Tunable]] = {}
-    quota_slack: float = 0.0
-
-    def __init_subclass__(cls, **options: object) -> None:
-        super().__init_subclass__(**options)
-        if "requires" in vars(cls) and "knows" not in vars(cls):
-            cls.knows = knowledge(cls.requires)
 
     @abstractmethod
     def init(self, problem: Problem) -> State:

@@ -1,9 +1,8 @@
 """Policies for one replica, and how they run on many."""
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import ClassVar
 
 import numpy as np
 
@@ -11,14 +10,13 @@ from fedlane.delay_predictions import PredictedDelays
 from fedlane.records import Context, Delays, Feedback, IntArray, Problem, State
 from fedlane.rng import RoundRng
 from fedlane.scheduling.policy import Policy
-from fedlane.scheduling.ranges import Tunable
-from fedlane.scheduling.requirements import knowledge
 from fedlane.scheduling.resizing import resized
 from fedlane.scheduling.restoring import fitting_state
+from fedlane.scheduling.traits import PolicyTraits
 from fedlane.validate import InputError
 
 
-class SinglePolicy(ABC):
+class SinglePolicy(PolicyTraits):
     """Base class of policies written for one replica: the functions of `Policy` without the replica axis.
 
     Every function that takes a policy also accepts a `SinglePolicy`; `lift` turns it into a `Policy`. Attributes are
@@ -45,21 +43,6 @@ class SinglePolicy(ABC):
         ...         return {"waited": np.where(feedback.punctual, 0.0, state["waited"] + 1)}
         >>> check_policy(LongestWait())
     """
-
-    name: ClassVar[str]
-    summary: ClassVar[str] = ""
-    version: ClassVar[int] = 1
-    requires: ClassVar[frozenset[str]] = frozenset()
-    per_client: ClassVar[frozenset[str] | None] = None
-    predicts: ClassVar[bool] = False
-    knows: ClassVar[str] = "delays"
-    ranges: ClassVar[Mapping[str, Tunable]] = {}
-    quota_slack: float = 0.0
-
-    def __init_subclass__(cls, **options: object) -> None:
-        super().__init_subclass__(**options)
-        if "requires" in vars(cls) and "knows" not in vars(cls):
-            cls.knows = knowledge(cls.requires)
 
     @abstractmethod
     def init(self, problem: Problem) -> State:

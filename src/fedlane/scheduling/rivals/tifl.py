@@ -27,8 +27,9 @@ from fedlane.validate import at_least, positive
 class Tifl(ClientChoice):
     """Adaptive tier selection; ``credits`` is each tier's number of rounds, in units of T / number of tiers.
 
-    There are at most so many tiers that each can use every channel. The state also holds, for every tier, its
-    probability, the credits it used, and its accuracy at the last comparison, each (R, tiers).
+    The number of tiers is limited, so that each has at least as many clients as there are channels. The state also
+    holds, for every tier, its probability, the credits it used, and its accuracy at the last comparison, each
+    (R, tiers).
     """
 
     name: ClassVar[str] = "tifl"
