@@ -29,7 +29,7 @@ class Beliefs:
 def beliefs(state: State) -> Beliefs:
     """Return what is believed about every pair, (R, U, N)."""
     model, residual = location.model_moments(state), state["residual"].copy()
-    for r in np.nonzero(places.used(state))[0]:
+    for r in np.nonzero(places.used(state))[0].tolist():
         model[0][r], model[1][r] = places.moments(state, r)
         residual[r] = state["place_line"][r, 2]
     own = state["information"], state["mean"], state["variance"]

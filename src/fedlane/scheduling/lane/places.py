@@ -65,8 +65,8 @@ class Places:
         bound: Evidence bound after the latest sweep.
     """
 
-    client: FloatArray
-    channel: FloatArray
+    client: np.ndarray
+    channel: np.ndarray
     line: tuple[float, float, float]
     bound: float = -np.inf
 
@@ -222,7 +222,7 @@ def _swept(places: Places, mean: FloatArray, error: FloatArray) -> Places:
     return Places(client, channel, (float(level), slope, residual), bound)
 
 
-def _posterior(other: FloatArray, precision: FloatArray, rest: FloatArray, slope: float) -> FloatArray:
+def _posterior(other: np.ndarray, precision: np.ndarray, rest: np.ndarray, slope: float) -> np.ndarray:
     """Return the posterior of every row's point, given the posteriors of the columns' points."""
     point, _ = _point_moments(other)
     product = precision * rest
