@@ -14,7 +14,7 @@ from fedlane.cli.compiling import entry_points
 from fedlane.learning import cpu_kernels
 from fedlane.matching import bottleneck, max_sum_matching, small
 from fedlane.scheduling import lane_kernels
-from fedlane.scheduling.lane import delay_rows, search
+from fedlane.scheduling.lane import delay_rows, looking, search
 from fedlane.scheduling.rivals import best_round
 
 PACKAGE = Path(fedlane.__file__).parent
@@ -22,7 +22,7 @@ KERNELS = [
     *(cpu_kernels.add_move_and_normals, cpu_kernels.gather_images, cpu_kernels.mlp_tail),
     *(cpu_kernels.poisson_rows, cpu_kernels.sample_rows),
     *(bottleneck.solve_batch, bottleneck.greedy_batch, small.max_sum_small, lane_kernels.improve_batch),
-    *(delay_rows.fill_rows, search.improve_starts),
+    *(delay_rows.fill_rows, looking.fill_values, search.improve_starts),
     best_round.search_levels,
 ]
 

@@ -18,7 +18,7 @@ KERNELS = {
     "fedcs": {"solve_batch"},
     "glr-cucb": {"max_sum_small"},
     "genie": {"improve_batch", "max_sum_small"},
-    "lane": {"fill_rows", "improve_starts", "max_sum_small"},
+    "lane": {"fill_rows", "fill_values", "improve_starts", "max_sum_small"},
     "lane-2026": {"improve_batch", "max_sum_small"},
     "mamab-gmba": {"greedy_batch"},
     "mamab-discounted": {"solve_batch"},
@@ -71,7 +71,7 @@ def test_the_kernels_of_training_are_known_before_the_run(mechanism, kernels):
 def test_a_large_network_needs_the_general_solver():
     scenario = Scenario.load("quickstart").with_values({"network.clients": 18})
     simulation = Simulation(scenario, "lane", [0], learning=False)
-    assert names(entry_points(simulation)) == {"fill_rows", "improve_starts", "solve_batch"}
+    assert names(entry_points(simulation)) == {"fill_rows", "fill_values", "improve_starts", "solve_batch"}
 
 
 def test_a_kernel_counts_once_and_an_unexpected_one_adds_to_the_total(monkeypatch):

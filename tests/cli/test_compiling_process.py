@@ -17,7 +17,7 @@ from fedlane.cli.compiling_process import CompilingProcess
 from fedlane.cli.run_plan import RunPlan
 from fedlane.learning import cpu_kernels
 from fedlane.matching import bottleneck, small
-from fedlane.scheduling.lane import delay_rows, search
+from fedlane.scheduling.lane import delay_rows, looking, search
 from fedlane.validate import InputError
 from support.terminal import fedlane
 
@@ -25,6 +25,7 @@ SLEEP = "import time; time.sleep(60)"
 OF_LANE = [
     "fedlane.matching.small:max_sum_small",
     "fedlane.scheduling.lane.delay_rows:fill_rows",
+    "fedlane.scheduling.lane.looking:fill_values",
     "fedlane.scheduling.lane.search:improve_starts",
 ]
 OF_GENIE = "fedlane.scheduling.lane_kernels:improve_batch"
@@ -222,7 +223,7 @@ def test_kernels_of_training_are_compiled_here_while_the_process_compiles_the_ot
     monkeypatch.setattr(compiling_process, "_CODE", "import sys; print(*sys.argv[1:], sep=chr(10))")
     here, shown = [], []
     monkeypatch.setattr(compiled, "compile_usual", here.append)
-    of_lane = {small.max_sum_small, delay_rows.fill_rows, search.improve_starts}
+    of_lane = {small.max_sum_small, delay_rows.fill_rows, looking.fill_values, search.improve_starts}
     kernels = {cpu_kernels.gather_images, cpu_kernels.mlp_tail, *of_lane}
     with CompilingProcess() as process:
         policy, scenario = make_policy("lane"), Scenario.load("quickstart")
@@ -230,7 +231,7 @@ def test_kernels_of_training_are_compiled_here_while_the_process_compiles_the_ot
         compiling.Compilation(lambda *numbers: shown.append(numbers), process).compile_ahead(kernels)
         assert process._done == set(OF_LANE)
     assert here == [cpu_kernels.mlp_tail, cpu_kernels.gather_images]
-    assert shown == [(4, 5), (5, 5)]  # the user has been told about the first three
+    assert shown == [(5, 6), (6, 6)]  # the user has been told about the first four
 
 
 @pytest.mark.parametrize(("cores", "compiled_here"), [(1, 2), (2, 1)])

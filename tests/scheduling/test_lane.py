@@ -49,11 +49,24 @@ def test_running_means_are_the_weighted_moments_of_the_values():
     values, weights = np.array([0.3, -0.4, 1.1, 0.6]), np.array([1.0, 0.5, 1.0, 0.8])
     pair = tuple(np.array([index]) for index in (1, 2, 0))
     for value, weight in zip(values, weights, strict=True):
-        observations._add(state, pair, np.array([value]), np.zeros(1), np.array([weight]))
+        observations._add(state, pair, np.array([value]), np.array([value]), np.zeros(1), np.array([weight]))
     mean = np.average(values, weights=weights)
-    assert state["count"][pair][0] == pytest.approx(weights.sum(), rel=1e-6)
+    assert state["information"][pair][0] == pytest.approx(weights.sum(), rel=1e-6)
+    assert state["count"][pair][0] == 0  # `observe` counts uploads
     assert state["mean"][pair][0] == pytest.approx(mean, rel=1e-5)
     assert state["variance"][pair][0] == pytest.approx(np.average((values - mean) ** 2, weights=weights), rel=1e-5)
+
+
+def test_a_late_upload_moves_the_mean_by_its_pseudo_value_and_the_variance_by_what_is_expected_of_it():
+    state = observations.empty_observations(PROBLEM)
+    pair = tuple(np.array([index]) for index in (0, 4, 2))
+    observations._add(state, pair, *(np.array([v]) for v in (0.2, 0.2, 0.0, 2.0)))
+    observations._add(state, pair, *(np.array([v]) for v in (1.7, 1.1, 0.05, 0.5)))
+    assert state["information"][pair][0] == 2.5
+    assert state["mean"][pair][0] == pytest.approx((2.0 * 0.2 + 0.5 * 1.7) / 2.5, rel=1e-6)
+    # 2 values at 0.2 and half a value at 1.1 with a variance of 0.05 of its own
+    apart = 2.0 * 0.5 / 2.5 * (1.1 - 0.2) ** 2
+    assert state["variance"][pair][0] == pytest.approx((apart + 0.5 * 0.05) / 2.5, rel=1e-6)
 
 
 def test_a_late_upload_of_a_pair_that_is_never_late_hardly_counts():
@@ -71,12 +84,12 @@ def test_a_late_upload_of_a_pair_that_is_never_late_hardly_counts():
 
 def test_the_line_of_spreads_is_a_weighted_regression_with_a_prior():
     rng = np.random.default_rng(1)
-    state = {"count": rng.integers(0, 9, (1, 5, 3)), "mean": rng.normal(size=(1, 5, 3))}
+    state = {"information": rng.integers(0, 9, (1, 5, 3)), "mean": rng.normal(size=(1, 5, 3))}
     state |= {"variance": rng.uniform(0.05, 0.5, (1, 5, 3))}
     line = spread.fit_line(state)
     points = [
         (x, np.log(v * n / (n - 1)) + 1 / (n - 1), (n - 1) / 2)
-        for n, x, v in zip(*(state[k].ravel() for k in ("count", "mean", "variance")), strict=True)
+        for n, x, v in zip(*(state[k].ravel() for k in ("information", "mean", "variance")), strict=True)
         if n >= 3
     ]
     x, y, w = (np.array(column) for column in zip(*points, strict=True))
@@ -259,23 +272,30 @@ def test_surprise_is_the_log_likelihood_ratio_of_a_step():
 
 def test_a_client_s_alarm_forgets_its_pairs_and_the_network_s_alarm_forgets_all():
     state = {**forgetting.no_surprise(PROBLEM), "count": np.full((2, 6, 3), 9, np.float32)}
+    state["information"] = np.full((2, 6, 3), 7, np.float32)
+    state["information"][1, 5] = 0.4
     pair = tuple(np.array(index) for index in ([0, 1, 1, 1], [2, 0, 1, 2], [0, 0, 1, 2]))
     after = forgetting.forget_changed(state, pair, np.array([5.0, 1.5, 1.5, 1.5]), threshold=4.0)
-    assert np.all(after["count"][0, 2] == 1)  # client 2 of replica 0, whose sum is that of the network there
-    assert np.all(after["count"][1] == 1)
+    for name in ("count", "information"):
+        assert np.all(after[name][0, 2] == 1)  # client 2 of replica 0, whose sum is that of the network there
+        assert np.all(after[name][1, :5] == 1)
+    assert np.all(after["count"][1, 5] == 1)
+    assert np.all(after["information"][1, 5] == np.float32(0.4))  # what is already less stays
     again = forgetting.forget_changed(state, pair, np.array([5.0, -1.0, 0.5, 0.5]), threshold=np.inf)
     assert np.all(again["count"] == 9)
+    assert np.array_equal(again["information"], state["information"])
     assert forgetting.discounted(np.array([4.0, 0.05, 0.0]), 0.5).tolist() == pytest.approx([2.0, 0.05, 0.0])
 
 
 def test_lane_notices_that_its_channels_have_changed():
-    changes = {"rounds": 160, "network.drift_s": 60.0, "privacy.max_uploads": 160}
+    """Rounds take 2.1% less time with the alarm than without it on these seeds, and 3.1% less on the next eight."""
+    changes = {"rounds": 300, "network.drift_s": 100.0, "privacy.max_uploads": 300}
     scenario = Scenario.load("drifting").with_values(changes)
     with_alarm, without = (
         simulate(scenario, policy, seeds=range(8), learning=False).summary["cumulative_delay_s"]["mean"]
         for policy in ("lane", "lane:alarm=0")
     )
-    assert with_alarm < 0.995 * without
+    assert with_alarm < 0.99 * without
 
 
 def test_lane_and_its_parameters():
@@ -283,7 +303,7 @@ def test_lane_and_its_parameters():
     for text, message in (("lane:forgetting=1", "forgetting must be"), ("lane:alarm=-1", "alarm must be at least 0")):
         with pytest.raises(InputError, match=message):
             make_policy(text)
-    assert make_policy("lane").version == 2
+    assert make_policy("lane").version == 3
 
 
 def test_predictions_for_some_pairs_are_those_for_all_pairs():
@@ -413,7 +433,11 @@ def test_exhausted_clients_are_left_out_until_none_is_left():
     changes = {"rounds": 30, "privacy.max_uploads": 6}
     run = simulate(Scenario.load("paper-fmnist").with_values(changes), "lane", seeds=[0, 1], learning=False)
     assert np.all(run.clients["uploads"].to_numpy() == 6)
-    assert set(run.rounds["round"].to_numpy()[run.rounds["delay_s"].to_numpy() == 0]) == set(range(15, 30))
+    for seed in (0, 1):
+        idle = run.rounds["delay_s"].to_numpy()[run.rounds["seed"].to_numpy() == seed] == 0
+        # 60 uploads on 4 channels take 15 rounds, or a few more if fewer than 4 clients are left at the end.
+        assert 15 <= np.argmax(idle) <= 18
+        assert np.array_equal(idle, np.arange(30) >= np.argmax(idle))
 
 
 def test_absent_clients_are_left_out_and_not_forgotten():

@@ -46,23 +46,29 @@ def play(policy, problem, location_at, deviation):
 
 def test_the_optimistic_probability_by_hand():
     punctual, count = np.array([0.2, 0.5, 0.9, 0.0, 1.0]), np.array([3.0, 99.0, 1.0, 5.0, 5.0])
-    # 0.2 + sqrt(0.2 x 0.8 / 4), 0.5 + sqrt(0.25 / 100), and 0.9 + sqrt(0.09 / 2) is more than 1
-    np.testing.assert_allclose(observations.optimistic(punctual, count), [0.4, 0.55, 1.0, 0.0, 1.0])
+    # n = 9: (0.2 + 1/18 + sqrt(0.16 / 9 + 1/324)) / (1 + 1/9) = (0.2 + 1/18 + sqrt(6.76) / 18) / (10/9) = 0.36;
+    # n = 11 and p = 0: 2 z^2 / 2n / (1 + z^2 / n) = 1/12; n = 11 and p = 1: 1
+    raised = observations.optimistic(punctual, count)
+    np.testing.assert_allclose(raised[[0, 3, 4]], [0.36, 1 / 12, 1.0])
+    for p, n, upper in zip(punctual, count + observations.PRIOR_UPLOADS, raised, strict=True):
+        # the bound is the probability q whose own standard error is its distance from p
+        assert (upper - p) ** 2 == pytest.approx(observations.OPTIMISM**2 * upper * (1 - upper) / n, abs=1e-12)
 
 
 def test_the_optimistic_probability_of_an_untried_pair_is_the_predicted_one():
-    punctual, count = np.array([0.1, 0.5, 0.9]), np.array([0.0, 0.2, observations.TRIED - 1e-6])
-    np.testing.assert_array_equal(observations.optimistic(punctual, count), punctual)
-    assert np.all(observations.optimistic(punctual, np.full(3, observations.TRIED)) > punctual)
+    punctual = np.array([0.0, 0.1, 0.5, 0.9, 1.0])
+    np.testing.assert_array_equal(observations.optimistic(punctual, np.zeros(5)), punctual)
+    assert np.all(observations.optimistic(punctual, np.full(5, 1e-3))[:4] > punctual[:4])
 
 
 def test_the_optimistic_probability_rises_with_the_predicted_one_and_falls_with_the_count():
     punctual, count = np.linspace(0.0, 1.0, 1001)[:, None], np.array([0.5, 1.0, 2.0, 5.0, 20.0, 500.0])
     raised = observations.optimistic(punctual, count)
     assert np.all(np.diff(raised, axis=0) >= 0)
-    assert np.all(np.diff(raised, axis=1) <= 0)
-    assert np.all(raised >= punctual)
-    assert raised.max() == 1.0
+    assert np.all(np.diff(raised, axis=1) <= 1e-15)
+    assert np.all(raised >= punctual - 1e-15)
+    assert np.all(raised[0] > 0)  # all uploads were late
+    np.testing.assert_allclose(raised[-1], 1.0)
 
 
 @pytest.mark.parametrize("probability", [0.12, 0.17])
@@ -90,8 +96,9 @@ def test_a_client_that_is_seldom_punctual_anywhere_is_not_given_up(probability):
     assert served.sum() >= replicas - 1
 
 
-def test_a_late_upload_s_surprise_is_the_log_likelihood_ratio_of_a_step():
-    """The probability of being late after a step, integrated over the step."""
+def test_a_late_upload_s_surprise_is_the_log_likelihood_ratio_of_a_change(monkeypatch):
+    """A change makes the pair useless, or moves it: the probability of being late, integrated over the step."""
+    monkeypatch.setattr(forgetting, "LARGEST_LATE_SURPRISE", forgetting.LARGEST_SURPRISE)
     mean, cut = np.array([0.3, 0.3, 1.0, 1.6]), np.array([1.3, 0.8, 1.3, 1.3])
     location_variance, spread = np.array([0.1, 0.02, 0.05, 0.3]), np.array([0.2, 0.05, 0.1, 0.2])
     punctual = np.array([0.95, 0.999, 0.7, 0.3])
@@ -100,16 +107,21 @@ def test_a_late_upload_s_surprise_is_the_log_likelihood_ratio_of_a_step():
     for k, ratio in enumerate(forgetting.late_surprise(cut, expected)):
         upload = stats.norm(mean[k], (location_variance[k] + spread[k]) ** 0.5)
         late, _ = integrate.quad(lambda s, k=k, upload=upload: step.pdf(s) * upload.sf(cut[k] - s), -8.0, 8.0)
-        unchanged = 1.0 - punctual[k] + observations.LOST
-        assert ratio == pytest.approx(np.log(late / unchanged), abs=1e-6)
+        changed, unchanged = 0.1 + 0.9 * late, 1.0 - punctual[k] + observations.LOST
+        assert ratio == pytest.approx(np.log(changed / unchanged), abs=1e-6)
 
 
 def test_a_late_upload_s_surprise_is_limited_on_both_sides(monkeypatch):
-    fast = observations.Prediction(*(np.array([v]) for v in (-8.0, 0.1, 0.1, 1.0)))
-    assert forgetting.late_surprise(np.array([CUT]), fast)[0] == -forgetting.LARGEST_SURPRISE
-    monkeypatch.setattr(forgetting, "LOST", 1e-6)
-    slow = observations.Prediction(*(np.array([v]) for v in (CUT, 0.1, 0.1, 1.0)))
-    assert forgetting.late_surprise(np.array([CUT]), slow)[0] == forgetting.LARGEST_SURPRISE
+    """However fast a pair was, a change may make it useless: a late upload is then a surprise, but a limited one."""
+    fast, slow = (
+        observations.Prediction(*(np.array([v]) for v in (mean, 0.1, 0.1, punctual)))
+        for mean, punctual in ((-8.0, 1.0), (-8.0, 0.0))
+    )
+    cut = np.array([CUT])
+    assert forgetting.late_surprise(cut, fast)[0] == forgetting.LARGEST_LATE_SURPRISE < np.log(forgetting.USELESS / 0.01)
+    assert forgetting.late_surprise(cut, slow)[0] == pytest.approx(np.log(forgetting.USELESS / 1.01), abs=1e-6)
+    monkeypatch.setattr(forgetting, "USELESS", 0.0)
+    assert forgetting.late_surprise(cut, slow)[0] == -forgetting.LARGEST_SURPRISE
 
 
 def test_a_pair_that_becomes_permanently_late_is_soon_abandoned():

@@ -8,6 +8,7 @@ import pytest
 from fedlane.records import Problem
 from fedlane.scheduling import Policy, PolicyError, SinglePolicy, check_policy, lift, make_policy, policies
 from fedlane.scheduling.checks import _play
+from fedlane.scheduling.lane import places
 from fedlane.scheduling.lane.spread import LINE
 from fedlane.validate import InputError
 
@@ -16,13 +17,18 @@ SHAPE = (len(SEEDS), CLIENTS)
 PROBLEM = Problem(CLIENTS, CHANNELS, ROUNDS, 4.0, np.full(SHAPE, 0.3), np.full(SHAPE, 100.0))
 
 
-def played(policy, rounds=ROUNDS):
+MORE_CHANNELS = Problem(CLIENTS, places.MIN_CHANNELS, ROUNDS, 4.0, np.full(SHAPE, 0.3), np.full(SHAPE, 100.0))
+"""A network on which `lane` fits latent places."""
+
+
+def played(policy, rounds=ROUNDS, problem=PROBLEM):
     """The state of a run after some rounds on a small network."""
-    return dict(list(_play(policy, PROBLEM, SEEDS, policy.init(PROBLEM), range(rounds)))[-1][1])
+    return dict(list(_play(policy, problem, SEEDS, policy.init(problem), range(rounds)))[-1][1])
 
 
-SIGNED = frozenset({"mean", "factor", "factor_cov", "loading", "loading_cov", "centre", *LINE})
-"""Arrays of `lane` whose entries are logarithms or coefficients, or covariances of them."""
+SIGNED = frozenset({"mean", "factor", "factor_cov", "loading", "loading_cov", "centre", "place_line", "place_score"})
+SIGNED |= frozenset(LINE)
+"""Arrays of `lane` of which some entries are logarithms or coefficients, or covariances of them."""
 
 
 def wrong_entries(key, array):
@@ -33,27 +39,52 @@ def wrong_entries(key, array):
     return (np.nan, np.inf, -np.inf, -1e6 if key in SIGNED else -1e-3, 1e6, 1e30)
 
 
-@pytest.mark.parametrize("name", sorted(policies()))
-def test_numbers_that_no_run_can_reach_are_refused(name, record_property):
-    policy, state = make_policy(name), played(make_policy(name))
-    restored = policy.check_state(state, PROBLEM)
-    assert all(restored[key].dtype == array.dtype for key, array in policy.init(PROBLEM).items())
+@pytest.mark.parametrize(
+    ("name", "problem"),
+    [
+        *(pytest.param(name, PROBLEM, id=name) for name in sorted(policies())),
+        pytest.param("lane", MORE_CHANNELS, id="lane with places"),
+    ],
+)
+def test_numbers_that_no_run_can_reach_are_refused(name, problem, record_property):
+    policy, state = make_policy(name), played(make_policy(name), problem=problem)
+    restored = policy.check_state(state, problem)
+    assert all(restored[key].dtype == array.dtype for key, array in policy.init(problem).items())
     tried = 0
     for key, array in state.items():
-        for wrong, everywhere in itertools.product(wrong_entries(key, array), (False, True)):
+        for wrong, everywhere in itertools.product(wrong_entries(key, array) if array.size else (), (False, True)):
             forged = array.copy()
             forged[... if everywhere else (0,) * array.ndim] = wrong
             with pytest.raises(InputError, match=rf"^state\.{key} must "):
-                policy.check_state({**state, key: forged}, PROBLEM)
+                policy.check_state({**state, key: forged}, problem)
             tried += 1
         for forged in (array[:1], array[..., None], array.astype(str), array.astype(complex)):
             with pytest.raises(InputError, match=rf"^state\.{key} must "):
-                policy.check_state({**state, key: forged}, PROBLEM)
+                policy.check_state({**state, key: forged}, problem)
             tried += 1
         with pytest.raises(InputError, match=f"state.{key} is missing"):
-            policy.check_state({other: state[other] for other in state if other != key}, PROBLEM)
+            policy.check_state({other: state[other] for other in state if other != key}, problem)
         tried += 1
     record_property("attacks", tried)
+
+
+def test_places_that_are_no_probabilities_and_lines_that_fall_are_refused():
+    policy, state = make_policy("lane"), played(make_policy("lane"), problem=MORE_CHANNELS)
+    assert state["restarts"].min() > 0
+    for key, place, value, message in (
+        ("client_place", (1, 3), 0.0, r"client_place \(sum\) must lie in 0.99..1.01, got 0"),
+        ("client_place", (1, 3), 2.0 / places.SIDE**2, r"client_place \(sum\) must .* got 2"),
+        ("channel_place", (0, 7), 1.0, r"channel_place \(sum\) must .* got 256"),
+        ("channel_place", (0, 7, 200), 1.01, "channel_place must lie in 0..1.0001, got 1.01"),
+        ("place_line", (1, 1), -1e-3, "place_line must lie in 0..100000, got -0.001"),
+        ("place_line", (1, 2), -1e-3, "place_line must lie in 0..100000, got -0.001"),
+        ("place_line", (0, 2), np.nan, "place_line must lie in 0..100000, got nan"),
+        ("restarts", 1, len(places.RESTARTS) + 1, f"restarts must lie in 0..{len(places.RESTARTS)}"),
+    ):
+        forged = state[key].copy()
+        forged[place] = value
+        with pytest.raises(InputError, match=rf"^state\.{message}"):
+            policy.check_state({**state, key: forged}, MORE_CHANNELS)
 
 
 def test_entries_that_are_one_too_large_or_used_twice_are_refused():
