@@ -118,7 +118,7 @@ def test_a_late_upload_s_surprise_is_limited_on_both_sides(monkeypatch):
         for mean, punctual in ((-8.0, 1.0), (-8.0, 0.0))
     )
     cut = np.array([CUT])
-    assert forgetting.late_surprise(cut, fast)[0] == forgetting.LARGEST_LATE_SURPRISE < np.log(forgetting.USELESS / 0.01)
+    assert forgetting.late_surprise(cut, fast)[0] == forgetting.LARGEST_LATE_SURPRISE < np.log(0.1 / 0.01)
     assert forgetting.late_surprise(cut, slow)[0] == pytest.approx(np.log(forgetting.USELESS / 1.01), abs=1e-6)
     monkeypatch.setattr(forgetting, "USELESS", 0.0)
     assert forgetting.late_surprise(cut, slow)[0] == -forgetting.LARGEST_SURPRISE
