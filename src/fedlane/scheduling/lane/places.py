@@ -44,6 +44,8 @@ MEMORY = 300.0
 """Number of first looks that the comparison with the factor model remembers."""
 LARGEST_DIFFERENCE = 3.0
 """Upper limit of the difference that a single look makes."""
+LARGEST_LINE = 1e3
+"""Limit of the line's numbers in a stored state; logarithms of times are far smaller."""
 NAMES = ("client_place", "channel_place", "place_line", "restarts", "place_score")
 
 _CELL = (np.arange(SIDE) + 0.5) / SIDE
@@ -91,8 +93,9 @@ def check_places(model: State) -> None:
         check_within(name, model[name], 0, 1.0001)
         if model[name].shape[-1]:
             check_within(f"{name} (sum)", model[name].sum(axis=-1), 0.99, 1.01)
-    check_within("place_line", model["place_line"][:, 0], -1e5, 1e5)
-    check_within("place_line", model["place_line"][:, 1:], 0, 1e5)
+    check_within("place_line", model["place_line"][:, 0], -LARGEST_LINE, LARGEST_LINE)
+    check_within("place_line", model["place_line"][:, 1], SMALLEST_SLOPE, LARGEST_LINE)
+    check_within("place_line", model["place_line"][:, 2], location.SMALLEST_RESIDUAL, LARGEST_LINE)
     fits = model["client_place"].shape[-1] > 0  # with few channels, there are no places that could be used
     check_within("restarts", model["restarts"], 0, len(RESTARTS) if fits else 0)
     check_within("place_score", model["place_score"], -1e5, 1e5 if fits else 0.0)
