@@ -1,6 +1,6 @@
 """Write docs/results/ablation.parquet and its table in README.md, docs/policies.md and docs/results.md.
 
-python examples/ablation_table.py      # about a minute
+python examples/ablation_table.py      # about two minutes
 """
 
 from pathlib import Path

@@ -22,7 +22,8 @@ CAPTIONS = {
     "fig-private": "The same with epsilon 0.8 and b = 10. The last panels show the leakage by formula (6) (12.05 in "
     "the paper), the tight composition of rounds that have their claimed epsilon, and a lower bound on what the noise "
     "of the presets leaks if one record is replaced (|D| is our reading 17).",
-    "fig-rounds": "Aggregation rounds completed within a time budget.",
+    "fig-rounds": "Aggregation rounds completed within a time budget. Curves flatten where runs have completed all "
+    "their rounds.",
     "fig-selection": "Share of rounds in which each client was selected, and its quota.",
     "fig-accuracy": "Test accuracy of all policies.",
     "fig-delay": "Accumulated delay of all policies. The CNN is shown on two networks: that of Fashion-MNIST with all "

@@ -63,14 +63,7 @@ def draw(panels: Sequence[Panel], stem: Path, columns: int = 2) -> list[Path]:
     for axes in grid.ravel()[: len(panels)]:
         handles, labels = axes.get_legend_handles_labels()
         entries.update(dict(zip(labels, handles, strict=True)))
-    figure.legend(
-        entries.values(),
-        entries.keys(),
-        loc="outside lower center",
-        ncols=min(6, len(entries)),
-        fontsize="small",
-        frameon=False,
-    )
+    _add_legend(figure, entries)
     written = []
     try:
         for suffix in (".png", ".pdf"):
@@ -80,6 +73,22 @@ def draw(panels: Sequence[Panel], stem: Path, columns: int = 2) -> list[Path]:
     except OSError as error:
         raise InputError(f"figure {stem} cannot be written: {error.strerror}") from error
     return [*written, stem.with_suffix(".parquet")]
+
+
+def _add_legend(figure: Any, entries: Mapping[str, Any]) -> None:
+    """Add a legend below the panels, in as many columns (at most 6) as fit the figure's width."""
+    for columns in range(min(6, len(entries)), 0, -1):
+        legend = figure.legend(
+            entries.values(),
+            entries.keys(),
+            loc="outside lower center",
+            ncols=columns,
+            fontsize="small",
+            frameon=False,
+        )
+        if columns == 1 or legend.get_window_extent().width <= figure.bbox.width:
+            return
+        legend.remove()
 
 
 def numbers(panels: Sequence[Panel]) -> pa.Table:
