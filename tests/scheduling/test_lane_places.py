@@ -258,7 +258,6 @@ def test_a_restart_keeps_the_start_with_the_larger_bound():
     np.testing.assert_array_equal(kept["place_line"][0], again.line)
 
 
-@pytest.mark.xfail(strict=True, reason="`moments_at` multiplies all replicas at once, and `scored` rounds old scores")
 @pytest.mark.parametrize("channels", [8, 12])
 def test_replicas_with_places_do_not_depend_on_each_other(channels):
     """To the bit: neither the number of pairs of a round nor another replica's first look may change anything."""

@@ -87,7 +87,6 @@ def test_places_that_are_no_probabilities_and_lines_that_fall_are_refused():
             policy.check_state({**state, key: forged}, MORE_CHANNELS)
 
 
-@pytest.mark.xfail(strict=True, reason="`check_places` accepts places in use on a network that has none")
 @pytest.mark.parametrize(("key", "value"), [("place_score", 1.0), ("restarts", 1)])
 def test_places_in_use_are_refused_on_a_network_with_few_channels(key, value):
     policy, state = make_policy("lane"), played(make_policy("lane"))

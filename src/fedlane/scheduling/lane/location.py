@@ -27,6 +27,8 @@ SWEEPS = 3
 PRIOR_RESIDUAL = 0.6
 """Prior of psi, worth `RESIDUAL_WEIGHT` pairs."""
 RESIDUAL_WEIGHT = 10.0
+SMALLEST_RESIDUAL = 1e-6
+"""Lower limit of psi in a stored state; its prior keeps a fitted psi far above."""
 NAMES = ("factor", "factor_cov", "loading", "loading_cov", "centre", "residual")
 
 

@@ -14,7 +14,8 @@ v^2 b, to first and second order in the log likelihood (expectation propagation,
     g = w h / sqrt(V),   b = g max(w h - a, `LEAST`) / sqrt(V).
 
 This is what a value m + g / b with the information s^2 b / (1 - v b) would do, and it enters the running mean as such:
-the first upload of an unknown pair, if it is late, says much less than a punctual one.
+the first upload of an unknown pair, if it is late, says much less than a punctual one. Within limits: v b is at most
+0.99, the information at most 1, and w is raised by 0.001.
 """
 
 from dataclasses import dataclass

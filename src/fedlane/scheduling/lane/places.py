@@ -44,6 +44,8 @@ MEMORY = 300.0
 """Number of first looks that the comparison with the factor model remembers."""
 LARGEST_DIFFERENCE = 3.0
 """Upper limit of the difference that a single look makes."""
+LARGEST_LINE = 1e3
+"""Limit of the line's numbers in a stored state; logarithms of times are far smaller."""
 NAMES = ("client_place", "channel_place", "place_line", "restarts", "place_score")
 
 _CELL = (np.arange(SIDE) + 0.5) / SIDE
@@ -91,10 +93,12 @@ def check_places(model: State) -> None:
         check_within(name, model[name], 0, 1.0001)
         if model[name].shape[-1]:
             check_within(f"{name} (sum)", model[name].sum(axis=-1), 0.99, 1.01)
-    check_within("place_line", model["place_line"][:, 0], -1e5, 1e5)
-    check_within("place_line", model["place_line"][:, 1:], 0, 1e5)
-    check_within("restarts", model["restarts"], 0, len(RESTARTS))
-    check_within("place_score", model["place_score"], -1e5, 1e5)
+    check_within("place_line", model["place_line"][:, 0], -LARGEST_LINE, LARGEST_LINE)
+    check_within("place_line", model["place_line"][:, 1], SMALLEST_SLOPE, LARGEST_LINE)
+    check_within("place_line", model["place_line"][:, 2], location.SMALLEST_RESIDUAL, LARGEST_LINE)
+    fits = model["client_place"].shape[-1] > 0  # with few channels, there are no places that could be used
+    check_within("restarts", model["restarts"], 0, len(RESTARTS) if fits else 0)
+    check_within("place_score", model["place_score"], -1e5, 1e5 if fits else 0.0)
 
 
 def used(model: State) -> np.ndarray:
@@ -113,11 +117,14 @@ def moments_at(model: State, pair: Pair) -> tuple[FloatArray, FloatArray]:
     """Return `moments` of some pairs, (P,) each."""
     replica, client, channel = pair
     level, slope, _ = model["place_line"][replica].T
-    y, z = model["client_place"][replica, client], model["channel_place"][replica, channel]
-    distance = ((y @ DISTANCES) * z).sum(axis=1).astype(np.float64)
-    (y, y_square), (z, z_square) = _point_moments(y), _point_moments(z)
-    square = np.maximum(y_square + z_square - 2.0 * (y * z).sum(axis=1), distance**2)
-    return level + slope * distance, slope**2 * (square - distance**2)
+    distance, square = np.empty((2, len(replica)))
+    for r in np.unique(replica):  # the number of rows changes the order of a product's sums, so replicas are kept apart
+        at = replica == r
+        y, z = model["client_place"][r, client[at]], model["channel_place"][r, channel[at]]
+        distance[at] = ((y @ DISTANCES) * z).sum(axis=1)
+        (y, y_square), (z, z_square) = _point_moments(y), _point_moments(z)
+        square[at] = y_square + z_square - 2.0 * (y * z).sum(axis=1)
+    return level + slope * distance, slope**2 * (np.maximum(square, distance**2) - distance**2)
 
 
 def fitted(model: State, count: FloatArray, mean: FloatArray, spread: FloatArray) -> dict[str, np.ndarray]:
@@ -131,7 +138,7 @@ def fitted(model: State, count: FloatArray, mean: FloatArray, spread: FloatArray
         tried = count[r] > 0
         looks = int(tried.sum())
         due = sum(looks >= share * clients for share in RESTARTS)
-        if not due:
+        if not due and not result["restarts"][r]:
             continue
         error = np.where(tried, spread[r] / np.where(tried, count[r], 1.0), np.inf)
         level, slope, residual = model["place_line"][r]
@@ -179,7 +186,7 @@ def scored(
     difference = np.clip(density[0] - density[1], -LARGEST_DIFFERENCE, LARGEST_DIFFERENCE)
     number = np.bincount(replica, minlength=len(score))
     result: FloatArray = score + np.bincount(replica, difference, minlength=len(score))
-    return result * MEMORY / (MEMORY + number)
+    return result * (MEMORY / (MEMORY + number))
 
 
 def _started(model: State, replica: int) -> Places:

@@ -202,11 +202,12 @@ class Lane(Policy):
         seen = state["compute"] != -1  # -1 stands for a compute time that is not there yet
         check_within("compute", np.where(seen, state["compute"], 0.0), 0, 1e3 * problem.deadline_s)
         check_within("doubt", state["doubt"], first_looks.SMALLEST, first_looks.LARGEST)
-        for name in ("variance", "residual", "surprise", "client_surprise"):
+        for name in ("variance", "surprise", "client_surprise"):
             check_within(name, state[name], 0, 1e5)
+        check_within("residual", state["residual"], location.SMALLEST_RESIDUAL, 1e5)
         places.check_places(state)
         for name in ("mean", "factor", "factor_cov", "loading", "loading_cov", "centre", *spread.LINE):
-            check_within(name, state[name], -1e5, 1e5)
+            check_within(name, state[name], -1e3, 1e3)
         for name in ("factor_cov", "loading_cov"):  # a covariance matrix gives no negative variance
             symmetric = (state[name] + state[name].swapaxes(-1, -2)) / 2
             check_within(f"{name} (eigenvalues)", np.linalg.eigvalsh(symmetric), -1e-6, 1e5)
