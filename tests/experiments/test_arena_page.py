@@ -35,6 +35,34 @@ def test_the_sentences_say_where_lane_does_not_win():
     assert "`lane` has rank 2 and takes" in in_v
 
 
+def test_entrants_that_always_wait_until_the_deadline_are_called_equally_fast():
+    table = leaderboard(
+        entrant("a", [300.0] * 6, world="u", targets=[60.0] * 6),
+        entrant("b", [300.0] * 6, world="u", targets=[90.0] * 6),
+        entrant("c", noisy(310, seed=1), world="u", targets=[60.0] * 6),
+    )
+    judged = standings(table)
+    text = "\n".join(world_sentences(judged))
+    assert "League delays: `a` and `b` are equally fast (300 s)." in text
+    assert "takes 0.0% longer" not in text
+    assert "Every run of 2 of the 3 entrants of league delays takes the same 300 s" in text
+    overall = "\n".join(overall_sentences(judged))
+    assert "League delays, simulated time: first is nobody alone; several are equally fast in u." in overall
+    assert (
+        "League delays, time to the target accuracy: first is nobody alone; several are equally fast in u." in overall
+    )
+
+
+def test_both_ranks_of_lane_are_stated():
+    table = leaderboard(
+        entrant("lane", noisy(10, seed=1), world="u", targets=[9.0] * 6),
+        entrant("random", noisy(20, seed=2), world="u", targets=[8.0] * 6),
+    )
+    text = "\n".join(overall_sentences(standings(table)))
+    assert "League delays, time to the target accuracy: first is `random` in u." in text
+    assert "Ranks of `lane` in its league: u 1 (2 to the target)." in text
+
+
 def test_names_from_users_cannot_break_the_page():
     table = example()
     page = leaderboard_page(table, curves(table), {}, {("u", "lane"): "runs/a.html"})

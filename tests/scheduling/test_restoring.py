@@ -76,9 +76,9 @@ def test_places_that_are_no_probabilities_and_lines_that_fall_are_refused():
         ("client_place", (1, 3), 2.0 / places.SIDE**2, r"client_place \(sum\) must .* got 2"),
         ("channel_place", (0, 7), 1.0, r"channel_place \(sum\) must .* got 256"),
         ("channel_place", (0, 7, 200), 1.01, "channel_place must lie in 0..1.0001, got 1.01"),
-        ("place_line", (1, 1), -1e-3, "place_line must lie in 0..100000, got -0.001"),
-        ("place_line", (1, 2), -1e-3, "place_line must lie in 0..100000, got -0.001"),
-        ("place_line", (0, 2), np.nan, "place_line must lie in 0..100000, got nan"),
+        ("place_line", (1, 1), -1e-3, "place_line must lie in 0.5..1000, got -0.001"),
+        ("place_line", (1, 2), -1e-3, "place_line must lie in 1e-06..1000, got -0.001"),
+        ("place_line", (0, 2), np.nan, "place_line must lie in 1e-06..1000, got nan"),
         ("restarts", 1, len(places.RESTARTS) + 1, f"restarts must lie in 0..{len(places.RESTARTS)}"),
     ):
         forged = state[key].copy()

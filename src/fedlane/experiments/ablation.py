@@ -139,7 +139,8 @@ def _conclusion(rows: dict[tuple[str, str], dict[str, Any]]) -> str:
         f"{difference(EQUAL_TERMS)}, and the client that is served worst takes part in "
         f"{mean(EQUAL_TERMS, smallest):.3f} of the rounds instead of {mean(BASELINE, smallest):.3f}, where 0.35 is "
         f"due. V trades one for the other, and does not have the same meaning in both rules. With success weights and "
-        f"V = 10, that client takes part in {mean(EQUAL_PARTICIPATION, smallest):.3f} of OM's rounds, and OM's delay "
+        f"V = 10 (of 3, 7, 10 and 30 the value at which it serves that client as `lane` does, chosen on these seeds), "
+        f"that client takes part in {mean(EQUAL_PARTICIPATION, smallest):.3f} of OM's rounds, and OM's delay "
         f"differs from `lane`'s by {difference(EQUAL_PARTICIPATION)}."
     )
 

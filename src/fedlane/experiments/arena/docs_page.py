@@ -7,7 +7,7 @@ from typing import Any
 import pyarrow as pa
 
 from fedlane.experiments.arena.arena_worlds import TARGETS, TUNING_WORLDS
-from fedlane.experiments.arena.critical_difference import critical_difference
+from fedlane.experiments.arena.critical_difference import CriticalDifference, critical_difference
 from fedlane.experiments.arena.entrants import LEAGUES
 from fedlane.experiments.arena.leaderboard_tables import COLUMNS, LEAGUE_COLUMNS, league_rows, tuning_rows, world_rows
 from fedlane.experiments.arena.notes import facts, notes
@@ -31,10 +31,11 @@ GUIDE = f"""# The arena
   machine is skipped with a line. `--world my.toml` adds one of your own; it may state `learning.target_accuracy`.
 - **Leagues** by what a policy knows: {"; ".join(f"*{name}*, which {meaning}" for name, meaning in LEAGUES.items())}.
   A policy states it in `requires`. Losses are paid from the clients' privacy budget.
-- **Equal tuning**: `arena tune` gives every policy 20 trials: its published defaults, and 19 points of a fixed sequence
+- **Equal tuning**: `arena tune` gives every policy 20 trials: its defaults, and 19 points of a fixed sequence
   that covers the ranges it states. A policy gets one set of values for all worlds, chosen on seeds 4000 to 4003 of
   {", ".join(f"`{name}`" for name in TUNING_WORLDS)}; the other worlds show whether the values transfer. Each policy
-  stands there with its defaults and, if a trial was better, a second time with its tuned values.
+  stands there with its defaults and, if a trial was better (it serves the quotas in more worlds, or is faster), a
+  second time with its tuned values.
 - **Learning**: models are trained in every cell (`--device cuda`: on a GPU), with `--no-learning` in none, and with
   `--quick` only for policies that require losses. Those train on the CPU: their schedule waits for each round's losses.
 - **The folder** has `leaderboard.parquet` (one row per world, entrant and seed), `curves.parquet`, `leaderboard.html`,
@@ -93,8 +94,19 @@ def _league(judged: Sequence[Standing], league: str) -> str:
     picture = test = ""
     if ranks is not None:
         picture = f"![Average ranks of league {league}]({FOLDER}/arena-league-{league}.svg)\n\n"
-        test = f" Friedman's test over {len(ranks.worlds)} worlds: p = {ranks.p_value:.2g}."
+        test = f" Friedman's test over {len(ranks.worlds)} worlds: p = {ranks.p_value:.2g}. {_inseparable(ranks)}"
     return f"### League {league}\n\nEvery entrant {LEAGUES[league]}.{test}\n\n{picture}{_table(LEAGUE_COLUMNS, rows)}"
+
+
+def _inseparable(ranks: CriticalDifference) -> str:
+    """Say which entrants cannot be told from the one with the best average rank."""
+    order = sorted(zip(ranks.ranks, ranks.labels, strict=True))
+    best, difference = order[0], ranks.distance
+    close = [label for rank, label in order[1:] if rank - best[0] < difference]
+    text = f"Average ranks that differ by less than {difference:.2f} are not distinguishable"
+    if not close:
+        return f"{text}; `{best[1]}` differs from all others."
+    return f"{text}: `{best[1]}` is not distinguishable from the next {len(close)}, down to `{close[-1]}`."
 
 
 def _world(standings: Sequence[Standing]) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from fedlane.experiments.arena.critical_difference import CriticalDifference
-from fedlane.experiments.arena.entrants import YARDSTICK
+from fedlane.experiments.arena.entrants import OPTIMUM, YARDSTICK
 from fedlane.experiments.arena.standings import Difference, Standing
 from fedlane.number_text import number_text
 
@@ -54,7 +54,7 @@ def group_of(standing: Standing) -> str:
 def _cells(standing: Standing) -> tuple[str, ...]:
     return (
         NONE if standing.rank is None else str(standing.rank),
-        standing.label,
+        f"{standing.label} ({len(standing.seeds)} seeds)" if standing.policy == OPTIMUM else standing.label,
         measured(standing, "simulated_time_s", "{:.1f}"),
         difference_text(standing.difference),
         target_text(standing),

@@ -15,7 +15,9 @@ the quotas.
 Shortfall is the mean over clients of what a client's share of punctual rounds lacks of {SERVED_SHARE:g} times its
 quota, whatever the policy's own slack. An entrant meets the quotas if its shortfall exceeds the smallest one of all
 ranked entrants in that world by at most {TOLERANCE:g}; the others are listed apart, because a policy that starves
-clients is fast.
+clients is fast. Where quotas are small, this rule is coarse: with 1,000 clients and 100 channels the lowered quota is
+below 0.09, so an entrant may meet the quotas on average while it never serves some clients (see the smallest
+participation).
 
 Differences to the fastest are paired by seed, with 95% Student intervals; p-values are two-sided and corrected by
 Holm's method for the comparisons of one league in one world. The fastest is chosen by the same data, so its lead is
@@ -23,17 +25,22 @@ slightly overstated.
 
 Average ranks: in each world, entrants that do not meet the quotas follow the others, by shortfall. Friedman's test and
 Nemenyi's critical difference take the worlds as independent samples, which chosen presets are not; they describe how
-consistent the order is. A policy and its tuned form count as two entrants.
+consistent the order is. A policy and its tuned form count as two entrants. The time relative to the fastest is the
+geometric mean over the worlds in which the entrant meets the quotas, so that entrants that fail in different worlds
+cannot be compared by it.
 
 Time to target is the median over seeds; a seed that never reaches the target counts as infinite. Epsilon is the largest
 of all clients; losses that a policy uses are paid from the same budget.
 
-A policy named without remark has its published defaults; policies that choose clients only get channels by max-min
-matching on their own estimates.
+A policy named without remark has its published defaults; `lane` and `lane-2026` have FedLane's own, which were
+developed by hand on other seeds of some of these worlds. Policies that choose clients only get channels by max-min
+matching on their own estimates. Tuning prefers values that serve the quotas in more worlds, and among those the
+fastest, so tuned values may take longer than the defaults.
 
 Yardsticks are not ranked. `genie` knows the true delay distributions and `clairvoyant` the delays of the coming round.
 The optimum is the exact smallest long-run mean round at {SERVED_SHARE:g} of the quotas, times the number of rounds, on
-seeds whose quotas can be served; it exists for small static networks with independent rounds. Other worlds have no
+seeds whose quotas can be served; it exists for small static networks with independent rounds. Its row is the mean over
+these seeds only, so that other rows must not be divided by it. Other worlds have no
 bound, because none is exact. A short run may be faster than the optimum while quotas are not served yet.
 """
 

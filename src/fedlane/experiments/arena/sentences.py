@@ -20,6 +20,7 @@ def world_sentences(standings: Sequence[Standing]) -> list[str]:
         serving = [standing for standing in members if standing.rank is not None]
         if serving:
             lines.append(_winner(serving, league))
+            lines += _always_as_long(members, league)
         failing = [standing.label for standing in members if not standing.meets]
         if failing:
             lines.append(f"Do not meet the quotas (league {league}): {_listed(failing)}.")
@@ -33,23 +34,67 @@ def overall_sentences(standings: Sequence[Standing]) -> list[str]:
     lines = []
     for league in LEAGUES:
         members = [standing for standing in standings if standing.league == league]
-        winners: dict[str, list[str]] = {}
-        for standing in members:
-            if standing.rank == 1:
-                winners.setdefault(standing.label, []).append(standing.world)
-        order = sorted(winners, key=lambda label: -len(winners[label]))
-        if order:
-            texts = [f"`{label}` in {_listed(winners[label])}" for label in order]
-            lines.append(f"League {league}: the fastest entrant that meets the quotas is {'; '.join(texts)}.")
+        for measure, meaning in (("rank", "simulated time"), ("target_rank", "time to the target accuracy")):
+            texts, ties = _first_places(members, measure)
+            if texts or ties:
+                tied = f"; several are equally fast in {_listed(ties)}" if ties else ""
+                lines.append(f"League {league}, {meaning}: first is {'; '.join(texts) or 'nobody alone'}{tied}.")
     worlds = list(dict.fromkeys(standing.world for standing in standings))
     ours = [standing for standing in standings if standing.policy == OURS]
     lost = [world for world in worlds if not any(s.world == world and s.rank == 1 for s in ours)]
     if ours:
         won = len(worlds) - len(lost)
         where = f"; it does not win in {_listed(lost)}" if lost else ""
-        lines.append(f"`{OURS}`, tuned or not, is first in its league in {won} of {len(worlds)} worlds{where}.")
+        lines.append(
+            f"By simulated time, the better of the two forms of `{OURS}` is first in its league in {won} of "
+            f"{len(worlds)} worlds{where}."
+        )
         lines += _beaten(ours, standings)
+        lines += [f"Ranks of `{label}` in its league: {text}." for label, text in _ranks_of(ours).items()]
     return lines
+
+
+def _first_places(members: Sequence[Standing], measure: str) -> tuple[list[str], list[str]]:
+    """Return who is first in which worlds, the most frequent first, and the worlds in which several are."""
+    first: dict[str, list[str]] = {}
+    for standing in members:
+        if standing.meets and getattr(standing, measure) == 1:
+            first.setdefault(standing.world, []).append(standing.label)
+    winners: dict[str, list[str]] = {}
+    for world, labels in first.items():
+        if len(labels) == 1:
+            winners.setdefault(labels[0], []).append(world)
+    order = sorted(winners, key=lambda label: -len(winners[label]))
+    ties = [world for world, labels in first.items() if len(labels) > 1]
+    return [f"`{label}` in {_listed(winners[label])}" for label in order], ties
+
+
+def _ranks_of(ours: Sequence[Standing]) -> dict[str, str]:
+    """Return for each form of ours its ranks by simulated time and by time to the target, world by world."""
+    texts: dict[str, list[str]] = {}
+    for standing in ours:
+        ranks = "does not meet the quotas"
+        if standing.rank is not None:
+            ranks = str(standing.rank)
+            if standing.target_rank is not None:
+                ranks += f" ({standing.target_rank} to the target)"
+        texts.setdefault(standing.label, []).append(f"{standing.world} {ranks}")
+    return {label: ", ".join(parts) for label, parts in texts.items()}
+
+
+def _always_as_long(members: Sequence[Standing], league: str) -> list[str]:
+    """Say how many entrants take the same time in every run, which means that all rounds last until the deadline."""
+    same: dict[float, list[str]] = {}
+    for standing in members:
+        times = standing.values["simulated_time_s"]
+        if len(times) > 1 and np.ptp(times) <= 1e-9 * abs(times[0]):
+            same.setdefault(round(float(times[0]), 6), []).append(standing.label)
+    return [
+        f"Every run of {len(labels)} of the {len(members)} entrants of league {league} takes the same "
+        f"{number_text(time_s, '{:.0f}')} s: all their rounds last until the deadline, so time says nothing about them."
+        for time_s, labels in same.items()
+        if len(labels) > 1
+    ]
 
 
 def _beaten(ours: Sequence[Standing], standings: Sequence[Standing]) -> list[str]:
@@ -74,11 +119,16 @@ def _winner(serving: Sequence[Standing], league: str) -> str:
     text = f"League {league}: `{first.label}` is the fastest that meets the quotas ({time_s} s)"
     if len(serving) > 1 and serving[1].difference is not None:
         second = serving[1].difference
+        tied = [standing.label for standing in serving[1:] if standing.rank == 1]
         sure = "more than chance" if second.decided else "not more than chance"
-        text += f"; the next, `{serving[1].label}`, takes {longer(second.mean)} ({sure})"
+        if tied:
+            text = f"League {league}: {_listed([f'`{label}`' for label in (first.label, *tied)])} are equally fast"
+            text += f" ({time_s} s)"
+        else:
+            text += f"; the next, `{serving[1].label}`, takes {longer(second.mean)} ({sure})"
     late = first.mean("late_share")
     others = [standing.mean("late_share") for standing in serving[1:]]
-    if others:
+    if others and serving[1].rank != 1:
         shares = (number_text(late, "{:.1%}"), number_text(float(np.median(others)), "{:.1%}"))
         text += f". Of its uploads {shares[0]} are late, of the others' {shares[1]} (median)"
     return f"{text}."
