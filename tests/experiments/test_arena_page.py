@@ -48,9 +48,7 @@ def test_entrants_that_always_wait_until_the_deadline_are_called_equally_fast():
     assert "Every run of 2 of the 3 entrants of league delays takes the same 300 s" in text
     overall = "\n".join(overall_sentences(judged))
     assert "League delays, simulated time: first is nobody alone; several are equally fast in u." in overall
-    assert (
-        "League delays, time to the target accuracy: first is nobody alone; several are equally fast in u." in overall
-    )
+    assert "time to the target accuracy: first is nobody alone; several are equally fast in u." in overall
 
 
 def test_both_ranks_of_lane_are_stated():
