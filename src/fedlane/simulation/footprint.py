@@ -30,9 +30,8 @@ NETWORK_ARRAYS = 4
 STATE_COPIES = 4
 """A policy's state, and three times its size while a round is decided: measured are 61 bytes per pair for `mamab-om`,
 whose state has 16, and 75 for `lane-2026`, whose state has 20 (docs/scale.md)."""
-STATE_COPIES_OF = {"lane": 9}
-"""Policies that need more: `lane` has 16 bytes per pair and works with about 14 arrays of doubles (counted, not
-measured)."""
+STATE_COPIES_OF = {"lane": 11}
+"""Policies that need more: measured are 200 bytes per pair for `lane` with 10,000 x 1,000 pairs, whose state has 20."""
 LARGEST_STATE_PER_PAIR = 24
 """Bytes per pair that must be available before a state is made to learn its size; FedLane's policies need up to 20."""
 PREDICTION_BYTES = 12
