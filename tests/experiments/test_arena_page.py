@@ -28,10 +28,10 @@ def test_the_sentences_say_where_lane_does_not_win():
     judged = standings(example())
     text = "\n".join(overall_sentences(judged))
     assert "`lane` in u; `random` in v" in text
-    assert "is first in its league in 1 of 2 worlds; it does not win in v" in text
+    assert "is first in its league in 1 of 2 worlds; neither form wins in v" in text
     assert "In v, `lane` takes" in text
     in_v = "\n".join(world_sentences([standing for standing in judged if standing.world == "v"]))
-    assert "Do not meet the quotas (league delays): fast<b>." in in_v
+    assert "Entrants of league delays that do not meet the quotas: fast<b>." in in_v
     assert "`lane` has rank 2 and takes" in in_v
 
 
@@ -47,8 +47,9 @@ def test_entrants_that_always_wait_until_the_deadline_are_called_equally_fast():
     assert "takes 0.0% longer" not in text
     assert "Every run of 2 of the 3 entrants of league delays takes the same 300 s" in text
     overall = "\n".join(overall_sentences(judged))
-    assert "League delays, simulated time: first is nobody alone; several are equally fast in u." in overall
-    assert "time to the target accuracy: first is nobody alone; several are equally fast in u." in overall
+    tie = "first place goes to no entrant alone; several entrants share it in u."
+    assert f"League delays, simulated time: {tie}" in overall
+    assert f"time to the target accuracy: {tie}" in overall
 
 
 def test_both_ranks_of_lane_are_stated():
@@ -57,8 +58,8 @@ def test_both_ranks_of_lane_are_stated():
         entrant("random", noisy(20, seed=2), world="u", targets=[8.0] * 6),
     )
     text = "\n".join(overall_sentences(standings(table)))
-    assert "League delays, time to the target accuracy: first is `random` in u." in text
-    assert "Ranks of `lane` in its league: u 1 (2 to the target)." in text
+    assert "League delays, time to the target accuracy: first place goes to `random` in u." in text
+    assert "Ranks of `lane` in its league by simulated time (by time to target): u 1 (2)." in text
 
 
 def test_names_from_users_cannot_break_the_page():

@@ -1,4 +1,4 @@
-"""Rendering of docs/arena.md from stored results, so that the page always agrees with them."""
+"""Render docs/arena.md from stored results, so that the page always agrees with them."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -17,10 +17,10 @@ from fedlane.experiments.arena.standings import Standing, standings
 from fedlane.report.svg_charts import standalone
 
 FOLDER = "results"
-"""Folder of the pictures, relative to the page."""
+"""Folder that holds the pictures, relative to the page."""
 GUIDE = f"""# The arena
 
-`fedlane arena` plays every policy in the same worlds, on the same seeds, and ranks those that serve the quotas.
+`fedlane arena` runs every policy in the same worlds on the same seeds, and ranks the policies that meet the quotas.
 
     fedlane arena --quick                        # minutes on two cores
     fedlane arena --quick --policy lane --policy my_policy:Mine
@@ -28,21 +28,23 @@ GUIDE = f"""# The arena
     fedlane arena --workers 8 --tuned runs/tuning/tuned.json --out runs/arena
 
 - **Worlds**: {", ".join(f"`{name}`" for name in TARGETS)} ([worlds](worlds.md)). A world whose data are not on the
-  machine is skipped with a line. `--world my.toml` adds one of your own; it may state `learning.target_accuracy`.
-- **Leagues** by what a policy knows: {"; ".join(f"*{name}*, which {meaning}" for name, meaning in LEAGUES.items())}.
-  A policy states it in `requires`. Losses are paid from the clients' privacy budget.
+  machine is skipped with a message. `--world my.toml` adds your own world, which may set `learning.target_accuracy`.
+- **Leagues** group policies by what a policy knows:
+  {"; ".join(f"in *{name}*, it {meaning}" for name, meaning in LEAGUES.items())}.
+  A policy declares what it needs in `requires`. Losses are paid from the clients' privacy budget.
 - **Equal tuning**: `arena tune` gives every policy 20 trials: its defaults, and 19 points of a fixed sequence
-  that covers the ranges it states. A policy gets one set of values for all worlds, chosen on seeds 4000 to 4003 of
+  that covers the ranges it declares. A policy gets one set of values for all worlds, chosen on seeds 4000 to 4003 of
   {", ".join(f"`{name}`" for name in TUNING_WORLDS)}; the other worlds show whether the values transfer. Each policy
-  stands there with its defaults and, if a trial was better (it serves the quotas in more worlds, or is faster), a
-  second time with its tuned values.
-- **Learning**: models are trained in every cell (`--device cuda`: on a GPU), with `--no-learning` in none, and with
-  `--quick` only for policies that require losses. Those train on the CPU: their schedule waits for each round's losses.
-- **The folder** has `leaderboard.parquet` (one row per world, entrant and seed), `curves.parquet`, `leaderboard.html`,
-  a page for the first run of each cell in `runs/`, and `cells/`, from which the same command continues. `--workers`,
-  `--ray`, `--dry-run` and the folder's rules are those of [sweeps](sweeps.md). Any arena may continue in the folder of
-  another, since cells are found by their keys.
-- [Contributing](contributing.md#add-a-policy-to-the-arena) says how to add a policy for good.
+  competes with its defaults and, if a trial was better (it serves the quotas in more worlds, or is faster), a second
+  time with its tuned values.
+- **Learning**: by default, models are trained in every cell (on a GPU with `--device cuda`). With `--no-learning`, none
+  are trained; with `--quick`, only those of policies that require losses. The models of such a policy are always
+  trained on the CPU, because its schedule depends on each round's losses.
+- **The folder** contains `leaderboard.parquet` (one row per world, entrant and seed), `curves.parquet`,
+  `leaderboard.html`, a page for the first run of each cell in `runs/`, and `cells/`, from which the same command
+  continues an interrupted arena. `--workers`, `--ray`, `--dry-run` and the use of the folder are the same as for
+  [sweeps](sweeps.md). An arena may continue in the folder of a different one, because cells are found by their keys.
+- [Contributing](contributing.md#add-a-policy-to-the-arena) explains how to add a policy permanently.
 
 This page is generated: `python examples/arena_page.py RUN_FOLDER NOTE.md`.
 """
@@ -54,7 +56,7 @@ def arena_page(table: pa.Table, tuned: Mapping[str, Any], note: str) -> str:
     Args:
         table: The content of ``leaderboard.parquet``.
         tuned: The content of the file of tuned values.
-        note: Says on which machine the results were computed, and how long that took.
+        note: Text that says on which machine the results were computed, and how long that took.
     """
     judged = standings(table)
     worlds = list(dict.fromkeys(standing.world for standing in judged))
@@ -74,7 +76,7 @@ def write_pictures(table: pa.Table, curves: pa.Table, folder: Path) -> None:
     Args:
         table: The content of ``leaderboard.parquet``.
         curves: The content of ``curves.parquet``.
-        folder: The folder of the pictures.
+        folder: The folder into which the pictures are written.
     """
     judged = standings(table)
     for league in LEAGUES:
@@ -94,19 +96,19 @@ def _league(judged: Sequence[Standing], league: str) -> str:
     picture = test = ""
     if ranks is not None:
         picture = f"![Average ranks of league {league}]({FOLDER}/arena-league-{league}.svg)\n\n"
-        test = f" Friedman's test over {len(ranks.worlds)} worlds: p = {ranks.p_value:.2g}. {_inseparable(ranks)}"
+        test = f" Friedman's test over {len(ranks.worlds)} worlds gives p = {ranks.p_value:.2g}. {_inseparable(ranks)}"
     return f"### League {league}\n\nEvery entrant {LEAGUES[league]}.{test}\n\n{picture}{_table(LEAGUE_COLUMNS, rows)}"
 
 
 def _inseparable(ranks: CriticalDifference) -> str:
-    """Say which entrants cannot be told from the one with the best average rank."""
+    """Say which entrants cannot be distinguished from the one with the best average rank."""
     order = sorted(zip(ranks.ranks, ranks.labels, strict=True))
     best, difference = order[0], ranks.distance
     close = [label for rank, label in order[1:] if rank - best[0] < difference]
-    text = f"Average ranks that differ by less than {difference:.2f} are not distinguishable"
+    text = f"Average ranks that differ by less than {difference:.2f} do not differ significantly"
     if not close:
-        return f"{text}; `{best[1]}` differs from all others."
-    return f"{text}: `{best[1]}` is not distinguishable from the next {len(close)}, down to `{close[-1]}`."
+        return f"{text}; `{best[1]}` differs significantly from all others."
+    return f"{text}: `{best[1]}` cannot be distinguished from the next {len(close)}, down to `{close[-1]}`."
 
 
 def _world(standings: Sequence[Standing]) -> str:

@@ -1,4 +1,4 @@
-"""What a reader of the leaderboard must know: the facts of the run, and how its numbers are computed."""
+"""Notes for readers of the leaderboard: what was played, and how the numbers are computed."""
 
 import pyarrow as pa
 
@@ -9,44 +9,45 @@ from fedlane.experiments.arena.standings import TOLERANCE
 FINAL_SEEDS = range(5000, 5020)
 """Seeds of the published leaderboard, used once, after everything else was frozen."""
 NOTES = f"""
-Simulated time is the sum of all rounds' durations. Ranks are by its mean, within a league, among entrants that meet
-the quotas.
+Simulated time is the sum of the durations of all rounds. Entrants that meet the quotas are ranked within their league
+by its mean over seeds.
 
-Shortfall is the mean over clients of what a client's share of punctual rounds lacks of {SERVED_SHARE:g} times its
-quota, whatever the policy's own slack. An entrant meets the quotas if its shortfall exceeds the smallest one of all
-ranked entrants in that world by at most {TOLERANCE:g}; the others are listed apart, because a policy that starves
-clients is fast. Where quotas are small, this rule is coarse: with 1,000 clients and 100 channels the lowered quota is
-below 0.09, so an entrant may meet the quotas on average while it never serves some clients (see the smallest
-participation).
+A client's shortfall is the amount by which its share of punctual rounds falls below {SERVED_SHARE:g} times its quota,
+regardless of the policy's own slack; an entrant's shortfall is the mean over clients. An entrant meets the quotas if
+its shortfall exceeds the smallest one of all ranked entrants in that world by at most {TOLERANCE:g}. The other entrants
+are listed separately, because a policy can be fast by starving clients. Where quotas are small, this rule is coarse:
+with 1,000 clients and 100 channels, the lowered quota is below 0.09, so an entrant may meet the quotas on average
+although it never serves some clients (see the smallest participation).
 
-Differences to the fastest are paired by seed, with 95% Student intervals; p-values are two-sided and corrected by
-Holm's method for the comparisons of one league in one world. The fastest is chosen by the same data, so its lead is
-slightly overstated.
+Differences from the fastest are paired by seed and have 95% Student intervals. Their p-values are two-sided and
+corrected by Holm's method for the comparisons of one league in one world; a difference is called significant at the
+level of 5%. The fastest entrant is chosen from the same data, so its lead is slightly overstated.
 
-Average ranks: in each world, entrants that do not meet the quotas follow the others, by shortfall. Friedman's test and
-Nemenyi's critical difference take the worlds as independent samples, which chosen presets are not; they describe how
-consistent the order is. A policy and its tuned form count as two entrants. The time relative to the fastest is the
-geometric mean over the worlds in which the entrant meets the quotas, so that entrants that fail in different worlds
-cannot be compared by it.
+For the average ranks, entrants that do not meet the quotas are placed after the others in each world, in order of
+shortfall. Friedman's test and Nemenyi's critical difference assume that the worlds are independent samples. Our presets
+were chosen and are not, so these figures only describe how consistent the order is. A policy and its tuned form count
+as two entrants. The time relative to the fastest is the geometric mean over the worlds in which the entrant meets the
+quotas, so it cannot be used to compare entrants that fail in different worlds.
 
 Time to target is the median over seeds; a seed that never reaches the target counts as infinite. Epsilon is the largest
-of all clients; losses that a policy uses are paid from the same budget.
+value of all clients; the losses that a policy uses are paid from the same budget.
 
-A policy named without remark has its published defaults; `lane` and `lane-2026` have FedLane's own, which were
-developed by hand on other seeds of some of these worlds. Policies that choose clients only get channels by max-min
-matching on their own estimates. Tuning prefers values that serve the quotas in more worlds, and among those the
-fastest, so tuned values may take longer than the defaults.
+A policy without the remark "tuned" has its published defaults; `lane` and `lane-2026` have FedLane's own defaults,
+which were developed by hand on other seeds of some of these worlds. If a policy chooses clients only, channels are
+assigned by max-min matching on the policy's own estimates. Tuning prefers values that serve the quotas in more worlds,
+and the fastest among those, so tuned values may take longer than the defaults.
 
-Yardsticks are not ranked. `genie` knows the true delay distributions and `clairvoyant` the delays of the coming round.
-The optimum is the exact smallest long-run mean round at {SERVED_SHARE:g} of the quotas, times the number of rounds, on
-seeds whose quotas can be served; it exists for small static networks with independent rounds. Its row is the mean over
-these seeds only, so that other rows must not be divided by it. Other worlds have no
-bound, because none is exact. A short run may be faster than the optimum while quotas are not served yet.
+Yardsticks are not ranked. `genie` knows the true delay distributions, and `clairvoyant` knows the delays of the coming
+round. The optimum is the smallest possible long-run mean duration of a round at {SERVED_SHARE:g} of the quotas,
+computed exactly, times the number of rounds. It exists for small static networks with independent rounds, on seeds
+whose quotas can be served. Its row is the mean over these seeds only, so other rows must not be divided by it. For the
+other worlds no bound is shown, because none is exact. A short run may be faster than the optimum, because its quotas
+may not be served yet.
 """
 
 
 def facts(table: pa.Table) -> str:
-    """Say in one sentence what was played."""
+    """Return one sentence that says what was played."""
     rows = table.to_pylist()
     worlds, seeds, rounds = (sorted({row[name] for row in rows}) for name in ("world", "seed", "rounds"))
     entrants = {(row["policy"], row["tuned"]) for row in rows if row["league"] != YARDSTICK}
@@ -62,9 +63,9 @@ def notes(table: pa.Table) -> list[str]:
     lines = [" ".join(paragraph.split()) for paragraph in NOTES.strip().split("\n\n")]
     rows = table.select(["world", "policy", "target_accuracy"]).to_pylist()
     optimum = list(dict.fromkeys(row["world"] for row in rows if row["policy"] == OPTIMUM))
-    lines.append(f"The optimum is shown for {', '.join(optimum)}." if optimum else "No world here has the optimum.")
+    lines.append(f"The optimum is shown for {', '.join(optimum)}." if optimum else "The optimum is not available here.")
     targets = {row["world"]: row["target_accuracy"] for row in rows if row["target_accuracy"]}
     if targets:
         stated = ", ".join(f"{world} {accuracy:g}" for world, accuracy in targets.items())
-        lines.append(f"Target accuracies, stated beforehand: {stated}.")
+        lines.append(f"The target accuracies, fixed in advance, are: {stated}.")
     return lines

@@ -13,7 +13,7 @@ OURS = "lane"
 
 
 def world_sentences(standings: Sequence[Standing]) -> list[str]:
-    """Say for one world which entrant of each league is the fastest, by how much, and what distinguishes it."""
+    """Say for one world which entrant of each league is the fastest, by how much, and how many uploads are late."""
     lines = []
     for league in LEAGUES:
         members = [standing for standing in standings if standing.league == league]
@@ -23,7 +23,7 @@ def world_sentences(standings: Sequence[Standing]) -> list[str]:
             lines += _always_as_long(members, league)
         failing = [standing.label for standing in members if not standing.meets]
         if failing:
-            lines.append(f"Do not meet the quotas (league {league}): {_listed(failing)}.")
+            lines.append(f"Entrants of league {league} that do not meet the quotas: {_listed(failing)}.")
     ours = [standing for standing in standings if standing.policy == OURS]
     lines += [line for standing in ours if (line := _ours(standing, standings))]
     return lines
@@ -37,25 +37,29 @@ def overall_sentences(standings: Sequence[Standing]) -> list[str]:
         for measure, meaning in (("rank", "simulated time"), ("target_rank", "time to the target accuracy")):
             texts, ties = _first_places(members, measure)
             if texts or ties:
-                tied = f"; several are equally fast in {_listed(ties)}" if ties else ""
-                lines.append(f"League {league}, {meaning}: first is {'; '.join(texts) or 'nobody alone'}{tied}.")
+                tied = f"; several entrants share it in {_listed(ties)}" if ties else ""
+                first = "; ".join(texts) or "no entrant alone"
+                lines.append(f"League {league}, {meaning}: first place goes to {first}{tied}.")
     worlds = list(dict.fromkeys(standing.world for standing in standings))
     ours = [standing for standing in standings if standing.policy == OURS]
     lost = [world for world in worlds if not any(s.world == world and s.rank == 1 for s in ours)]
     if ours:
         won = len(worlds) - len(lost)
-        where = f"; it does not win in {_listed(lost)}" if lost else ""
+        where = f"; neither form wins in {_listed(lost)}" if lost else ""
         lines.append(
-            f"By simulated time, the better of the two forms of `{OURS}` is first in its league in {won} of "
+            f"By simulated time, `{OURS}` in its default or its tuned form is first in its league in {won} of "
             f"{len(worlds)} worlds{where}."
         )
         lines += _beaten(ours, standings)
-        lines += [f"Ranks of `{label}` in its league: {text}." for label, text in _ranks_of(ours).items()]
+        lines += [
+            f"Ranks of `{label}` in its league by simulated time (by time to target): {text}."
+            for label, text in _ranks_of(ours).items()
+        ]
     return lines
 
 
 def _first_places(members: Sequence[Standing], measure: str) -> tuple[list[str], list[str]]:
-    """Return who is first in which worlds, the most frequent first, and the worlds in which several are."""
+    """Return the winners with their worlds, the most frequent winner first, and the worlds with several winners."""
     first: dict[str, list[str]] = {}
     for standing in members:
         if standing.meets and getattr(standing, measure) == 1:
@@ -70,20 +74,20 @@ def _first_places(members: Sequence[Standing], measure: str) -> tuple[list[str],
 
 
 def _ranks_of(ours: Sequence[Standing]) -> dict[str, str]:
-    """Return for each form of ours its ranks by simulated time and by time to the target, world by world."""
+    """Return for each form of our policy its ranks by simulated time and by time to target, world by world."""
     texts: dict[str, list[str]] = {}
     for standing in ours:
-        ranks = "does not meet the quotas"
+        ranks = "unranked because it does not meet the quotas"
         if standing.rank is not None:
             ranks = str(standing.rank)
             if standing.target_rank is not None:
-                ranks += f" ({standing.target_rank} to the target)"
+                ranks += f" ({standing.target_rank})"
         texts.setdefault(standing.label, []).append(f"{standing.world} {ranks}")
     return {label: ", ".join(parts) for label, parts in texts.items()}
 
 
 def _always_as_long(members: Sequence[Standing], league: str) -> list[str]:
-    """Say how many entrants take the same time in every run, which means that all rounds last until the deadline."""
+    """Say how many entrants take the same time in every run, because all their rounds last until the deadline."""
     same: dict[float, list[str]] = {}
     for standing in members:
         times = standing.values["simulated_time_s"]
@@ -91,14 +95,14 @@ def _always_as_long(members: Sequence[Standing], league: str) -> list[str]:
             same.setdefault(round(float(times[0]), 6), []).append(standing.label)
     return [
         f"Every run of {len(labels)} of the {len(members)} entrants of league {league} takes the same "
-        f"{number_text(time_s, '{:.0f}')} s: all their rounds last until the deadline, so time says nothing about them."
+        f"{number_text(time_s, '{:.0f}')} s: all their rounds last until the deadline, so time cannot rank them."
         for time_s, labels in same.items()
         if len(labels) > 1
     ]
 
 
 def _beaten(ours: Sequence[Standing], standings: Sequence[Standing]) -> list[str]:
-    """Say where another entrant of the league is faster than every form of ours by more than chance."""
+    """Say where another entrant of the league is significantly faster than every form of our policy."""
     lines = []
     for world in dict.fromkeys(standing.world for standing in ours):
         mine = [standing for standing in ours if standing.world == world]
@@ -109,18 +113,18 @@ def _beaten(ours: Sequence[Standing], standings: Sequence[Standing]) -> list[str
         winner = next(s for s in standings if s.world == world and s.league == best.league and s.rank == 1)
         if best.difference is not None and best.difference.decided:
             excess = longer(best.difference.mean)
-            lines.append(f"In {world}, `{best.label}` takes {excess} than `{winner.label}`, more than chance explains.")
+            lines.append(f"In {world}, `{best.label}` takes {excess} than `{winner.label}` (significant).")
     return lines
 
 
 def _winner(serving: Sequence[Standing], league: str) -> str:
     first = serving[0]
     time_s = number_text(first.mean("simulated_time_s"), "{:.0f}")
-    text = f"League {league}: `{first.label}` is the fastest that meets the quotas ({time_s} s)"
+    text = f"League {league}: `{first.label}` is the fastest entrant that meets the quotas ({time_s} s)"
     if len(serving) > 1 and serving[1].difference is not None:
         second = serving[1].difference
         tied = [standing.label for standing in serving[1:] if standing.rank == 1]
-        sure = "more than chance" if second.decided else "not more than chance"
+        sure = "significant" if second.decided else "not significant"
         if tied:
             text = f"League {league}: {_listed([f'`{label}`' for label in (first.label, *tied)])} are equally fast"
             text += f" ({time_s} s)"
@@ -130,18 +134,18 @@ def _winner(serving: Sequence[Standing], league: str) -> str:
     others = [standing.mean("late_share") for standing in serving[1:]]
     if others and serving[1].rank != 1:
         shares = (number_text(late, "{:.1%}"), number_text(float(np.median(others)), "{:.1%}"))
-        text += f". Of its uploads {shares[0]} are late, of the others' {shares[1]} (median)"
+        text += f". Of the uploads of `{first.label}`, {shares[0]} are late; the median of the others is {shares[1]}"
     return f"{text}."
 
 
 def _ours(standing: Standing, standings: Sequence[Standing]) -> str:
-    """Say by how much ours is slower than the fastest of its league; nothing if it is the fastest."""
+    """Say by how much our policy is slower than the fastest of its league; return no text if it is the fastest."""
     if standing.meets is False:
         return f"`{standing.label}` does not meet the quotas here."
     if standing.difference is None:
         return ""
     winner = next(s for s in standings if s.league == standing.league and s.rank == 1)
-    sure = "" if standing.difference.decided else ", which may be chance"
+    sure = "" if standing.difference.decided else " (not significant)"
     return (
         f"`{standing.label}` has rank {standing.rank} and takes {longer(standing.difference.mean)} than "
         f"`{winner.label}`{sure}."

@@ -1,6 +1,6 @@
-"""What `lane` believes about every pair, from the models of location and spread and the pair's own uploads.
+"""What `lane` believes about every pair, given the models of location and spread and the pair's own uploads.
 
-In replicas in which the latent places predict better, they take the place of the factor model.
+In replicas in which the latent places predict better than the factor model, they replace it.
 """
 
 from dataclasses import dataclass
@@ -13,10 +13,10 @@ from fedlane.scheduling.lane import delay_rows, first_looks, location, observati
 
 @dataclass(frozen=True)
 class Beliefs:
-    """What is believed about some pairs; the arrays have one shape, (R, U, N) or (P,).
+    """What is believed about some pairs; all arrays have the same shape, (R, U, N) or (P,).
 
     Attributes:
-        mean: Mean of the pair's location: its mean log network time.
+        mean: Mean of the pair's location, which is its mean log network time.
         variance: Variance of the location.
         spread: Variance of the log network time from round to round.
     """
@@ -38,14 +38,14 @@ def beliefs(state: State) -> Beliefs:
 
 
 def predicted(state: State, pair: observations.Pair, deadline_s: float) -> observations.Prediction:
-    """Return what is expected of the next uploads of some pairs."""
+    """Return the prediction for the next upload of each given pair."""
     belief = _beliefs_at(state, pair)
     punctual = _cdf(state, pair, belief, deadline_s)[:, delay_rows.CELLS]
     return observations.Prediction(belief.mean, belief.variance, belief.spread, punctual)
 
 
 def predictive_cdf(state: State, pair: observations.Pair, deadline_s: float) -> FloatArray:
-    """Return the predictive distributions of some pairs at `delay_rows.POINTS`, (P, CELLS + 1)."""
+    """Return the predictive CDFs of the given pairs at `delay_rows.POINTS`, (P, CELLS + 1)."""
     return _cdf(state, pair, _beliefs_at(state, pair), deadline_s)
 
 
@@ -64,7 +64,7 @@ def _cdf(state: State, pair: observations.Pair, belief: Beliefs, deadline_s: flo
 
 
 def _beliefs_at(state: State, pair: observations.Pair) -> Beliefs:
-    """Return what is believed about some pairs, (P,), as `beliefs` does for all pairs."""
+    """Return what is believed about the given pairs, (P,), as `beliefs` does for all pairs."""
     replica = pair[0]
     model, residual = location.moments_at(state, pair), state["residual"][replica]
     better = places.used(state)[replica]
@@ -90,9 +90,9 @@ def _combined(
         model: Mean and variance of the model's prediction of the location.
         residual: Variance of a pair's location around the model.
         own: Information, mean and variance of the pairs' own uploads.
-        line: The spread that is typical of a location.
-        factor: Factor of the variance of untried pairs.
-        replica: Replica of each pair, or all replicas.
+        line: The regression line of the spread, which gives the typical spread of a location.
+        factor: Factor by which the variance of untried pairs is multiplied.
+        replica: Replica of each pair, or a slice for all replicas.
     """
     information, mean, variance = own
     typical = line.variance(np.where(information >= observations.TRIED, mean, model[0]), replica)

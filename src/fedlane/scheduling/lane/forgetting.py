@@ -1,21 +1,21 @@
-"""What to forget when the network has changed.
+"""Detection of changes in the network, and what to forget after one.
 
-An upload's surprise is its log likelihood ratio of two hypotheses: the pair's location has moved by a normal step of
-variance `STEP`, or the prediction N(m, v) still holds. With z^2 = (x - m)^2 / v,
+The surprise of an upload is the log likelihood ratio of two hypotheses: the pair's location has moved by a normal step
+of variance `STEP`, or the prediction N(m, v) still holds. With z^2 = (x - m)^2 / v,
 
     surprise = z^2 / 2 * STEP / (v + STEP) - ln(1 + STEP / v) / 2,
 
-which is negative on average while nothing changes. Of a late upload, only c, the log network time from which on it is
-late, is known. Its surprise is the log of the ratio of the probabilities of being late. A change may also make a pair
-useless (`USELESS`), however fast it was; without a change, an upload may also be lost (`LOST`):
+which is negative on average while nothing changes. For a late upload, only c is known, the log network time beyond
+which it is late. Its surprise is the log ratio of the two probabilities of being late. A change may also make a pair
+useless, however fast it was (probability `USELESS`); without a change, an upload may also be lost (`LOST`):
 
     surprise = ln(USELESS + (1 - USELESS) Phi((m - c) / sqrt(v + STEP))) - ln(P(late) + LOST).
 
-Surprises are added to a running sum for each client and to one for the whole network; the sums never fall below 0
-(CUSUM, Page 1954). In the network's sum, a round counts as at most `ROUND_UPLOADS` uploads, because small errors of the
-model are the same in all of them. When a sum exceeds the threshold, each pair of the client, or each pair of the
-network, keeps the weight of one upload. Detection was chosen over steady discounting, which costs time on every network
-that does not change.
+Each surprise is added to a running sum for its client and to one for the whole network; the sums never fall below 0
+(CUSUM, Page 1954). In the network's sum, a round counts as at most `ROUND_UPLOADS` uploads, because the model's small
+errors are shared by all uploads of a round. When a sum exceeds the threshold, each pair of the client, or of the whole
+network, is reduced to the weight of one upload. Detection is preferred to steady discounting, because discounting costs
+time on every network that does not change.
 """
 
 import numpy as np
@@ -29,14 +29,14 @@ USELESS = 0.1
 """Probability that a pair is always late after a change."""
 ROUND_UPLOADS = 4
 LARGEST_SURPRISE, LARGEST_LATE_SURPRISE = 5.0, 0.7
-"""Upper limits of an upload's surprise: a deep fade or a lost upload is not a change, but a run of late ones is."""
+"""Upper limits of an upload's surprise: one deep fade or lost upload is not a change, but a run of late ones is."""
 WELL_KNOWN = 4.0
-"""Uploads that a pair must have had to be watched, because an early prediction may be wrong without any change."""
+"""Number of uploads after which a pair is monitored; earlier predictions may be wrong without any change."""
 COUNTS = ("count", "information")
-"""What is lowered to forget a pair."""
+"""Arrays that are lowered to forget a pair."""
 KEPT_COUNT = 1.0
 SMALLEST_COUNT = TRIED
-"""Count at which steady forgetting stops, so that a pair that was tried never becomes untried."""
+"""Count at which steady forgetting stops, so that a tried pair never becomes untried."""
 
 
 def no_surprise(problem: Problem) -> dict[str, np.ndarray]:
@@ -45,7 +45,7 @@ def no_surprise(problem: Problem) -> dict[str, np.ndarray]:
 
 
 def surprise(value: FloatArray, expected: Prediction) -> FloatArray:
-    """Return the log likelihood ratio of a change for punctual uploads with these log network times, (P,)."""
+    """Return the log likelihood ratio of a change for punctual uploads with the given log network times, (P,)."""
     v = expected.variance
     squared = (value - expected.mean) ** 2 / v
     result: FloatArray = squared / 2 * STEP / (v + STEP) - np.log1p(STEP / v) / 2
@@ -53,7 +53,7 @@ def surprise(value: FloatArray, expected: Prediction) -> FloatArray:
 
 
 def late_surprise(cut: FloatArray, expected: Prediction) -> FloatArray:
-    """Return the log likelihood ratio of a change for late uploads, (P,), within limits."""
+    """Return the log likelihood ratio of a change for late uploads, (P,), clipped to its limits."""
     late_if_moved = ndtr((expected.mean - cut) / np.sqrt(expected.variance + STEP))
     late_if_changed = USELESS + (1.0 - USELESS) * late_if_moved
     result: FloatArray = np.log(late_if_changed / (1.0 - expected.punctual + LOST))
@@ -61,13 +61,13 @@ def late_surprise(cut: FloatArray, expected: Prediction) -> FloatArray:
 
 
 def forget_changed(state: State, pair: Pair, ratio: FloatArray, threshold: float) -> State:
-    """Add the round's surprises (P,) to the sums; where a sum exceeds the threshold, forget and reset it to 0.
+    """Add the round's surprises (P,) to the sums; where a sum exceeds the threshold, forget and reset the sum to 0.
 
     Args:
         state: The state after the round's observations.
-        pair: The uploads on well-known pairs, punctual and late ones.
+        pair: The well-known pairs that had an upload, punctual or late.
         ratio: Their surprises.
-        threshold: The threshold; infinite for no detection.
+        threshold: The threshold; infinity turns detection off.
     """
     replica, client, _ = pair
     network, of_client = state["surprise"].copy(), state["client_surprise"].copy()

@@ -1,26 +1,27 @@
 """The value of trying a pair: the delay that is saved later if the pair turns out to be fast.
 
-Y = exp(location + spread / 2) is the mean network time of the pair, which is log-normal while the location is
-uncertain. A client that has a fast channel needs a second one for the rounds in which the first is taken, so Y competes
-with K, the client's second-best known network time. A channel must be used in every round, however fast the clients are
-elsewhere, so Y also competes with the channel's second-best known time. The expected improvement is the price of a put
-option:
+Y = exp(location + spread / 2) is the mean network time of the pair; it has a log-normal distribution because the
+location is uncertain. A client with one fast channel needs a second one for the rounds in which the first is taken, so
+Y competes with K, the client's second-best known network time. A channel must be used in every round, however fast the
+clients are on other channels, so Y also competes with the channel's second-best known time. The expected improvement is
+the price of a put option:
 
     E[(K - Y)^+] = K Phi(d) - F Phi(d - s),   d = (ln(K / F) + s^2 / 2) / s,   F = E[Y],  s^2 = variance of ln Y.
 
-Improvements below a level L that is good enough are worth nothing, because other clients are then slower. A round lasts
-as long as the slowest of N uploads, which is about exp(`UPLOAD_DEVIATION` Phi^-1(N / (N + 1))) times as long as a
-typical upload; L is this factor times the lower quartile of the clients' best delays, and the gain is
-E[(K - Y)^+] - E[(L - Y)^+]. A look at an untried pair earns, in the unit of the objective,
+Improvements below a level L that is good enough have no value, because other clients are then slower. A round lasts as
+long as the slowest of N uploads, which is about exp(`UPLOAD_DEVIATION` Phi^-1(N / (N + 1))) times as long as a
+typical upload. L is this factor times the lower quartile of the clients' best delays, and the gain is
+E[(K - Y)^+] - E[(L - Y)^+]. In the unit of the objective, a look at an untried pair is worth
 
     B_ij = exploration (V / d_max) (quota_i H) (N / c_i) gain,     H = min(200 + t, T - t),
 
 where quota_i is the lowered quota, quota_i H is the number of uploads in which the look can pay off, and c_i is the
-number of clients about as slow: only they can share a slow round. For a client that was never seen, N / c_i is at least
-`UNSEEN`: its quota makes a first look inevitable, and an early one pays off longest. On the channel's side, the factor
-is min(1, `FEW_CLIENTS` N / U) N / c_j, where c_j is the number of channels about as slow. The larger of the two values
-is used. Another look at a tried pair earns `REPEATED` times the value of its information, in which s^2 is the variance
-by which one more upload would move the estimate, and from which the gain that is expected anyway is subtracted.
+number of clients about as slow as client i, because only they can share a slow round. For a client that was never seen,
+N / c_i is at least `UNSEEN`: its quota makes a first look inevitable, and an early look pays off for longest. For the
+channel, the factor is min(1, `FEW_CLIENTS` N / U) N / c_j, where c_j is the number of channels about as slow as channel
+j. The larger of the two values is used. A further look at a tried pair is worth `REPEATED` times the value of its
+information. In that value, s^2 is the variance by which one more upload would move the estimate, and the gain that is
+expected without the look is subtracted.
 """
 
 import numpy as np
@@ -33,11 +34,11 @@ from fedlane.scheduling.lane.normal_table import NORMAL, normal_cdf
 
 PATIENCE = 200
 ABOUT_AS_SLOW = 2.0
-"""Ratio of two clients' best delays up to which they are about as slow."""
+"""Largest ratio of two clients' best delays at which the clients count as about as slow."""
 UPLOAD_DEVIATION = 0.4
 """Standard deviation of a pair's log delay from round to round, for the factor of the slowest upload."""
 FEW_CLIENTS = 2.5
-"""Clients per channel up to which the channel's side counts in full; with more, another client will do as well."""
+"""Clients per channel up to which the channel's value counts in full; with more, another client will do as well."""
 UNSEEN = 1.0
 """Smallest N / c_i of a client that was never seen."""
 REPEATED = 0.03
@@ -46,7 +47,7 @@ _SMALLEST = 1e-3
 
 
 def put(strike: FloatArray, forward: FloatArray, variance: FloatArray) -> FloatArray:
-    """Return E[(strike - Y)^+] of a log-normal Y with mean ``forward`` and variance ``variance`` of its logarithm."""
+    """Return E[(strike - Y)^+] for a log-normal Y with mean ``forward``, whose logarithm has the given variance."""
     deviation = np.sqrt(np.maximum(variance, 1e-12))
     d = np.log(strike / forward) / deviation + deviation / 2
     result: FloatArray = strike * ndtr(d)
@@ -60,14 +61,14 @@ def horizon(round: int, rounds: int) -> float:
 
 
 def smallest_two(times: FloatArray, axis: int) -> tuple[FloatArray, FloatArray]:
-    """Return the smallest and the second-smallest entry along an axis; twice the same if there is only one."""
+    """Return the smallest and the second-smallest entry along an axis, or the same entry twice if there is only one."""
     second = min(1, times.shape[axis] - 1)
     ordered = np.partition(times, second, axis=axis)
     return ordered.take([0], axis).squeeze(axis), ordered.take([second], axis).squeeze(axis)
 
 
 def about_as_slow(delay: FloatArray) -> FloatArray:
-    """Return how many clients' delays are within the factor `ABOUT_AS_SLOW` of each client's delay, itself included."""
+    """Return for each client how many delays are within a factor of `ABOUT_AS_SLOW` of its own, which is included."""
     logs, reach = np.log(delay), np.log(ABOUT_AS_SLOW)
     result = np.empty(delay.shape)
     for r, row in enumerate(logs):
@@ -77,7 +78,7 @@ def about_as_slow(delay: FloatArray) -> FloatArray:
 
 
 def good_enough(delay: FloatArray, known: BoolArray, channels: int) -> FloatArray:
-    """Return L for the total delay, (R,): 0 while less than half of the clients are known."""
+    """Return L for the total delay, (R,); it is 0 while fewer than half of the clients are known."""
     slowest = np.exp(UPLOAD_DEVIATION * ndtri(channels / (channels + 1)))
     order = np.sort(np.where(known, delay, np.inf), axis=1)
     number = known.sum(axis=1)
@@ -115,7 +116,7 @@ def looking(
     on_first, on_second = smallest_two(known, axis=1)
     slowness = np.minimum(on_first, limit.max(axis=1, keepdims=True))
     for_channel = min(1.0, FEW_CLIENTS * channels / tried.shape[1]) * channels / about_as_slow(slowness)
-    # One more upload moves the estimate of a tried pair by this variance; an untried pair may turn out to be anything.
+    # Variance by which one more upload moves the estimate; for an untried pair, it is the whole variance.
     moved = np.where(tried, variance**2 / (variance + spread), variance)
     value = np.empty(mean.shape)
     client = np.stack([limit, second, enough, for_client, uploads / deadline_s])
@@ -131,7 +132,7 @@ _TYPES = (
 
 @kernel(_TYPES, error_model="numpy")
 def fill_values(log_network, moved, tried, client, channel, normal, value):  # type: ignore[no-untyped-def]
-    """Write the value of every pair; ``client`` (5, R, U) and ``channel`` (2, R, N) are the arrays of `looking`."""
+    """Write the value of every pair; ``client`` (5, R, U) and ``channel`` (2, R, N) are stacked by `looking`."""
     replicas, clients, channels = value.shape
     for r in range(replicas):
         for i in range(clients):

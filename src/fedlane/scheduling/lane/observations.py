@@ -1,21 +1,21 @@
-"""What `lane` records about pairs and clients. Everything is a running mean, so it is forgotten by lowering a count.
+"""What `lane` records about pairs and clients, as running means, so that lowering a count forgets old observations.
 
-The delay of client i on channel j is compute time, which belongs to the client, plus network time (download and
-upload), which belongs to the pair. For each pair, the state holds the number of uploads (``count``), the information n
-about its mean in units of a punctual upload, and the mean and variance of x = ln(network time); for each client, it
-holds the latest compute times.
+The delay of client i on channel j is the sum of the compute time, which belongs to the client, and the network time
+(download and upload), which belongs to the pair. For each pair, the state holds the number of uploads (``count``), the
+information n about the pair's mean, in units of a punctual upload, and the mean and variance of x = ln(network time).
+For each client, it holds the latest compute times.
 
-A late upload was cut off, so its parts are unknown: it is right-censored at c = ln(d_max - compute time). It may also
-have been lost, with probability `LOST`. Let the prediction be x ~ N(m, V), where V = v + s^2, v is the variance of the
-pair's mean and s^2 the variance from round to round. With a = (c - m) / sqrt(V), h = phi(a) / (1 - Phi(a)) and the
-probability w = P(late) / (P(late) + LOST) that the upload was slow, the mean moves by v g and its variance falls by
-v^2 b, to first and second order in the log likelihood (expectation propagation, Minka 2001):
+A late upload was cut off, so its parts are unknown: x is right-censored at c = ln(d_max - compute time). The upload may
+also have been lost, with probability `LOST`. Let the prediction be x ~ N(m, V), where V = v + s^2, v is the variance of
+the pair's mean and s^2 is the variance from round to round. With a = (c - m) / sqrt(V), h = phi(a) / (1 - Phi(a)) and
+the probability w = P(late) / (P(late) + LOST) that the upload was slow rather than lost, the mean moves by v g and its
+variance falls by v^2 b, to first and second order in the log likelihood (expectation propagation, Minka 2001):
 
     g = w h / sqrt(V),   b = g max(w h - a, `LEAST`) / sqrt(V).
 
-This is what a value m + g / b with the information s^2 b / (1 - v b) would do, and it enters the running mean as such:
-the first upload of an unknown pair, if it is late, says much less than a punctual one. Within limits: v b is at most
-0.99, the information at most 1, and w is raised by 0.001.
+An observed value of m + g / b with the information s^2 b / (1 - v b) would have the same effect, so the late upload
+enters the running mean as such a value. A late first upload of an unknown pair therefore says much less than a punctual
+one. There are three limits: v b is at most 0.99, the information is at most 1, and w is raised by 0.001.
 """
 
 from dataclasses import dataclass
@@ -28,28 +28,28 @@ from fedlane.records import Feedback, FloatArray, IntArray, Problem, State
 KEPT = 12
 """Number of compute times that are kept for each client."""
 LOST = 0.01
-"""Probability that an upload is lost for a reason that says nothing about the pair."""
+"""Probability that an upload is lost for a reason unrelated to the pair."""
 TRIED = 0.05
-"""Information from which on a pair counts as tried: an upload that was lost, or late on an unknown pair, is less."""
+"""Information at which a pair counts as tried; an upload that was lost, or late on an unknown pair, gives less."""
 LEAST = 0.3
-"""Lower limit of w h - a, so that an upload that was probably lost says little, and repeated ones say more."""
+"""Lower limit of w h - a. It lets an upload that was probably lost say little, and repeated ones say more."""
 OPTIMISM = 1.0
-"""Standard errors of the upper bound of the probability of being punctual with which queues are weighed."""
+"""Width, in standard errors, of the upper bound on the punctuality probability by which queues are weighted."""
 PRIOR_UPLOADS = 6.0
-"""Uploads that the prediction before a pair's first upload counts for in that bound."""
+"""Number of uploads that the prior prediction counts as in that bound."""
 SMALLEST_S = 1e-6
-"""Times are at least this long, so that their logarithm is finite."""
+"""Lower limit of times, in seconds, so that their logarithm is finite."""
 
 Pair = tuple[IntArray, IntArray, IntArray]
 
 
 @dataclass(frozen=True)
 class Prediction:
-    """What was expected of some uploads before they were seen; every array is (P,).
+    """What was predicted for some uploads before they were observed; every array is (P,).
 
     Attributes:
         mean: Mean of the log network time.
-        location_variance: Variance of the pair's mean, which is not known exactly.
+        location_variance: Variance of the pair's mean, because the mean is not known exactly.
         spread: Variance from round to round.
         punctual: Probability of meeting the deadline.
     """
@@ -70,11 +70,11 @@ class Observed:
     """What a round's uploads showed; every array is (P,).
 
     Attributes:
-        value: Log network time; of a late upload, what is expected of it.
-        cut: Log of the network time from which on the upload is late.
+        value: Log network time; for a late upload, its expected value.
+        cut: Log of the network time beyond which the upload is late.
         weight: Weight with which the upload counts: 1 if it was punctual, else about the probability that it was slow.
-        squared: Squared error in units of the predicted variance; of a late upload, the expected one, given that it was
-            late.
+        squared: Squared error in units of the predicted variance; for a late upload, its expectation given that the
+            upload was late.
     """
 
     value: FloatArray
@@ -84,14 +84,15 @@ class Observed:
 
 
 def optimistic(punctual: FloatArray, count: FloatArray) -> FloatArray:
-    """Return an upper bound of the probability p of being punctual of tried pairs (Wilson's score interval).
+    """Return an upper confidence bound on each tried pair's probability p of being punctual (Wilson's score interval).
 
-    A client that is seldom punctual anywhere would otherwise be given up after a few late uploads: its queue grows, but
-    counts for little. With z = `OPTIMISM` standard errors and n = ``count`` + `PRIOR_UPLOADS`, the bound is
+    Without it, a client that is seldom punctual on any channel would be given up after a few late uploads, because its
+    queue, although it grows, would count for little. With z = `OPTIMISM` standard errors and
+    n = ``count`` + `PRIOR_UPLOADS`, the bound is
 
         (p + z^2 / 2n + z sqrt(p (1 - p) / n + z^2 / 4n^2)) / (1 + z^2 / n),
 
-    which stays above 0 if all uploads were late.
+    which stays above 0 even if all uploads were late.
     """
     number, z = count + PRIOR_UPLOADS, OPTIMISM
     centre = punctual + z * z / (2.0 * number)
@@ -100,7 +101,7 @@ def optimistic(punctual: FloatArray, count: FloatArray) -> FloatArray:
 
 
 def empty_observations(problem: Problem) -> dict[str, np.ndarray]:
-    """Return the arrays before the first round; -1 stands for a compute time that was not measured yet."""
+    """Return the arrays before the first round; -1 stands for a compute time that has not been measured yet."""
     replicas, clients = problem.quotas.shape
     pairs = replicas, clients, problem.channels
     return {
@@ -113,8 +114,8 @@ def empty_observations(problem: Problem) -> dict[str, np.ndarray]:
 def compute_moments(state: State) -> tuple[FloatArray, FloatArray]:
     """Return the mean and the variance of every client's compute time, (R, U) each, in seconds.
 
-    Each client is given one more sample: the mean of all clients, with half of the client's resulting mean as standard
-    deviation.
+    Each client is given one additional sample, which is the mean of all clients; its standard deviation is half of the
+    client's resulting mean.
     """
     compute = state["compute"]
     seen = compute >= 0
@@ -140,7 +141,7 @@ def observe(state: State, feedback: Feedback, pair: Pair, expected: Prediction, 
         state: The state's arrays.
         feedback: The round.
         pair: The assigned replicas, clients and channels.
-        expected: What was expected of these uploads.
+        expected: What was predicted for these uploads.
         deadline_s: The deadline in seconds.
 
     Returns:
@@ -155,7 +156,7 @@ def observe(state: State, feedback: Feedback, pair: Pair, expected: Prediction, 
     mean_compute = compute_moments(state)[0][replica, client]
     cut = np.log(np.maximum(deadline_s - mean_compute, 0.05 * deadline_s))
     guess, guess_variance = censored_moments(expected.mean, np.sqrt(expected.variance), cut)
-    share = expected.spread / expected.variance  # of the guess's variance; the rest is doubt about the mean
+    share = expected.spread / expected.variance  # of the guess's variance; the rest is uncertainty about the mean
     value = np.where(punctual, np.log(np.maximum(np.where(punctual, download + upload, 1.0), SMALLEST_S)), guess)
     late = 1.0 - expected.punctual
     weight = np.where(punctual, 1.0, late / (late + LOST) + 1e-3)
@@ -171,12 +172,12 @@ def observe(state: State, feedback: Feedback, pair: Pair, expected: Prediction, 
 
 
 def late_information(expected: Prediction, cut: FloatArray, slow: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """Return the value and the information of punctual uploads that would say as much as these late ones, (P,) each.
+    """Return values and information, (P,) each, with which punctual uploads would say as much as these late ones.
 
     Args:
-        expected: What was expected of the uploads.
-        cut: Log of the network time from which on an upload is late.
-        slow: Probability that the upload was slow, and not lost.
+        expected: What was predicted for the uploads.
+        cut: Log of the network time beyond which an upload is late.
+        slow: Probability that the upload was slow rather than lost.
     """
     deviation = np.sqrt(expected.variance)
     a, hazard = _hazard((cut - expected.mean) / deviation)
@@ -189,7 +190,7 @@ def late_information(expected: Prediction, cut: FloatArray, slow: FloatArray) ->
 
 
 def _hazard(a: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """Return ``a`` within limits, and phi(a) / (1 - Phi(a))."""
+    """Return ``a``, clipped to a finite range, and the hazard phi(a) / (1 - Phi(a))."""
     a = np.clip(a, -30.0, 30.0)
     return a, np.exp(-0.5 * a * a - 0.5 * np.log(2 * np.pi) - log_ndtr(-a))
 
@@ -197,7 +198,7 @@ def _hazard(a: FloatArray) -> tuple[FloatArray, FloatArray]:
 def _add(
     state: State, pair: Pair, pseudo: FloatArray, value: FloatArray, variance: FloatArray, weight: FloatArray
 ) -> None:
-    """Add values with a weight to the running means of their pairs, and their squares to the running variances.
+    """Add weighted values to the running means of their pairs, and their squared errors to the running variances.
 
     Args:
         state: The state's arrays.

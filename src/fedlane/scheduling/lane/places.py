@@ -1,22 +1,24 @@
-"""Latent places: the mean log network time of a pair, if delays grow with the distance between two points.
+"""Latent places: a model of a pair's mean log network time in which delays grow with the distance between two points.
 
-In a network with many channels, a client's few looks say little about its factors. If clients and channels stand for
-points y_i and z_j in a unit square, two numbers per client are enough:
+In a network with many channels, a few looks at a client say little about its factors. If each client and each channel
+is represented by a point in a unit square, y_i or z_j, only two numbers per client are unknown:
 
     x_ij = a + s |y_i - z_j| + e_ij,   e_ij ~ N(0, psi).
 
-A point's posterior is a probability for each cell of a grid; cells are equally likely before the first look. Posteriors
-of clients and channels are independent (mean-field variational inference). With r_ij = x_ij - a and
-tau_ij = 1 / (psi + s_ij^2 / n_ij), 0 where the pair was never tried, one sweep sets
+The posterior of a point assigns a probability to each cell of a grid; all cells are equally likely before the first
+look. The posteriors of clients and channels are independent (mean-field variational inference). With r_ij = x_ij - a
+and tau_ij = 1 / (psi + s_ij^2 / n_ij), or tau_ij = 0 for a pair that was never tried, one sweep sets
 
     ln q(y_i = c) = sum_j tau_ij (s r_ij E|c - z_j| - s^2 E|c - z_j|^2 / 2) + constant,
 
-the channels' posteriors in the same way, a and s by weighted least squares, and psi by a step of EM. Sweeps find a
-local optimum only. They therefore start from the first two principal components of the factor model's columns, and
-again after more looks; the start whose evidence bound is larger is kept.
+the channels' posteriors in the same way, a and s by weighted least squares, and psi by an EM step. Sweeps only find a
+local optimum. They are therefore initialised from the first two principal components of the factor model's columns, and
+initialised again as looks accumulate; of the current and the new solution, the one with the larger evidence bound is
+kept.
 
-Whether delays follow any geometry is not known. The places are used only while they predict first looks better than the
-factor model: while the sum of the latest differences of log predictive densities is positive.
+It is not known whether the delays follow any geometry. The places are therefore used only as long as they predict first
+looks better than the factor model does, that is, while the discounted sum of the differences of their log predictive
+densities is positive.
 """
 
 from dataclasses import dataclass
@@ -30,22 +32,22 @@ from fedlane.scheduling.lane.observations import Observed, Pair
 from fedlane.scheduling.restoring import check_within
 
 MIN_CHANNELS = 8
-"""With fewer channels, the factor model has few unknowns and the places are not fitted."""
+"""The places are not fitted to fewer channels, because the factor model then has few unknowns."""
 SIDE = 16
-"""Cells along each side of the square."""
+"""Number of cells along each side of the square."""
 RESTARTS = (1.5, 2.0, 2.5, 3.0, 3.5, 4.0, 5.0, 6.0, 8.0)
-"""Tried pairs per client at which the sweeps start again."""
+"""Numbers of tried pairs per client at which the sweeps are initialised again."""
 START_SWEEPS = 5
 START_WIDTH = 0.15
-"""Standard deviation of a channel's first posterior."""
+"""Standard deviation of a channel's initial posterior."""
 PRIOR_SLOPE, SLOPE_WEIGHT = 5.0, 4.0
 SMALLEST_SLOPE = 0.5
 MEMORY = 300.0
 """Number of first looks that the comparison with the factor model remembers."""
 LARGEST_DIFFERENCE = 3.0
-"""Upper limit of the difference that a single look makes."""
+"""Largest difference, in either direction, that a single look contributes."""
 LARGEST_LINE = 1e3
-"""Limit of the line's numbers in a stored state; logarithms of times are far smaller."""
+"""Limit of the line's parameters in a stored state; logarithms of times are far smaller."""
 NAMES = ("client_place", "channel_place", "place_line", "restarts", "place_score")
 
 _CELL = (np.arange(SIDE) + 0.5) / SIDE
@@ -53,12 +55,12 @@ CENTRES = np.stack(np.meshgrid(_CELL, _CELL, indexing="ij"), axis=-1).reshape(-1
 """Centres of the cells, (SIDE^2, 2)."""
 _SQUARES = (CENTRES**2).sum(axis=1)
 DISTANCES = np.hypot(*(CENTRES[:, None] - CENTRES[None]).transpose(2, 0, 1)).astype(np.float32)
-np.fill_diagonal(DISTANCES, 0.52 / SIDE)  # the mean distance of two points in the same cell
+np.fill_diagonal(DISTANCES, 0.52 / SIDE)  # mean distance between two points in the same cell
 
 
 @dataclass(frozen=True)
 class Places:
-    """The posterior of one replica.
+    """The posteriors of one replica.
 
     Attributes:
         client: Probability of every cell for each client (U, SIDE^2).
@@ -74,7 +76,7 @@ class Places:
 
 
 def empty_places(problem: Problem) -> dict[str, np.ndarray]:
-    """Return the model before the first round: nothing is known, and the places are not used."""
+    """Return the model before the first round, when nothing is known and the places are not used."""
     cells = SIDE**2 if problem.channels >= MIN_CHANNELS else 0
     replicas, uniform = problem.replicas, np.float32(1 / max(cells, 1))
     line = (location.prior_centre(problem.deadline_s) - PRIOR_SLOPE / 2, PRIOR_SLOPE, location.PRIOR_RESIDUAL)
@@ -88,7 +90,7 @@ def empty_places(problem: Problem) -> dict[str, np.ndarray]:
 
 
 def check_places(model: State) -> None:
-    """Raise `InputError` unless stored places are probabilities and the line and the score are in range."""
+    """Raise `InputError` unless stored places are probabilities, and the line and the score are within their limits."""
     for name in ("client_place", "channel_place"):
         check_within(name, model[name], 0, 1.0001)
         if model[name].shape[-1]:
@@ -96,29 +98,29 @@ def check_places(model: State) -> None:
     check_within("place_line", model["place_line"][:, 0], -LARGEST_LINE, LARGEST_LINE)
     check_within("place_line", model["place_line"][:, 1], SMALLEST_SLOPE, LARGEST_LINE)
     check_within("place_line", model["place_line"][:, 2], location.SMALLEST_RESIDUAL, LARGEST_LINE)
-    fits = model["client_place"].shape[-1] > 0  # with few channels, there are no places that could be used
+    fits = model["client_place"].shape[-1] > 0  # with few channels, no places are stored
     check_within("restarts", model["restarts"], 0, len(RESTARTS) if fits else 0)
     check_within("place_score", model["place_score"], -1e5, 1e5 if fits else 0.0)
 
 
 def used(model: State) -> np.ndarray:
-    """Return in which replicas (R,) the places predict better than the factor model."""
+    """Return for each replica (R,) whether the places predict better than the factor model."""
     return np.asarray(model["place_score"] > 0)
 
 
 def moments(model: State, replica: int) -> tuple[FloatArray, FloatArray]:
-    """Return the mean and variance of a + s |y_i - z_j| of all pairs of a replica, (U, N) each."""
+    """Return the mean and the variance of a + s |y_i - z_j| for all pairs of a replica, (U, N) each."""
     level, slope, _ = model["place_line"][replica]
     distance, square = _distance_moments(model["client_place"][replica], model["channel_place"][replica])
     return level + slope * distance, slope**2 * (square - distance**2)
 
 
 def moments_at(model: State, pair: Pair) -> tuple[FloatArray, FloatArray]:
-    """Return `moments` of some pairs, (P,) each."""
+    """Return `moments` for the given pairs, (P,) each."""
     replica, client, channel = pair
     level, slope, _ = model["place_line"][replica].T
     distance, square = np.empty((2, len(replica)))
-    for r in np.unique(replica):  # the number of rows changes the order of a product's sums, so replicas are kept apart
+    for r in np.unique(replica):  # rounding in a product depends on its number of rows, so replicas are kept apart
         at = replica == r
         y, z = model["client_place"][r, client[at]], model["channel_place"][r, channel[at]]
         distance[at] = ((y @ DISTANCES) * z).sum(axis=1)
@@ -130,7 +132,7 @@ def moments_at(model: State, pair: Pair) -> tuple[FloatArray, FloatArray]:
 def fitted(model: State, count: FloatArray, mean: FloatArray, spread: FloatArray) -> dict[str, np.ndarray]:
     """Return the places after one sweep over the pairs' counts, means and variances, (R, U, N) each.
 
-    ``model`` also holds the factor model, from which the sweeps start.
+    ``model`` also holds the factor model, from which the sweeps are initialised.
     """
     result = {name: model[name].copy() for name in NAMES}
     clients = count.shape[1]
@@ -159,15 +161,15 @@ def fitted(model: State, count: FloatArray, mean: FloatArray, spread: FloatArray
 def scored(
     model: State, pair: Pair, seen: Observed, punctual: BoolArray, spread: FloatArray, first: BoolArray
 ) -> FloatArray:
-    """Return the score (R,) after a round: how much better the places predicted first looks than the factor model.
+    """Return the score (R,) after a round: how much better the places predicted first looks than the factor model did.
 
     Args:
         model: Both models, as they were before the round.
         pair: The assigned pairs.
         seen: What their uploads showed.
-        punctual: Whether the upload was punctual (P,).
+        punctual: Whether each upload was punctual (P,).
         spread: Variance of the log network time from round to round (P,).
-        first: Whether it was the first look at its pair (P,).
+        first: Whether each upload was the first look at its pair (P,).
     """
     score = model["place_score"]
     first = first & (model["restarts"][pair[0]] > 0)
@@ -190,7 +192,7 @@ def scored(
 
 
 def _started(model: State, replica: int) -> Places:
-    """Return places whose channels are the first two principal components of the factor model's columns."""
+    """Return initial places: the channels' points come from the first two principal components of the factor model."""
     columns = location.model_moments({name: model[name][replica : replica + 1] for name in location.NAMES})[0][0]
     columns -= columns.mean(axis=0)
     size, axis = np.linalg.eigh(columns.T @ columns)
@@ -205,7 +207,7 @@ def _started(model: State, replica: int) -> Places:
 
 
 def _swept(places: Places, mean: FloatArray, error: FloatArray) -> Places:
-    """Return the places after a sweep over one replica's pairs (U, N); the error of an untried pair is infinite."""
+    """Return the places after one sweep over a replica's pairs (U, N); the error of an untried pair is infinite."""
     level, slope, residual = places.line
     tau = 1.0 / (residual + error)
     precision = tau.astype(np.float32)
@@ -233,7 +235,7 @@ def _posterior(other: np.ndarray, precision: np.ndarray, rest: np.ndarray, slope
     """Return the posterior of every row's point, given the posteriors of the columns' points."""
     point, _ = _point_moments(other)
     product = precision * rest
-    # the cheaper order of the two products
+    # Both orders of the products give the same result; the cheaper one is used.
     log = (product @ other) @ DISTANCES if len(product) < len(other) else product @ (other @ DISTANCES)
     log *= np.float32(slope)
     log -= np.float32(slope**2 / 2) * (precision.sum(axis=1, keepdims=True) * _SQUARES)
@@ -255,7 +257,7 @@ def _point_moments(posterior: FloatArray) -> tuple[FloatArray, FloatArray]:
 
 
 def _normalised(log: FloatArray) -> FloatArray:
-    """Return probabilities from their logarithms plus a constant, along the last axis."""
+    """Return the probabilities along the last axis, given their logarithms up to a constant."""
     log = log - log.max(axis=-1, keepdims=True)
     weight = np.exp(log, dtype=np.float32)
     weight /= weight.sum(axis=-1, keepdims=True)

@@ -1,11 +1,11 @@
-"""`lane` weighs queues against the expected delay of the slowest client, with a prediction for every pair.
+"""The policy `lane`: it weighs queues against the expected delay of the slowest client, and predicts every pair.
 
 In each round it selects the matching that maximises
 
     sum_i (Q_i p_ij + B_ij)  -  V N E[max of the assigned delays] / d_max,
 
-the drift-plus-penalty rule with the paper's queues weighted by the probability p_ij that the assignment serves them
-(reading 12 in docs/reading-the-paper.md), plus the value B_ij of looking at a pair.
+which is the drift-plus-penalty rule with two additions: the paper's queues are weighted by the probability p_ij that
+the assignment serves them (reading 12 in docs/reading-the-paper.md), and B_ij is the value of looking at a pair.
 """
 
 from collections.abc import Mapping
@@ -37,9 +37,9 @@ from fedlane.scheduling.slots import check_slots, with_slots
 from fedlane.validate import InputError, at_least
 
 _SHORTLIST = 6
-"""Clients per channel that the search considers in large networks."""
+"""Number of clients per channel that the search considers in large networks."""
 _ALWAYS_CONSIDERED = 200
-"""Minimum number of clients that the search considers, or all clients if there are fewer."""
+"""Smallest number of clients that the search considers; with fewer clients, it considers all of them."""
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ class Lane(Policy):
             "previous": np.full((replicas, clients), -1, np.int64),
             **empty,
             **spread.fit_line(empty).arrays(),
-            # Only pairs that were tried have a history: slot maps the pair to its row of cells.
+            # Only tried pairs have a history: slot maps a pair to its row of cells.
             "slot": np.full((replicas, clients, problem.channels), -1, np.int32),
             "slots": np.zeros(replicas, np.int64),
             "history": np.zeros((replicas, min(64, clients * problem.channels), delay_rows.CELLS + 1), np.float32),
@@ -117,7 +117,7 @@ class Lane(Policy):
             return _matching(self, state, belief, value, context.available, problem.deadline_s)
         assignment = np.full(context.available.shape, -1, np.int64)
         row = np.zeros((*assignment.shape, delay_rows.CELLS + 1))
-        for r, clients in enumerate(chosen):  # a matching of the clients on the list, one replica at a time
+        for r, clients in enumerate(chosen):  # match the clients on the shortlist, one replica at a time
             part = {key: state[key][r : r + 1] for key in ("slots", "history")}
             part |= {key: state[key][r : r + 1, clients] for key in ("queue", "previous", "count", "slot")}
             part |= {key: state[key][r : r + 1, clients] for key in ("compute", "computed")}
@@ -131,7 +131,7 @@ class Lane(Policy):
         self, state: State, context: Context, rng: RoundRng
     ) -> tuple[IntArray, PredictedDelays | None]:
         """Return the matching, and the quantiles of the distributions with which it was found."""
-        if type(self).select is not Lane.select:  # a subclass that selects in its own way
+        if type(self).select is not Lane.select:  # a subclass with its own selection
             return super().select_and_predict(state, context, rng)
         assignment, row = self._select(state, context)
         return assignment, _quantiles(assignment, row[assignment >= 0], problem_of(context).deadline_s)
@@ -178,7 +178,7 @@ class Lane(Policy):
         seen: observations.Observed,
         expected: observations.Prediction,
     ) -> State:
-        """Return the state without what a change made worthless, and after a round of steady forgetting."""
+        """Return the state after a round of steady forgetting, without observations that a change made worthless."""
         known = before >= forgetting.WELL_KNOWN
         ratio = np.where(
             punctual, forgetting.surprise(seen.value, expected), forgetting.late_surprise(seen.cut, expected)
@@ -188,9 +188,9 @@ class Lane(Policy):
         return {**state, **{name: forgetting.discounted(state[name], self.forgetting) for name in forgetting.COUNTS}}
 
     def check_state(self, state: State, problem: Problem) -> State:
-        """Check the queues, the previous matching, the histories, and that all numbers are finite and in range."""
+        """Check the queues, the previous matching and the histories, and that all numbers are finite and in range."""
         first = dict(self.init(problem))
-        if "history" in state and state["history"].ndim == 3:  # the number of rows grows while rounds are played
+        if "history" in state and state["history"].ndim == 3:  # the number of rows grows as rounds are played
             first["history"] = np.zeros((problem.replicas, state["history"].shape[1], delay_rows.CELLS + 1), np.float32)
         state = fitting_state(first, state)
         check_queue_and_previous(state, problem)
@@ -199,7 +199,7 @@ class Lane(Policy):
         check_slots(state)
         check_within("history", state["history"], -1e-4, 1.0001)
         check_within("computed", state["computed"], 0, problem.rounds)
-        seen = state["compute"] != -1  # -1 stands for a compute time that is not there yet
+        seen = state["compute"] != -1  # -1 stands for a compute time that has not been measured yet
         check_within("compute", np.where(seen, state["compute"], 0.0), 0, 1e3 * problem.deadline_s)
         check_within("doubt", state["doubt"], first_looks.SMALLEST, first_looks.LARGEST)
         for name in ("variance", "surprise", "client_surprise"):
@@ -208,7 +208,7 @@ class Lane(Policy):
         places.check_places(state)
         for name in ("mean", "factor", "factor_cov", "loading", "loading_cov", "centre", *spread.LINE):
             check_within(name, state[name], -1e3, 1e3)
-        for name in ("factor_cov", "loading_cov"):  # a covariance matrix gives no negative variance
+        for name in ("factor_cov", "loading_cov"):  # a covariance matrix has no negative eigenvalues
             symmetric = (state[name] + state[name].swapaxes(-1, -2)) / 2
             check_within(f"{name} (eigenvalues)", np.linalg.eigvalsh(symmetric), -1e-6, 1e5)
         return state
@@ -224,7 +224,7 @@ def _fitted(state: State, deadline_s: float) -> State:
 
 
 def _quantiles(assignment: IntArray, row: FloatArray, deadline_s: float) -> PredictedDelays:
-    """Return the quantiles of the assigned pairs, in the order of their replicas and clients, from their rows."""
+    """Return the quantiles of the assigned pairs from their rows, which are ordered by replica and client."""
     arrays = np.full((3, *assignment.shape), np.nan)
     arrays[:, assignment >= 0] = deadline_s * delay_rows.quantiles(row, PROBABILITIES)
     return PredictedDelays(*arrays)
@@ -256,7 +256,7 @@ def _shortlist(state: State, value: FloatArray, available: np.ndarray, problem: 
         return None
     tried = state["information"] >= observations.TRIED
     best = np.where(tried, state["mean"], np.inf).min(axis=2)
-    # A client that is about to fall behind comes before a fast one, and one that was never seen counts as fast.
+    # A client that is about to miss its quota comes before a fast one; a client that was never seen counts as fast.
     speed = np.where(tried.any(axis=2), 1.0 - np.minimum(np.exp(best) / problem.deadline_s, 1.0), 1.0)
     score = state["queue"] + value.max(axis=2) + speed
     score[~available] = -np.inf
