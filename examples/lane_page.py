@@ -116,17 +116,18 @@ def _seeds_table(bench: Any, issue: list[dict[str, Any]], fresh: list[dict[str, 
     om = next(policy for policy in bench.CASES["paper"].policies if policy in NAMES)
     show = bench.with_interval
     lines = _head(
-        *("seeds", "times optimum", "last half", "time of `lane` / time of OM"),
+        *("seeds", "networks", "times optimum", "last half", "time of `lane` / time of OM"),
         "smallest participation of `lane` minus that of OM",
     )
     pairs = [[bench.merged(records, "paper", policy) for policy in ("lane", om)] for records in (issue, fresh)]
     keys = ("optimum_s", "mean_s", "last_half_s", "smallest_participation")
     both = [{key: np.concatenate([pair[k][key] for pair in pairs]) for key in keys} for k in (0, 1)]
-    for name, (lane, rival) in zip(("3000 to 3039", "3100 to 3139", "all 80"), (*pairs, both), strict=True):
+    for name, (lane, rival) in zip(("3000 to 3039", "3100 to 3139", "both sets"), (*pairs, both), strict=True):
         same = ~np.isnan(lane["optimum_s"])
         lines.append(
             _row(
                 name,
+                str(same.sum()),
                 show((lane["mean_s"] / lane["optimum_s"])[same]),
                 show((lane["last_half_s"] / lane["optimum_s"])[same]),
                 show((lane["mean_s"] / rival["mean_s"])[same]),
