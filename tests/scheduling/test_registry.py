@@ -32,7 +32,7 @@ def test_inline_parameters_override_settings_which_override_defaults():
 
 def test_the_contract_s_defaults():
     assert resolved_parameters(make_policy("lane-2026")) == {"V": 5.0, "exploration": 0.03, "quota_slack": 0.125}
-    defaults = {"V": 7.0, "exploration": 1.0, "quota_slack": 0.125}
+    defaults = {"V": 7.0, "exploration": 0.6, "quota_slack": 0.125}
     defaults |= {"forgetting": 0.0, "alarm": 8.0, "idle_channels": False}
     assert resolved_parameters(make_policy("lane")) == defaults
     assert resolved_parameters(make_policy("genie")) == {"V": 5.0, "exploration": 0.03, "quota_slack": 0.125}
