@@ -25,7 +25,7 @@ from fedlane.simulation.setup import prepare
 EQUAL_TERMS = "mamab-om:V=100,T0=1,exploration=0.03,quota_slack=0.125"
 """OM with all settings of `lane` that OM has; V is the paper's."""
 EQUAL_PARTICIPATION = "mamab-om:V=10,T0=1,exploration=0.03,quota_slack=0.125,queue_weight=success"
-"""The same with success weights and a smaller V: of the paper's values of V, the one that serves clients as `lane`."""
+"""The same with success weights and the paper's V = 10, at which OM serves the worst-served client as `lane` does."""
 ABLATION = {
     "mamab-om:V=100,exploration=1.0": "OM as printed (V = 100, bonus 1)",
     "mamab-om:V=100": "OM of the preset (V = 100, bonus 0.1)",

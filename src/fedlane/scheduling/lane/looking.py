@@ -143,19 +143,24 @@ def fill_values(log_network, moved, tried, client, channel, normal, value):  # t
                 log_forward = log_network[r, i, j]
                 floor = _put(enough, log_enough, forward, log_forward, deviation, normal)
                 best = 0.0
+                seen = tried[r, i, j]
                 if enough < second:
-                    gain = _put(second, log_second, forward, log_forward, deviation, normal) - floor
-                    if tried[r, i, j]:
-                        gain = REPEATED * (gain - max(second - max(forward, enough), 0.0))
-                    best = gain * for_client
+                    price = _put(second, log_second, forward, log_forward, deviation, normal)
+                    best = _gain(price - floor, second, enough, forward, seen) * for_client
                 strike = min(channel[0, r, j], limit)
                 if enough < strike:
                     log_strike = log_limit if strike == limit else np.log(strike)
-                    gain = _put(strike, log_strike, forward, log_forward, deviation, normal) - floor
-                    if tried[r, i, j]:
-                        gain = REPEATED * (gain - max(strike - max(forward, enough), 0.0))
-                    best = max(best, gain * channel[1, r, j])
+                    price = _put(strike, log_strike, forward, log_forward, deviation, normal)
+                    best = max(best, _gain(price - floor, strike, enough, forward, seen) * channel[1, r, j])
                 value[r, i, j] = max(best, 0.0) * scale
+
+
+@part(error_model="numpy")
+def _gain(gain, strike, enough, forward, tried):  # type: ignore[no-untyped-def]
+    """Return the gain of a look; for a tried pair, a share of what exceeds the gain that is expected anyway."""
+    if tried:
+        return REPEATED * (gain - max(strike - max(forward, enough), 0.0))
+    return gain
 
 
 @part(error_model="numpy")

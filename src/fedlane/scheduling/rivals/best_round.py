@@ -46,7 +46,7 @@ def search_levels(delay, queue, order, number, levels, weight, result):  # type:
         size = min(channels, number[r])
         if size == 0:
             continue
-        # Once one upload is late, the round lasts until the deadline, whoever else is served.
+        # If one upload is late, the round lasts until the deadline, so serving more clients costs no further time.
         count, total = _matched(r, delay, queue, order, number[r], size, 1.0, client_at, parent, mark, waiting)
         best, best_level = total - weight, 1.0
         low, high = 0, last
