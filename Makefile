@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: help install demo quick test lint format bench docs clean
+.PHONY: help install demo quick test long processors lint format bench docs clean
 
 help:  ## show this list
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
@@ -29,15 +29,18 @@ demo: .venv/core  ## the first run: a private model over a simulated network, th
 	$(BIN)/fedlane report runs/demo/private runs/demo/plain --out runs/demo/report.html
 
 quick: install  ## the tests to run while working: no servers, no browser, nothing slow
-	$(BIN)/pytest -m 'not slow and not alone'
+	$(BIN)/pytest --suite quick
 
-test: install  ## what CI runs: lint, types, all tests
+test: install  ## lint, types and the tests that everybody runs
 	@.ci/system
-	$(BIN)/ruff check .
-	$(BIN)/ruff format --check .
-	$(BIN)/mypy
-	$(BIN)/pytest
-	$(BIN)/pytest -n 0 -m alone
+	@.ci/test
+
+long: install  ## the tests that are slow by nature: attacks and kills by the hundred, statistics, Ray, notebooks, packages
+	@.ci/system
+	$(BIN)/pytest --suite long
+
+processors: install  ## the quick tests as two other processors would compute them
+	$(BIN)/python .ci/processors
 
 lint: install  ## lint and types alone
 	$(BIN)/ruff check .

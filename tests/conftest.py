@@ -9,6 +9,7 @@ import pytest
 from support.attacks import summary_lines
 from support.parts import DATA, missing
 
+pytest_plugins = ["support.suites"]
 os.environ["OMP_NUM_THREADS"] = "1"  # two workers share two cores; read when PyTorch is first imported
 BIG_DATA = {"fashion_mnist", "cifar10"}
 """Fixtures with data sets that take seconds to load."""
