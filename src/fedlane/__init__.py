@@ -14,7 +14,7 @@ _HOME = {
     "Scenario": "fedlane.scenario",
     "Simulation": "fedlane.simulation.run",
     "SinglePolicy": "fedlane.scheduling",
-    "check_policy": "fedlane.scheduling",
+    "check_policy": "fedlane.rounds",
     "greedy_matching": "fedlane.matching",
     "max_min_matching": "fedlane.matching",
     "make_policy": "fedlane.scheduling",
@@ -48,8 +48,9 @@ sys.meta_path.append(MovedModules())
 if TYPE_CHECKING:
     from fedlane.experiments.sweep import sweep
     from fedlane.matching import greedy_matching, max_min_matching
+    from fedlane.rounds import check_policy
     from fedlane.scenario import Scenario, presets
-    from fedlane.scheduling import Policy, SinglePolicy, check_policy, make_policy, policies, register
+    from fedlane.scheduling import Policy, SinglePolicy, make_policy, policies, register
     from fedlane.simulation import Run, simulate
     from fedlane.simulation.run import Simulation
 

@@ -117,7 +117,7 @@ def main() -> None:
 
 def _run_command() -> int:
     """Run the command that the program's arguments name, and return the exit code."""
-    from fedlane.scheduling.checks import PolicyError
+    from fedlane.rounds import PolicyError
 
     try:
         command = typer.main.get_command(app)

@@ -9,8 +9,9 @@ import numpy as np
 from gymnasium.spaces import Box
 from numpy.typing import NDArray
 
-from fedlane.gym.episode import Episode, EpisodeTerms, Outcome
+from fedlane.gym.episode import Episode, EpisodeTerms
 from fedlane.gym.memory import FEATURES
+from fedlane.rounds import Outcome
 from fedlane.scenario import Scenario
 from fedlane.validate import InputError
 
@@ -81,15 +82,16 @@ class SchedulingEnv(gymnasium.Env[Observation, Action]):
         if episode is None or episode.finished:
             raise gymnasium.error.ResetNeeded("call reset before the first step and after the last step of an episode")
         scores = checked_action(action, self.action_space.shape, (1, *self.terms.shape))  # type: ignore[arg-type]
-        self._last = outcome = episode.play(scores)
+        self._last, reward = episode.step(scores)
+        outcome = self._last
         info = {
             "delay_s": float(outcome.delay_s[0]),
-            "clock_s": float(episode.clock_s[0]),
-            "assignment": outcome.assignment[0],
+            "clock_s": float(episode.rounds.clock_s[0]),
+            "assignment": outcome.orders.channel[0],
             "punctual": outcome.punctual[0],
             "seed": episode.seeds[0],
         }
-        return self._observed(episode), float(outcome.reward[0]), False, episode.finished, info
+        return self._observed(episode), float(reward[0]), False, episode.finished, info
 
     def _observed(self, episode: Episode) -> Observation:
         return episode.observe().reshape(self.observation_space.shape)
@@ -98,11 +100,13 @@ class SchedulingEnv(gymnasium.Env[Observation, Action]):
         """Return the last round as text, one line per assigned client; None if the render mode is not "ansi"."""
         if self.render_mode != "ansi" or self.episode is None:
             return None
-        lines = [f"round {self.episode.round}, {self.episode.clock_s[0]:.1f} s of simulated time"]
+        rounds = self.episode.rounds
+        lines = [f"round {rounds.round}, {rounds.clock_s[0]:.1f} s of simulated time"]
         if (last := self._last) is not None:
-            for client in np.flatnonzero(last.assignment[0] >= 0):
-                delay = f"{last.delays.total_s[0, client]:.2f} s" if last.punctual[0, client] else "late"
-                lines.append(f"client {client} on channel {last.assignment[0, client]}: {delay}")
+            channel, total_s = last.orders.channel[0], last.arrivals.delays.total_s[0]
+            for client in np.flatnonzero(channel >= 0):
+                delay = f"{total_s[client]:.2f} s" if last.punctual[0, client] else "late"
+                lines.append(f"client {client} on channel {channel[client]}: {delay}")
         return "\n".join(lines)
 
 

@@ -5,17 +5,20 @@ A replica is the network of a seed, the same network that `simulate(..., seeds=[
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedlane.gym.memory import empty_memory, observation, remember
 from fedlane.matching import max_sum_matching
-from fedlane.records import BoolArray, Delays, Feedback, FloatArray, IntArray
+from fedlane.records import BoolArray, Context, Feedback, FloatArray, IntArray, Problem, State
+from fedlane.rng import RoundRng
+from fedlane.rounds import Outcome, Rounds
 from fedlane.scenario import Scenario
-from fedlane.simulation.attendance import Attendance
-from fedlane.simulation.round import round_delay_s
+from fedlane.scheduling.policy import Policy
 from fedlane.simulation.setup import prepare
+from fedlane.simulation.world import SimulatedWorld
 from fedlane.validate import InputError, at_least, positive
 
 
@@ -49,22 +52,20 @@ class EpisodeTerms:
 
 
 @dataclass(frozen=True)
-class Outcome:
-    """Outcome of one round in every replica.
+class _Agent(Policy):
+    """The agent outside: its state is the memory that observations are made from, and it gives its scores to `step`."""
 
-    Attributes:
-        reward: Reward (R,).
-        delay_s: Delay of the round, capped at the deadline, in seconds (R,).
-        assignment: Each client's channel (R, U), -1 if unassigned.
-        punctual: Whether each client met the deadline (R, U).
-        delays: Each client's delays, +inf if it was late: the parts that a server observes.
-    """
+    name: ClassVar[str] = "agent"
+    quota_slack: float = 0.0
 
-    reward: FloatArray
-    delay_s: FloatArray
-    assignment: IntArray
-    punctual: BoolArray
-    delays: Delays
+    def init(self, problem: Problem) -> State:
+        return empty_memory(problem, self.quotas(problem))
+
+    def select(self, state: State, context: Context, rng: RoundRng) -> IntArray:
+        raise NotImplementedError("the environment orders what the agent's scores say")
+
+    def update(self, state: State, feedback: Feedback) -> State:
+        return remember(state, feedback)
 
 
 class Episode:
@@ -73,62 +74,50 @@ class Episode:
     Args:
         terms: Scenario and reward weights.
         seeds: Seed of each replica's network (R,).
+
+    Attributes:
+        rounds: Clock, queues and charges; what the agent remembers is the state of its policy.
+        context: What the agent sees before the next round, besides its memory.
     """
 
     def __init__(self, terms: EpisodeTerms, seeds: Sequence[int]) -> None:
         at_least("seed", min(seeds), 0)
         self.terms, self.seeds = terms, tuple(seeds)
         setup = prepare(terms.scenario, seeds)
-        self.network, self.problem = setup.network, setup.problem
-        self._attendance = Attendance(setup)
-        self._spent_j = np.zeros(self.problem.quotas.shape)
-        self.max_uploads = setup.mechanism.max_uploads
-        self.memory = empty_memory(self.problem, (1.0 - terms.quota_slack) * self.problem.quotas)
-        self.uploads = np.zeros(self.problem.quotas.shape, np.int64)
-        self.clock_s = np.zeros(len(self.seeds))
-        self.round = 0
+        self.world = SimulatedWorld(setup)
+        self.rounds = Rounds(
+            _Agent(terms.quota_slack),
+            setup.problem,
+            seeds,
+            max_uploads=setup.mechanism.max_uploads,
+            wait_s=setup.problem.deadline_s,
+        )
+        self.context = self.rounds.context(self.world.present(self.rounds))
 
     @property
     def finished(self) -> bool:
-        """Whether the last round was played."""
-        return self.round >= self.problem.rounds
-
-    @property
-    def available(self) -> BoolArray:
-        """Whether each client is there and has privacy budget left (R, U)."""
-        return np.asarray(self.present & (self.uploads < self.max_uploads))
-
-    @property
-    def present(self) -> BoolArray:
-        """Whether each client is there (R, U)."""
-        return self._attendance.present(self.clock_s, self._spent_j)
+        """Whether the last round has ended."""
+        return self.rounds.finished
 
     def observe(self) -> NDArray[np.float32]:
         """Return the observation before the next round (R, U, N, F)."""
-        return observation(self.memory, self.round, self.available)
+        return observation(self.rounds.state, self.rounds.round, self.context.available)
 
-    def play(self, scores: FloatArray) -> Outcome:
-        """Play one round with the matching of ``scores`` (R, U, N).
+    def step(self, scores: FloatArray) -> tuple[Outcome, FloatArray]:
+        """Run one round with the matching of ``scores`` (R, U, N); return its outcome and the reward (R,).
 
         reward = -d(t) / d_max - sum_i Q_i(t) (beta_i - s_i(t)) / (V N), where d is the round's capped delay, Q_i the
         queue before the round, beta_i the quota, and s_i is 1 if client i met the deadline, else 0. This is the
         drift-plus-penalty objective of `lane`, divided by V N.
         """
-        present = self.present
-        assignment = matched(scores, present & (self.uploads < self.max_uploads))
-        attempts = self._attendance.attempt(self.round, self.clock_s, assignment)
-        punctual = attempts.punctual
-        feedback = Feedback(self.round, assignment, attempts.delays, punctual, self.problem, present)
-        delay_s = round_delay_s(feedback, self.problem.deadline_s)
-        shortfall = (self.memory["queue"] * (self.memory["quota"] * present - punctual)).sum(axis=1)
-        reward = -delay_s / self.problem.deadline_s - shortfall / (self.terms.V * self.problem.channels)
-        observed = feedback.observed()
-        self.memory = remember(self.memory, observed)
-        self.uploads += assignment >= 0
-        self.clock_s += delay_s
-        self._spent_j += attempts.energy_j
-        self.round += 1
-        return Outcome(reward, delay_s, assignment, punctual, observed.delays)
+        rounds, problem, queue = self.rounds, self.rounds.problem, self.rounds.queue
+        orders = rounds.order(matched(scores, self.context.available))
+        rounds.start(orders)
+        outcome = rounds.settle(self.world.attempt(rounds, orders))
+        owed = (queue * (rounds.quota * outcome.present - outcome.punctual)).sum(axis=1)
+        reward = -outcome.delay_s / problem.deadline_s - owed / (self.terms.V * problem.channels)
+        self.context = rounds.context(self.world.present(rounds))
+        return outcome, reward
 
 
 def matched(scores: FloatArray, available: BoolArray) -> IntArray:

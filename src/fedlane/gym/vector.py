@@ -103,16 +103,16 @@ class SchedulingVectorEnv(VectorEnv[Observation, Action, NDArray[Any]]):
             observation, info = self.reset()
             return observation, np.zeros(self.num_envs), never, never.copy(), info
         scores = checked_action(actions, self.action_space.shape, (self.num_envs, *self.terms.shape))  # type: ignore[arg-type]
-        outcome = episode.play(scores)
+        outcome, reward = episode.step(scores)
         info = {
             "delay_s": outcome.delay_s,
-            "clock_s": episode.clock_s.copy(),
-            "assignment": outcome.assignment,
+            "clock_s": episode.rounds.clock_s,
+            "assignment": outcome.orders.channel,
             "punctual": outcome.punctual,
             "seed": np.array(episode.seeds),
         }
         ended = np.full(self.num_envs, episode.finished)
-        return self._observed(episode), outcome.reward, never, ended, self._info(info)
+        return self._observed(episode), reward, never, ended, self._info(info)
 
     def _observed(self, episode: Episode) -> Observation:
         return episode.observe().reshape(self.observation_space.shape)

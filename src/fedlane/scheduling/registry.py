@@ -4,7 +4,7 @@ import functools
 import importlib
 import math
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import fields
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any
@@ -47,10 +47,6 @@ _FORMER_PARAMETERS = {
     (CsUcbQ.name, "exploration"): f"{CsUcbQ.name} has the parameter beta; the former single-ucb is called ucb-index",
 }
 """What to say about a parameter that a policy had in earlier versions."""
-
-
-_LANE_SINCE = "alarm"
-"""A parameter of today's `lane`, which runs of the former one did not record."""
 
 
 def register(policy: PolicyClass) -> PolicyClass:
@@ -164,33 +160,6 @@ def make_policy(text: str, settings: Mapping[str, Mapping[str, Any]] | None = No
     except InputError as error:
         raise InputError(f"policy {name}: {error}") from None
     return lift(policy) if isinstance(policy, SinglePolicy) else policy
-
-
-def label_as_played(label: str, settings: Mapping[str, Mapping[str, Any]]) -> str:
-    """Return the present name of the policy that played a recorded run.
-
-    A run records all parameters of its policy. One of `lane` that lacks a parameter was played by the rule that is now
-    called `lane-2026`.
-
-    Args:
-        label: The policy as the run names it.
-        settings: The parameters that the run recorded, by policy name.
-    """
-    name, inline = split_name(label)
-    recorded = settings.get(Lane.name)
-    if name != Lane.name or recorded is None or _LANE_SINCE in recorded:
-        return label
-    values = {**recorded, **inline}
-    return f"{Lane2026.name}:" + ",".join(f"{key}={value}" for key, value in values.items())
-
-
-def former_policy(policy: Policy, names: Iterable[str]) -> Policy | None:
-    """Return the former rule of a policy if a saved state with these arrays belongs to it, otherwise None."""
-    if isinstance(policy, Lane) and "reward" in names:
-        chosen = {name: getattr(policy, name) for name in ("V", "quota_slack")}
-        # A value that nobody chose was the former default.
-        return Lane2026(**{name: value for name, value in chosen.items() if value != getattr(Lane, name)})
-    return None
 
 
 def resolved_parameters(policy: Policy) -> dict[str, Any]:

@@ -12,7 +12,8 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from fedlane.files import READ_ERRORS, load_arrays
-from fedlane.records import FloatArray, IntArray, MechanismSpec, Problem, State
+from fedlane.records import MechanismSpec
+from fedlane.rounds import Rounds
 from fedlane.simulation.trace import Trace
 from fedlane.validate import InputError
 
@@ -36,11 +37,6 @@ class Checkpoint:
     learning: bool
     arrays: Mapping[str, np.ndarray[Any, Any]]
     version: int = 1
-
-    @property
-    def state(self) -> State:
-        """The arrays of the policy's state by name."""
-        return {name[6:]: array for name, array in self.arrays.items() if name.startswith("state.")}
 
     def to_bytes(self) -> bytes:
         """Encode the checkpoint as an npz file."""
@@ -78,26 +74,26 @@ class Checkpoint:
             raise InputError(f"{path} is damaged: {error}") from error
 
 
-def check_agreement(
-    trace: Trace, queue: FloatArray, uploads: IntArray, problem: Problem, mechanism: MechanismSpec
-) -> None:
+def check_agreement(trace: Trace, rounds: Rounds, mechanism: MechanismSpec) -> None:
     """Check that the arrays of a checkpoint agree with each other and with the scenario.
 
     Args:
-        trace: The rounds played so far.
-        queue: (R, U): queues after the last round.
-        uploads: (R, U): uploads charged so far.
-        problem: The problem that will be continued.
+        trace: The rounds so far.
+        rounds: What changes from round to round, as the checkpoint has it.
         mechanism: The mechanism, which limits the uploads.
 
     Raises:
         InputError: They do not agree.
     """
-    if trace.delay_s.max(initial=0.0) > problem.deadline_s:
+    if trace.delay_s.max(initial=0.0) > rounds.problem.deadline_s:
         raise InputError("trace.delay_s exceeds the deadline")
-    if not np.allclose(queue, trace.last_queue(), rtol=1e-6):
+    if rounds.round != trace.rounds:
+        raise InputError(f"round is {rounds.round}, but trace has {trace.rounds} rounds")
+    if not np.allclose(rounds.clock_s, trace.delay_s[:, : trace.rounds].sum(axis=1), rtol=1e-9):
+        raise InputError("clock_s does not agree with trace.delay_s")
+    if not np.allclose(rounds.queue, trace.last_queue(), rtol=1e-6):
         raise InputError("queue does not agree with trace.queue")
-    if not np.array_equal(uploads, trace.counts()[0]):
+    if not np.array_equal(rounds.uploads, trace.counts()[0]):
         raise InputError("uploads does not agree with trace.client")
-    if np.any(uploads > mechanism.max_uploads):
+    if np.any(rounds.uploads > mechanism.max_uploads):
         raise InputError("uploads exceeds the number of uploads that the budget allows")

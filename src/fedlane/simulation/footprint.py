@@ -15,7 +15,7 @@ from fedlane.scenario import Scenario
 from fedlane.scheduling.policy import Policy
 from fedlane.simulation.tables import PART_ROWS
 from fedlane.simulation.trace_shape import TraceShape
-from fedlane.simulation.worlds import changes_with_time
+from fedlane.simulation.world import changes_with_time
 from fedlane.validate import InputError
 
 TRACE_BYTES_PER_CHANNEL, TRACE_BYTES_PER_CLIENT, TRACE_BYTES_PER_ROUND = 37, 6, 24

@@ -15,13 +15,13 @@ from fedlane.delay_predictions import NAMES
 from fedlane.privacy.run_ledger import merged_ledger
 from fedlane.records import FloatArray
 from fedlane.scenario.run_settings import RunSettings
-from fedlane.simulation.attendance import ClientTotals
 from fedlane.simulation.provenance import provenance
 from fedlane.simulation.replaying import settings_of
 from fedlane.simulation.results import Run
 from fedlane.simulation.setup import Setup, prepare
 from fedlane.simulation.spending import PrivacySpending
 from fedlane.simulation.summary import summarise
+from fedlane.simulation.tables import ClientTotals
 from fedlane.simulation.trace import Trace
 from fedlane.simulation.traced_predictions import covered_uploads
 from fedlane.validate import InputError

@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 
 from fedlane.records import FloatArray
 from fedlane.scenario.run_settings import RunSettings
-from fedlane.scheduling.registry import label_as_played
 from fedlane.scheduling.requirements import requires_losses
 from fedlane.simulation.folder_files import OPTIONAL
 from fedlane.simulation.provenance import arithmetic
@@ -125,9 +124,8 @@ def prepare_replay(run: Run, device: str) -> Simulation:
     network = run.scenario.network
     shape = TraceShape.of(len(settings.seeds), run.scenario.rounds, network.clients, network.channels)
     bounded = shape.every == run.summary.get("client_rounds_every", 1)  # older folders have every round
-    policy = label_as_played(settings.policy, run.scenario.policies)
     simulation = Simulation(
-        run.scenario, policy, settings.seeds, learning=settings.learning, device=device, bounded=bounded
+        run.scenario, settings.policy, settings.seeds, learning=settings.learning, device=device, bounded=bounded
     )
     simulation.origin.check_data(run.provenance)
     if requires_losses(simulation.policy) and device != settings.device:

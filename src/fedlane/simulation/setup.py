@@ -23,7 +23,7 @@ from fedlane.records import FloatArray, IntArray, MechanismSpec, Problem
 from fedlane.rng import generator
 from fedlane.scenario import Scenario
 from fedlane.scenario.sections import LearningSettings
-from fedlane.simulation.worlds import make_availability, make_compute, make_energy, make_network, make_places
+from fedlane.simulation.world import make_availability, make_compute, make_energy, make_network, make_places
 from fedlane.theory import feasible_scale, quotas, theta
 from fedlane.validate import InputError
 

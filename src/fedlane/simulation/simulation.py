@@ -11,29 +11,27 @@ from fedlane.files import READ_ERRORS, fitting_array
 from fedlane.privacy import mechanism_of
 from fedlane.privacy.run_ledger import RunLedger
 from fedlane.records import ClientLosses, DelayDistributions, IntArray, RoundRecord, RunInfo
-from fedlane.rng import RoundStreams
+from fedlane.rounds import Orders, Outcome, Rounds
 from fedlane.scenario import Scenario
 from fedlane.scenario.run_settings import RunSettings
 from fedlane.scheduling.lane_2026 import CELLS
 from fedlane.scheduling.policy import Policy
-from fedlane.scheduling.queues import updated_queues
-from fedlane.scheduling.registry import label_as_played, make_policy, resolved_parameters
+from fedlane.scheduling.registry import make_policy, resolved_parameters
 from fedlane.scheduling.requirements import check_requirements, check_schedule
 from fedlane.scheduling.single_policy import SinglePolicy, lift
-from fedlane.simulation.attendance import Attendance, ClientTotals
 from fedlane.simulation.checkpoint import Checkpoint, check_agreement
 from fedlane.simulation.footprint import check_memory
 from fedlane.simulation.provenance import RunOrigin
 from fedlane.simulation.required_losses import run_caution, with_required_losses
 from fedlane.simulation.results import Run
-from fedlane.simulation.round import RoundClients, Supplies, play_round
 from fedlane.simulation.round_records import round_record
 from fedlane.simulation.setup import Setup, learning_task, own_data_digest, prepare
 from fedlane.simulation.spending import PrivacySpending
 from fedlane.simulation.summary import summarise
-from fedlane.simulation.tables import run_tables
+from fedlane.simulation.tables import ClientTotals, run_tables
 from fedlane.simulation.trace import Trace
 from fedlane.simulation.trace_checks import check_segments
+from fedlane.simulation.world import SimulatedWorld
 from fedlane.simulation.world_tables import world_tables
 from fedlane.trackers import Tracking
 from fedlane.validate import InputError, at_least
@@ -65,6 +63,8 @@ class Simulation:
         feasible_scale: (R,): the largest multiple of ``quota`` that any policy can serve; None on large networks.
         distributions: The true delay distributions if the policy requires them, otherwise None.
         caution: One line that a user should know about the policy on this network, or None.
+        world: The simulated network and its clients.
+        rounds: What changes from round to round: clock, queues, charges and the policy's state.
         trace: Record of every round so far.
         spending: Accounting of the uploads; None without a mechanism.
         ledger: Record of every charged upload; None without a mechanism.
@@ -112,15 +112,19 @@ class Simulation:
             self.distributions = self.setup.network.distributions(CELLS)
         self.caution = run_caution(policy, self.distributions, self.setup.mechanism)
         self.trace = _empty_trace(self.setup, policy, bounded)
-        self._state = policy.init(problem)
-        self._streams = RoundStreams(seeds, "policy")
-        self._queue, self._uploads = np.zeros(problem.quotas.shape), np.zeros(problem.quotas.shape, np.int64)
-        self._clock_s = np.zeros(problem.replicas)
-        self._attendance, self._totals = Attendance(self.setup), ClientTotals.zero(problem.replicas, problem.clients)
         mechanism = self.setup.mechanism
         private = mechanism_of(mechanism.name).has_ledger
         self.spending = PrivacySpending(mechanism) if private else None
         self.ledger = RunLedger(mechanism, scenario.data.dataset, seeds) if private else None
+        self.world = SimulatedWorld(self.setup)
+        self.rounds = Rounds(
+            policy,
+            problem,
+            seeds,
+            max_uploads=mechanism.max_uploads,
+            wait_s=problem.deadline_s,
+            charge=self._charge,
+        )
         self.info = RunInfo(
             scenario=scenario.name,
             policy=self.label,
@@ -142,23 +146,23 @@ class Simulation:
 
     @property
     def round(self) -> int:
-        """Number of rounds played so far."""
-        return self.trace.rounds
+        """Number of rounds so far."""
+        return self.rounds.round
 
     @property
     def finished(self) -> bool:
-        """Whether all rounds have been played."""
-        return self.round == self.setup.problem.rounds
+        """Whether all rounds have ended."""
+        return self.rounds.finished
 
     @property
     def uploads(self) -> IntArray:
         """(R, U): uploads charged so far, late ones included."""
-        return self._uploads
+        return self.rounds.uploads
 
     @property
     def totals(self) -> ClientTotals:
         """Presence and energy of every client so far."""
-        return self._totals
+        return ClientTotals(self.rounds.present_rounds, self.rounds.spent_j)
 
     def play(
         self,
@@ -181,33 +185,29 @@ class Simulation:
             if on_round is not None:
                 on_round()
 
-    def step(self) -> None:
-        """Play one round in every replica."""
-        present = self._attendance.present(self._clock_s, self._totals.energy_j)
-        available = present & (self._uploads < self.setup.mechanism.max_uploads)
-        played = play_round(
-            self.round,
-            self.policy,
-            self._state,
-            self._attendance,
-            self._clock_s,
-            self._streams,
-            RoundClients(present, available),
-            Supplies(self.distributions, self._losses),
-            self.setup.problem,
-        )
-        self._state, feedback, energy_j = played.state, played.feedback, played.energy_j
-        assigned = feedback.assignment >= 0
-        if self.ledger is not None:  # charge before training; late uploads are charged as well
-            self.ledger.charge(self.round, assigned)
-        self._uploads += assigned
-        self._totals = self._totals.add(present, energy_j)
-        self._queue = updated_queues(self._queue, self.quota, feedback.punctual, present)
-        deadline_s = self.setup.problem.deadline_s
-        self.trace.append(feedback, self._queue, available, deadline_s, energy_j, present, played.predicted)
-        self._clock_s = self._clock_s + self.trace.delay_s[:, self.round - 1]
+    def step(self) -> Outcome:
+        """Run one round in every replica."""
+        rounds, world = self.rounds, self.world
+        orders = rounds.decide(world.present(rounds), losses=self._losses, **self._required())
+        rounds.start(orders)  # charged before anybody trains; late uploads are charged as well
+        outcome = rounds.settle(world.attempt(rounds, orders))
+        self.trace.append(outcome, self.setup.problem.deadline_s)
         if self.federation is not None:
-            self._learn(self.federation, self.round - 1)
+            self._learn(self.federation, outcome.round)
+        return outcome
+
+    def _charge(self, round: int, orders: Orders) -> None:
+        if self.ledger is not None:
+            self.ledger.charge(round, orders.given)
+
+    def _required(self) -> dict[str, Any]:
+        """What the policy requires of this round beyond losses, which come with the training."""
+        rounds, required = self.rounds, dict[str, Any]()
+        if self.distributions is not None:
+            required["distributions"] = self.distributions
+        if "channel_state" in self.policy.requires:
+            required["channel_state"] = self.world.network.channel_state(rounds.round, rounds.clock_s)
+        return required
 
     def _learn(self, federation: "FederationBatch", t: int) -> None:
         """Train on the punctual clients of round ``t``, and evaluate the model if an evaluation is due."""
@@ -226,7 +226,8 @@ class Simulation:
     def last_round(self) -> RoundRecord:
         """Make the record of the round just played, for trackers and displays."""
         mechanism = self.setup.mechanism
-        return round_record(self.trace, self._queue, self._clock_s, self._uploads, mechanism, self.spending)
+        rounds = self.rounds
+        return round_record(self.trace, rounds.queue, rounds.clock_s, rounds.uploads, mechanism, self.spending)
 
     def result(self) -> Run:
         """The results of the rounds played so far."""
@@ -238,17 +239,17 @@ class Simulation:
             self.quota,
             self.feasible_scale,
             time.perf_counter() - self._started,
-            self._totals,
+            self.totals,
         )
         if self.caution is not None:
             summary["caution"] = self.caution
         if self.setup.network.remark is not None:
             summary["remark"] = self.setup.network.remark
         in_world = world_tables(self.setup.network, self.trace.played().delay_s, self.setup.problem.rounds)
-        summary["privacy"] = None if self.spending is None else self.spending.summary(self._uploads)
+        summary["privacy"] = None if self.spending is None else self.spending.summary(self.uploads)
         return Run(
             scenario=self.scenario,
-            tables=run_tables(self.trace, self.setup, self.quota, self.spending, self._totals, in_world),
+            tables=run_tables(self.trace, self.setup, self.quota, self.spending, self.totals, in_world),
             summary=summary,
             ledger="" if self.ledger is None else self.ledger.text(),
             model={} if self.federation is None else self.federation.tensors(),
@@ -277,13 +278,7 @@ class Simulation:
 
     def checkpoint(self) -> Checkpoint:
         """The state that a resumed run continues from."""
-        arrays: dict[str, np.ndarray[Any, Any]] = {
-            **{f"state.{name}": array for name, array in self._state.items()},
-            **self.trace.saved(),
-            "queue": self._queue,
-            "uploads": self._uploads,
-            **self._totals.arrays(),
-        }
+        arrays = self.rounds.arrays() | self.trace.saved()
         if self.federation is not None:
             arrays |= self.federation.to_arrays()
         return Checkpoint(self.label, self.setup.seeds, self.federation is not None, arrays, self.policy.version)
@@ -303,7 +298,7 @@ class Simulation:
         scenario, settings = Scenario.load(path), RunSettings.load(path) or RunSettings()
         simulation = cls(
             scenario,
-            label_as_played(saved.label, scenario.policies),
+            saved.label,
             saved.seeds,
             learning=saved.learning,
             device=device or settings.device,
@@ -328,13 +323,8 @@ class Simulation:
     def _restore(self, saved: Checkpoint) -> None:
         self.trace.restore(saved.arrays, self.setup.problem.deadline_s)
         check_segments(self.trace)
-        if self.round:  # added round by round, so that the clock is the same to the bit
-            self._clock_s = np.cumsum(self.trace.delay_s[:, : self.round], axis=1)[:, -1]
-        self._state = self.policy.check_state(saved.state, self.setup.problem)
-        self._queue[:] = fitting_array(saved.arrays, "queue", self._queue)
-        self._uploads[:] = fitting_array(saved.arrays, "uploads", self._uploads)
-        self._totals = self._totals.restored(saved.arrays, self.round)
-        check_agreement(self.trace, self._queue, self._uploads, self.setup.problem, self.setup.mechanism)
+        self.rounds.restore(saved.arrays)
+        check_agreement(self.trace, self.rounds, self.setup.mechanism)
         if self.ledger is not None:
             for t, assigned in enumerate(self.trace.assigned_rounds()):
                 self.ledger.charge(t, assigned)

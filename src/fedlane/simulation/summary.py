@@ -8,8 +8,7 @@ import numpy as np
 from fedlane.intervals import interval, measure_bounds
 from fedlane.loss_records import root_error
 from fedlane.records import FloatArray
-from fedlane.simulation.attendance import ClientTotals
-from fedlane.simulation.tables import World, shortfalls
+from fedlane.simulation.tables import ClientTotals, World, shortfalls
 from fedlane.simulation.trace import Trace
 from fedlane.targets import target_measure, time_to_accuracy
 

@@ -1,6 +1,7 @@
 """The tables of a run folder, made from a trace."""
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
 
@@ -11,7 +12,6 @@ from numpy.typing import NDArray
 from fedlane.network import Topology
 from fedlane.records import BoolArray, FloatArray, IntArray, Problem
 from fedlane.scenario import Scenario
-from fedlane.simulation.attendance import ClientTotals
 from fedlane.simulation.segments import assignment_rows
 from fedlane.simulation.spending import PrivacySpending
 from fedlane.simulation.table_parts import Parts, TableParts
@@ -21,6 +21,19 @@ PART_ROWS = 250_000
 """Number of rows of a part of ``client_rounds``, or those of one round if it has more."""
 
 Columns = dict[str, "NDArray[Any] | pa.Array[Any]"]
+
+
+@dataclass(frozen=True)
+class ClientTotals:
+    """Sums over all rounds so far.
+
+    Attributes:
+        present_rounds: (R, U): number of rounds at whose start each client was present.
+        energy_j: (R, U): energy that each client has spent, in joules; NaN if unknown, as in a real federation.
+    """
+
+    present_rounds: IntArray
+    energy_j: FloatArray
 
 
 class World(Protocol):

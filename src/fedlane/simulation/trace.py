@@ -11,10 +11,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedlane.delay_predictions import NAMES, PredictedDelays
+from fedlane.delay_predictions import NAMES
 from fedlane.files import fitting_array
-from fedlane.records import BoolArray, Feedback, FloatArray, IntArray
-from fedlane.simulation.round import round_delay_s
+from fedlane.records import BoolArray, FloatArray, IntArray
+from fedlane.rounds import Outcome
+from fedlane.scheduling.resizing import with_clients
 from fedlane.simulation.segments import CHANNEL_ARRAYS, Segments, SegmentShape
 from fedlane.simulation.trace_checks import check_trace
 from fedlane.simulation.trace_shape import Totals, TraceShape, channel_arrays
@@ -149,6 +150,13 @@ class Trace:
             self.segments.shape = replace(self.segments.shape, predicted=True)
         return self
 
+    def grow(self, clients: int) -> None:
+        """Make room for clients that join; in the rounds so far they had no queue, and were not present."""
+        empty = {"queue": np.float32(0.0), "available": np.False_, "present": np.False_}
+        for name, value in empty.items():
+            if (old := getattr(self, name)) is not None:
+                setattr(self, name, with_clients(np.full((*old.shape[:2], clients), value), old, axis=2))
+
     def _new_window(self, arrays: Mapping[str, NDArray[Any]]) -> None:
         for name, array in arrays.items():
             setattr(self, name, array)
@@ -172,33 +180,25 @@ class Trace:
         """The arrays that have a channel axis, by name."""
         return {name: array for name in CHANNEL_ARRAYS if (array := getattr(self, name)) is not None}
 
-    def append(
-        self,
-        feedback: Feedback,
-        queue: FloatArray,
-        available: BoolArray,
-        deadline_s: float,
-        energy_j: FloatArray | None = None,
-        present: BoolArray | None = None,
-        predicted: PredictedDelays | None = None,
-    ) -> None:
+    def append(self, outcome: Outcome, deadline_s: float) -> None:
         """Add one round."""
         t, row = self.rounds, self._next_row()
-        replica, client = np.nonzero(feedback.assignment >= 0)
-        at = replica, row, feedback.assignment[replica, client]
+        channel, arrivals = outcome.orders.channel, outcome.arrivals
+        replica, client = np.nonzero(channel >= 0)
+        at = replica, row, channel[replica, client]
         self.client[at] = client
-        self.download_s[at] = feedback.delays.download_s[replica, client]
-        self.compute_s[at] = feedback.delays.compute_s[replica, client]
-        self.upload_s[at] = feedback.delays.upload_s[replica, client]
-        self.punctual[at] = feedback.punctual[replica, client]
-        if self.energy_j is not None and energy_j is not None:
-            self.energy_j[at] = energy_j[replica, client]
-        if self.covered is not None and predicted is not None:
-            for name, values in predicted.arrays().items():
+        self.download_s[at] = arrivals.delays.download_s[replica, client]
+        self.compute_s[at] = arrivals.delays.compute_s[replica, client]
+        self.upload_s[at] = arrivals.delays.upload_s[replica, client]
+        self.punctual[at] = outcome.punctual[replica, client]
+        if self.energy_j is not None:
+            self.energy_j[at] = arrivals.energy_j[replica, client]
+        if self.covered is not None and outcome.orders.predicted is not None:
+            for name, values in outcome.orders.predicted.arrays().items():
                 getattr(self, name)[at] = values[replica, client]
             self.covered[:, t] = covered_uploads(self.window(), deadline_s, slice(row, row + 1))[:, 0]
-        self.delay_s[:, t] = round_delay_s(feedback, deadline_s)
-        self._add_clients(row, queue, available, present)
+        self.delay_s[:, t] = outcome.delay_s
+        self._add_clients(row, outcome.queue, outcome.available, outcome.present)
         self.rounds = t + 1
 
     def _add_clients(

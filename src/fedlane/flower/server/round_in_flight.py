@@ -4,7 +4,6 @@ import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-import numpy as np
 from flwr.app import Message
 
 from fedlane.flower.protocol import Order, Report
@@ -16,7 +15,7 @@ from fedlane.flower.server.roster import Member
 from fedlane.flower.server.scheduler import MeasuredDelay
 from fedlane.flower.server.state import ServerState
 from fedlane.flower.server.strategy_arrays import Model, to_model
-from fedlane.records import BoolArray
+from fedlane.rounds import Orders
 
 logger = logging.getLogger("fedlane.flower")
 
@@ -25,23 +24,16 @@ logger = logging.getLogger("fedlane.flower")
 class RoundInFlight:
     """The decisions made at the beginning of a round."""
 
-    available: BoolArray = field(default_factory=lambda: np.zeros(0, np.bool_))
-    """(U,): the available clients."""
-    present: BoolArray = field(default_factory=lambda: np.zeros(0, np.bool_))
-    """(U,): the clients whose nodes were connected at the round's start."""
     orders: Mapping[int, Order] = field(default_factory=dict)
     """The orders that were sent, by node id."""
-    failed: Mapping[int, int] = field(default_factory=dict)
-    """{client index: lane} of a round whose orders could not be sent."""
+    unsent: Orders | None = None
+    """The orders of a round that could not be sent."""
 
     def end(self, arrivals: Sequence[Arrival], state: ServerState, contacts: Contacts) -> list[Message]:
         """Check the arrivals, update the policy, and return the replies that may be aggregated."""
         scheduler, model, clients = state.scheduler, to_model(state.arrays), state.roster.voters
-        measured = {client: MeasuredDelay(lane, None) for client, lane in self.failed.items()}
+        measured: dict[int, MeasuredDelay] = {}
         inspected = [found for arrival in arrivals if (found := self._inspect(arrival, state, contacts, model))]
-        for arrival in arrivals:
-            order, member = self._of(arrival, state)
-            measured[member.index] = MeasuredDelay(order.lane, None)
         reasons = state.guard.judge([update for _, _, update in inspected], model, clients)
         accepted, losses = [], {}
         for (arrival, report, _), reason in zip(inspected, reasons, strict=True):
@@ -51,12 +43,15 @@ class RoundInFlight:
             if reason:
                 _drop(order, member, reason, state)
                 continue
-            measured[member.index] = MeasuredDelay(order.lane, arrival.delay_s, report.compute_s + report.switch_s)
+            measured[member.index] = MeasuredDelay(arrival.delay_s, report.compute_s + report.switch_s)
             accepted.append(arrival.reply)
             if (reported := read_losses(arrival.reply.content)) is not None:
                 losses[member.index] = reported
             log_client(logging.INFO, order.round, member, order.lane, f"punctual after {arrival.delay_s:.2f} s")
-        scheduler.learn(measured, self.available, self.present)
+        if self.unsent is None:
+            scheduler.settle(measured)
+        else:
+            scheduler.void(self.unsent)
         scheduler.record_losses(losses)
         scheduler.record_epsilon([member.epsilon for member in state.roster.members])
         return accepted

@@ -20,10 +20,9 @@ from fedlane.network import Topology
 from fedlane.records import Problem
 from fedlane.scenario import Scenario
 from fedlane.scheduling.registry import resolved_parameters
-from fedlane.simulation.attendance import ClientTotals
 from fedlane.simulation.results import Run
 from fedlane.simulation.summary import summarise
-from fedlane.simulation.tables import run_tables
+from fedlane.simulation.tables import ClientTotals, run_tables
 
 
 @dataclass(frozen=True)
@@ -49,7 +48,8 @@ def make_run(
     problem, trace = scheduler.problem, scheduler.trace.played()
     unknown_positions = Topology(np.full((1, problem.clients, 2), np.nan), np.full((1, problem.channels, 2), np.nan))
     world = _World(scenario, (scheduler.seed,), unknown_positions, problem)
-    totals = ClientTotals(scheduler.present_rounds, np.full(scheduler.present_rounds.shape, np.nan))
+    present_rounds = scheduler.rounds.present_rounds
+    totals = ClientTotals(present_rounds, np.full(present_rounds.shape, np.nan))
     by_name = dict(run_tables(trace, world, scheduler.quota, None, totals))
     for name in ("clients", "channels"):
         unknown = pa.nulls(len(by_name[name]), pa.float64())

@@ -15,20 +15,18 @@ from fedlane.flower.server.aggregation import Aggregation
 from fedlane.flower.server.guard import Guard, why_refused
 from fedlane.flower.server.roster import Member, Roster
 from fedlane.flower.server.run_folder import describe, make_run
-from fedlane.flower.server.scheduler import MeasuredDelay, Scheduler
+from fedlane.flower.server.scheduler import Scheduler
 from fedlane.flower.server.settings import GuardSettings
 from fedlane.flower.server.state_files import CHECKPOINT, JOURNAL, Saved, StateStore
 from fedlane.flower.server.strategy_arrays import to_arrays, to_model
 from fedlane.flower.server.update_bounds import finite
+from fedlane.rounds import Orders
 from fedlane.scenario import Scenario
 from fedlane.simulation.provenance import RunOrigin
 from fedlane.simulation.results import RunFolder
 from fedlane.validate import InputError
 
 logger = logging.getLogger("fedlane.flower")
-
-_UNSTORED = {"policy_version": 1}
-"""Settings that earlier versions did not store, with the values that they had."""
 
 
 class ServerState:
@@ -50,6 +48,14 @@ class ServerState:
         self.origin = RunOrigin()
         self._scheduler: Scheduler | None = None
         self._saved: list[Member] = []
+
+    def charge(self, round: int, orders: Orders) -> None:
+        """Force a round's orders to disk before anything is sent: a crash must not hide an upload."""
+        self.save_clients()  # after a crash, a charged client must be in the roster
+        ordered = [self.roster.members[client] for client in np.flatnonzero(orders.given[0])]
+        self.store.charge(round, {member.name: int(orders.channel[0, member.index]) for member in ordered})
+        for member in ordered:
+            self.roster.put(member.ordered())
 
     @property
     def scheduler(self) -> Scheduler:
@@ -103,8 +109,7 @@ class ServerState:
         for round in range(scheduler.round, last + 1):
             orders = {clients[name]: lane for name, lane in by_round.get(round, {}).items() if name in clients}
             self._check_orders(round, orders)
-            available = np.isin(np.arange(scheduler.problem.clients), list(orders))
-            scheduler.learn({client: MeasuredDelay(lane, None) for client, lane in orders.items()}, available)
+            scheduler.replay(orders)
             scheduler.record_epsilon([member.epsilon for member in self.roster.members])
             logger.warning("round %d: a crash cut it off; its %d orders count as late", round, len(orders))
 
@@ -128,13 +133,9 @@ class ServerState:
 
     def _read(self, saved: Saved) -> None:
         folder = self.store.folder
-        former = self.scheduler.former_policy(saved.part("scheduler"))
         for name, value in self.identity.items():
-            stored = saved.values.get(name, _UNSTORED.get(name))
-            if name == "policy_version" and former is not None:
-                value = stored  # an upgraded server keeps the rule that the federation began with
-            if stored != value:
-                raise InputError(f"state_dir {folder} has {name} {stored!r}, not {value!r}")
+            if saved.values.get(name) != value:
+                raise InputError(f"state_dir {folder} has {name} {saved.values.get(name)!r}, not {value!r}")
         model = saved.part("model")
         if _layout(model) != _layout(to_model(self.arrays)):
             raise InputError(f"state_dir {folder} holds a model that differs from initial_arrays")

@@ -181,9 +181,9 @@ class LaneStrategy(Strategy):
         state, scheduler = self.state, self.state.scheduler
         roster = state.roster
         scheduler.set_quotas(roster.quotas(self.schedule.lanes, self.schedule.quotas), roster.sizes())
-        available, present = self.contacts.available(), self.contacts.present()
-        chosen = scheduler.select(available)
-        lanes = {int(client): int(chosen[client]) for client in np.flatnonzero(chosen >= 0)}
+        orders = scheduler.decide(self.contacts.present(), self.contacts.available())
+        channel = orders.channel[0]
+        lanes = {int(client): int(channel[client]) for client in np.flatnonzero(channel >= 0)}
         names = {state.roster.members[client].name: lane for client, lane in lanes.items()}
         logger.info(
             "round %d: %s", scheduler.round, ", ".join(f"{name} on lane {lane}" for name, lane in names.items())
@@ -193,14 +193,13 @@ class LaneStrategy(Strategy):
                 self.before_round(scheduler.round, names)
         except Exception as error:  # from the operator's code; without the switch, this round is lost
             logger.error("round %d: before_round failed for %s: %s", scheduler.round, names, error)
-            self._round = RoundInFlight(available, present, failed=lanes)
+            self._round = RoundInFlight(unsent=orders)
             return []
         content = state.aggregation.content(server_round, arrays, config)
-        state.save_clients()  # after a crash, a charged client must be in the roster
-        state.store.charge(scheduler.round, names)
-        members = [state.roster.put(state.roster.members[client].ordered()) for client in lanes]
-        orders = {member.node_id: self._order(member, names[member.name]) for member in members}
-        self._round = RoundInFlight(available, present, orders)
+        scheduler.rounds.start(orders)  # journalled and forced to disk
+        members = [state.roster.members[client] for client in lanes]
+        by_node = {member.node_id: self._order(member, names[member.name]) for member in members}
+        self._round = RoundInFlight(by_node)
         return [
             Message(
                 RecordDict({**content, KEY: order.record()}),
@@ -208,7 +207,7 @@ class LaneStrategy(Strategy):
                 message_type=MessageType.TRAIN,
                 ttl=self.deadline_s + TTL_AFTER_DEADLINE_S,
             )
-            for node_id, order in orders.items()
+            for node_id, order in by_node.items()
         ]
 
     def aggregate_train(
@@ -259,6 +258,7 @@ class LaneStrategy(Strategy):
             rounds=num_rounds,
             seed=schedule.seed,
             losses=schedule.losses,
+            charge=self.state.charge,
         )
         if self.state.start(scheduler, initial_arrays):
             self.state.save()

@@ -1,6 +1,7 @@
-"""From a scenario to its world: links, movement, computing times, presence and energy."""
+"""The simulated world: who is present, what ordered clients do, and how it is made from a scenario."""
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -27,10 +28,42 @@ from fedlane.network.phones import Phones, TrainingWork
 from fedlane.network.presence_traces import RecordedAvailability, load_presence
 from fedlane.network.streets import place_in_city
 from fedlane.network.trace_formats import load_traces
-from fedlane.records import FloatArray
+from fedlane.records import BoolArray, Delays, FloatArray
+from fedlane.rounds import Arrivals, Orders, Rounds
 from fedlane.scenario import Scenario
 from fedlane.scenario.sections import NetworkSettings
 from fedlane.validate import InputError, printable
+
+if TYPE_CHECKING:
+    from fedlane.simulation.setup import Setup
+
+
+class SimulatedWorld:
+    """The clients of a run: their presence, links, computing times, batteries.
+
+    Args:
+        setup: The prepared run.
+    """
+
+    def __init__(self, setup: "Setup") -> None:
+        self.network, self._availability, self._energy = setup.network, setup.availability, setup.energy
+        self._power_up_dbm = setup.scenario.network.power_up_dbm
+
+    def present(self, rounds: Rounds) -> BoolArray:
+        """Return who is present (R, U): a client is absent if its battery is empty."""
+        present = self._availability.present(rounds.clock_s)
+        return present if self._energy.battery_j is None else present & (rounds.spent_j < self._energy.battery_j)
+
+    def attempt(self, rounds: Rounds, orders: Orders) -> Arrivals:
+        """Return what the ordered clients do in a round that begins now."""
+        clock_s, deadline_s = rounds.clock_s, self.network.deadline_s
+        delays = self.network.delays(rounds.round, clock_s, orders.channel)
+        end_s = np.where(orders.given, clock_s[:, None] + np.fmin(delays.total_s, deadline_s), np.nan)
+        left = self._availability.leaves(clock_s, end_s)
+        parts = (delays.download_s, delays.compute_s, delays.upload_s)
+        known = (np.where(left | ~np.isfinite(part), np.nan, part) for part in parts)
+        energy_j = attempt_energy_j(self._energy, self.network.compute, self._power_up_dbm, delays, deadline_s)
+        return Arrivals(Delays(*known), ~left, np.where(orders.given, energy_j, 0.0))
 
 
 def changes_with_time(scenario: Scenario) -> bool:
@@ -166,3 +199,23 @@ def make_energy(scenario: Scenario) -> EnergyModel:
     """Return the constants of a client's energy."""
     energy = scenario.energy
     return EnergyModel(energy.kappa, energy.efficiency, energy.idle_w, energy.battery_j, energy.device_w)
+
+
+def attempt_energy_j(
+    model: EnergyModel, compute: ComputeTimes, power_up_dbm: float, delays: Delays, deadline_s: float
+) -> FloatArray:
+    """Return the energy of attempts (R, U) in joules: late and failed ones count until the deadline, which ends them.
+
+    Args:
+        model: The constants.
+        compute: The network's `ComputeTimes`.
+        power_up_dbm: Radiated power of a client in dBm.
+        delays: What each client would need, infinite for a transfer that never ends.
+        deadline_s: The deadline in seconds.
+    """
+    download_s = np.minimum(delays.download_s, deadline_s)
+    compute_s = np.minimum(delays.compute_s, deadline_s - download_s)
+    upload_s = np.minimum(delays.upload_s, deadline_s - download_s - compute_s)
+    share = compute_s / delays.compute_s  # of the computation that was done
+    compute_j = share * compute.energy_j(model, delays.compute_s)
+    return model.round_energy_j(compute_j, power_up_dbm, download_s, upload_s)

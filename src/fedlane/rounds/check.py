@@ -5,23 +5,13 @@ A policy that passes runs in the simulator, in a comparison and in a real federa
 
 import io
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
-from fedlane.delay_predictions import PredictedDelays
-from fedlane.records import (
-    BoolArray,
-    ClientLosses,
-    Context,
-    DelayDistributions,
-    Delays,
-    Feedback,
-    IntArray,
-    Problem,
-    State,
-)
-from fedlane.rng import RoundStreams, generator
+from fedlane.records import BoolArray, ClientLosses, DelayDistributions, Delays, FloatArray, IntArray, Problem, State
+from fedlane.rng import generator
+from fedlane.rounds.rounds import Arrivals, Orders, PolicyError, Rounds
 from fedlane.scheduling.policy import Policy
 from fedlane.scheduling.requirements import check_requirements
 from fedlane.scheduling.single_policy import SinglePolicy, lift
@@ -33,10 +23,6 @@ _ROUNDS = 25
 _CELLS = 32
 _CLIENTS_BEFORE, _CLIENTS_AFTER, _RESIZED_ROUND = 4, 7, 8
 """With 2 channels, an axis of a state array that grows from 4 to 7 is an axis of clients."""
-
-
-class PolicyError(AssertionError):
-    """A policy breaks its contract; the message names the rule and where it was broken."""
 
 
 def check_policy(policy: Policy | SinglePolicy) -> None:
@@ -89,34 +75,6 @@ def check_policy(policy: Policy | SinglePolicy) -> None:
     _check_resize(policy)
 
 
-def check_assignment(assignment: IntArray, available: BoolArray, channels: int, where: str) -> None:
-    """Raise `PolicyError` unless ``assignment`` (R, U) is a matching of available clients in every replica."""
-    if not isinstance(assignment, np.ndarray) or not np.issubdtype(assignment.dtype, np.integer):
-        raise PolicyError(
-            f"{where}: select must return an integer array, got {getattr(assignment, 'dtype', type(assignment))}"
-        )
-    if assignment.shape != available.shape:
-        raise PolicyError(f"{where}: select must return shape {available.shape}, got {assignment.shape}")
-    if assignment.min() < -1 or assignment.max() >= channels:
-        raise PolicyError(
-            f"{where}: channels must lie in -1..{channels - 1}, got {assignment.min()}..{assignment.max()}"
-        )
-    replica, client = np.nonzero(assignment >= 0)
-    if not available[replica, client].all():
-        raise PolicyError(f"{where}: an unavailable client was assigned")
-    used = np.bincount(replica * channels + assignment[replica, client], minlength=len(assignment) * channels)
-    if used.max(initial=0) > 1:
-        r, channel = divmod(int(used.argmax()), channels)
-        raise PolicyError(f"{where}: channel {channel} was given to {used.max()} clients in replica {r}")
-
-
-def check_predictions(predicted: PredictedDelays | None, assignment: IntArray, where: str) -> None:
-    """Raise `PolicyError` unless predictions for an assignment (R, U), if there are any, are possible ones."""
-    problem = "" if predicted is None else predicted.problem(assignment)
-    if problem:
-        raise PolicyError(f"{where}: {problem}")
-
-
 def _check_resize(policy: Policy) -> None:
     """Add clients in the middle of a run, check the state before and after, and finish the run."""
     old, new = _problem(_CLIENTS_BEFORE, 2, _SEEDS), _problem(_CLIENTS_AFTER, 2, _SEEDS)
@@ -125,16 +83,20 @@ def _check_resize(policy: Policy) -> None:
     missing = sorted((policy.per_client or frozenset()) - set(fresh))
     if missing:
         raise PolicyError(f"per_client names {missing}, which are not in the state")
-    state = list(_play(policy, old, _SEEDS, policy.init(old), range(_RESIZED_ROUND)))[-1][1]
-    learned, same = _reloaded(state), policy.resize(_reloaded(state), old, old)
+    rounds = Rounds(policy, old, _SEEDS)
+    for _ in _run(rounds, range(_RESIZED_ROUND)):
+        pass
+    learned, same = _reloaded(rounds.state), policy.resize(_reloaded(rounds.state), old, old)
     if set(same) != set(learned) or any(not np.array_equal(same[key], learned[key]) for key in learned):
         raise PolicyError("resize changes the state although the problem stays the same")
-    resized = policy.resize(_reloaded(state), old, new)
+    rounds.state = _reloaded(learned)
+    rounds.grow(new)
+    resized = rounds.state
     if set(resized) != set(fresh):
         raise PolicyError(f"{where}: the state must have the arrays {sorted(fresh)}, got {sorted(resized)}")
     for key, array in fresh.items():
         _check_resized(f"{where}: state['{key}']", first[key], array, learned[key], resized[key])
-    for _ in _play(policy, new, _SEEDS, resized, range(_RESIZED_ROUND, _ROUNDS)):
+    for _ in _run(rounds, range(_RESIZED_ROUND, _ROUNDS)):
         pass
 
 
@@ -163,91 +125,92 @@ def _problem(clients: int, channels: int, seeds: Sequence[int]) -> Problem:
 
 def _rounds(policy: Policy, clients: int, channels: int, seeds: Sequence[int]) -> list[IntArray]:
     """Return the assignments of a whole run."""
-    problem = _problem(clients, channels, seeds)
-    return [assignment for assignment, _ in _play(policy, problem, seeds, policy.init(problem), range(_ROUNDS))]
+    return list(_run(Rounds(policy, _problem(clients, channels, seeds), seeds), range(_ROUNDS)))
 
 
-def _play(
-    policy: Policy, problem: Problem, seeds: Sequence[int], state: State, rounds: Iterable[int]
-) -> Iterator[tuple[IntArray, State]]:
-    """Yield each round's assignment and the state after it, on a small artificial network; check every round."""
-    network = [_network(seed, problem) for seed in seeds]
-    streams = RoundStreams(seeds, "policy")
-    for round in rounds:
+def _run(rounds: Rounds, span: Iterable[int]) -> Iterator[IntArray]:
+    """Yield the assignment of each round in a small artificial world; check every round."""
+    policy, problem = rounds.policy, rounds.problem
+    for round in span:
         where = f"{problem.clients} clients, {problem.channels} channels, round {round}"
-        _check_state(state, len(seeds), where)
-        _check_restored(policy, state, problem, where)
-        delay_s = np.stack(
-            [
-                scale * generator(seed, "d", round).exponential(size=scale.shape)
-                for seed, scale in zip(seeds, network, strict=True)
-            ]
-        )
-        available = np.stack([_available(seed, problem.clients, round) for seed in seeds])
-        context = _context(policy, problem, round, available, delay_s, np.stack(network))
-        if "losses" in policy.requires:
-            context = replace(context, losses=_losses(seeds, problem.clients, round))
-        before, shown = _bytes(state), available.copy()
-        assignment = policy.select(state, context, streams.at(round))
-        check_assignment(assignment, shown, problem.channels, where)
+        world = _World(problem, rounds.seeds, round)
+        _check_state(rounds.state, problem.replicas, where)
+        _check_restored(policy, rounds.state, problem, where)
+        before = _bytes(rounds.state)
+        try:
+            orders = rounds.decide(world.present(rounds), world.ready(), **world.required(policy))
+        except PolicyError as error:
+            raise PolicyError(f"{where}: {str(error).partition(': ')[2]}") from None
         if policy.predicts:
-            again, predicted = policy.select_and_predict(state, context, streams.at(round))
-            if predicted is None or not np.array_equal(again, assignment):
-                raise PolicyError(f"{where}: select_and_predict must assign as select does, and predict")
-            for stated in (predicted, policy.predictions(state, context, assignment)):
-                check_predictions(stated, assignment, where)
-        if _bytes(state) != before or not np.array_equal(available, shown):
+            _check_predictions(rounds, orders, where)
+        if _bytes(rounds.state) != before or not np.array_equal(rounds.seen.available, world.ready()):
             changer = "select or predictions" if policy.predicts else "select"
             raise PolicyError(f"{where}: {changer} changed the state or the context")
-        chosen = assignment.copy()
-        feedback = replace(_feedback(problem, round, assignment, delay_s), losses=context.losses)
-        state = _reloaded(policy.update(state, feedback))
-        yield chosen, state
+        chosen = orders.channel.copy()
+        rounds.start(orders)
+        rounds.settle(world.attempt(rounds, orders))
+        rounds.state = _reloaded(rounds.state)
+        yield chosen
 
 
-def _network(seed: int, problem: Problem) -> np.ndarray:
-    return generator(seed, "check").uniform(0.5, 4.0, (problem.clients, problem.channels))
+class _World:
+    """One round of a world without physics: exponential delays, and clients that cannot take an order."""
+
+    def __init__(self, problem: Problem, seeds: Sequence[int], round: int) -> None:
+        self.problem, self.seeds, self.round = problem, seeds, round
+        shape = problem.clients, problem.channels
+        self.scale_s = np.stack([generator(seed, "check").uniform(0.5, 4.0, shape) for seed in seeds])
+        draws = [generator(seed, "d", round).exponential(size=shape) for seed in seeds]
+        self.delay_s = self.scale_s * np.stack(draws)
+
+    def present(self, rounds: Rounds) -> BoolArray:
+        """Everybody."""
+        return np.ones(self.problem.quotas.shape, np.bool_)
+
+    def ready(self) -> BoolArray:
+        """At first all clients, then some, at the end none."""
+        if self.round >= _ROUNDS - 2:
+            return np.zeros(self.problem.quotas.shape, np.bool_)
+        share, clients = 1.0 if self.round < 10 else 0.5, self.problem.clients
+        return np.stack([generator(seed, "available", self.round).random(clients) < share for seed in self.seeds])
+
+    def required(self, policy: Policy) -> dict[str, Any]:
+        """What the policy requires, and no more."""
+        deadline_s, scale_s = self.problem.deadline_s, self.scale_s
+        cells_s = (np.arange(_CELLS) + 0.5) * deadline_s / _CELLS
+        cdf = 1.0 - np.exp(-cells_s / scale_s[..., None])
+        known = {
+            "channel_state": self.delay_s,
+            "distributions": DelayDistributions(cdf, 1.0 - np.exp(-deadline_s / scale_s), 0.0),
+            "losses": self._losses(),
+        }
+        return {name: value for name, value in known.items() if name in policy.requires}
+
+    def _losses(self) -> ClientLosses:
+        """Losses as clients report them with noise: at first of nobody, then of some, and some below 0."""
+        clients = self.problem.clients
+        draws = [generator(seed, "losses", self.round).normal(1.0, 0.8, (2, clients)) for seed in self.seeds]
+        mean, rms = np.stack(draws, axis=1)
+        reported = np.arange(clients) < self.round
+        return ClientLosses(np.where(reported, mean, np.nan), np.where(reported, np.abs(rms), np.nan), protected=True)
+
+    def attempt(self, rounds: Rounds, orders: Orders) -> Arrivals:
+        """Every order is carried out."""
+        total_s = np.take_along_axis(self.delay_s, np.maximum(orders.channel, 0)[..., None], axis=2)[..., 0]
+        third_s: FloatArray = np.where(orders.given, total_s, np.nan) / 3
+        everywhere = np.ones(orders.channel.shape, np.bool_)
+        return Arrivals(Delays(third_s, third_s.copy(), third_s.copy()), everywhere, np.zeros(third_s.shape))
 
 
-def _available(seed: int, clients: int, round: int) -> BoolArray:
-    """Return the available clients: at first all, then some, at the end none."""
-    if round >= _ROUNDS - 2:
-        return np.zeros(clients, np.bool_)
-    return generator(seed, "available", round).random(clients) < (1.0 if round < 10 else 0.5)
-
-
-def _losses(seeds: Sequence[int], clients: int, round: int) -> ClientLosses:
-    """Return losses as clients report them with noise: at first of nobody, then of some, and some below 0."""
-    draws = np.stack([generator(seed, "losses", round).normal(1.0, 0.8, (2, clients)) for seed in seeds], axis=1)
-    reported = np.arange(clients) < round
-    return ClientLosses(
-        mean=np.where(reported, draws[0], np.nan), rms=np.where(reported, np.abs(draws[1]), np.nan), protected=True
-    )
-
-
-def _context(
-    policy: Policy, problem: Problem, round: int, available: BoolArray, delay_s: np.ndarray, scale: np.ndarray
-) -> Context:
-    """Return a context that holds only what the policy requires."""
-    needs = policy.requires
-    cells = (np.arange(_CELLS) + 0.5) * problem.deadline_s / _CELLS
-    cdf = 1.0 - np.exp(-cells / scale[..., None])
-    truth = DelayDistributions(cdf, 1.0 - np.exp(-problem.deadline_s / scale), 0.0)
-    return Context(
-        round=round,
-        available=available,
-        channel_state=delay_s if "channel_state" in needs else None,
-        distributions=truth if "distributions" in needs else None,
-        problem=problem,
-    )
-
-
-def _feedback(problem: Problem, round: int, assignment: IntArray, delay_s: np.ndarray) -> Feedback:
-    total = np.take_along_axis(delay_s, np.maximum(assignment, 0)[..., None], axis=2)[..., 0]
-    third = np.where(assignment >= 0, total, np.nan) / 3
-    punctual = (assignment >= 0) & (total <= problem.deadline_s)
-    delays = Delays(third, third.copy(), third.copy())
-    return Feedback(round, assignment, delays, punctual, problem).observed()
+def _check_predictions(rounds: Rounds, orders: Orders, where: str) -> None:
+    """Check that `predictions` agree with `select_and_predict`."""
+    policy, context = rounds.policy, rounds.seen
+    if orders.predicted is None or not np.array_equal(
+        policy.select(rounds.state, context, rounds.streams.at(rounds.round)), orders.channel
+    ):
+        raise PolicyError(f"{where}: select_and_predict must assign as select does, and predict")
+    if wrong := policy.predictions(rounds.state, context, orders.channel).problem(orders.channel):
+        raise PolicyError(f"{where}: {wrong}")
 
 
 def _check_state(state: State, replicas: int, where: str) -> None:
