@@ -78,7 +78,7 @@ def played(name: str, policy: str, seeds: list[int]) -> dict[str, Any]:
     start = time.process_time()
     while not simulation.finished:
         simulation.step()
-        queue = np.maximum(queue, simulation._queue.max(axis=1))
+        queue = np.maximum(queue, simulation.rounds.queue.max(axis=1))
     seconds, trace = time.process_time() - start, simulation.trace
     half = trace.delay_s.shape[1] // 2
     quota = (1.0 - 0.125) * setup.problem.quotas
@@ -101,7 +101,7 @@ def played(name: str, policy: str, seeds: list[int]) -> dict[str, Any]:
         "feasible_scale": scale,
         "smallest_participation": share.min(axis=1).tolist(),
         "under_quota": (quota - share).max(axis=1).tolist(),
-        "shortfall": shortfalls(quota, trace.counts()[1], simulation._totals).mean(axis=1).tolist(),
+        "shortfall": shortfalls(quota, trace.counts()[1], simulation.totals).mean(axis=1).tolist(),
         "largest_queue": queue.tolist(),
         "covered": covered,
         "cpu_ms_per_round": 1e3 * seconds / trace.delay_s.size,

@@ -18,6 +18,7 @@ import numpy as np
 from fedlane import make_policy, policies
 from fedlane.records import ClientLosses, Context, DelayDistributions, Delays, Feedback, Problem
 from fedlane.rng import RoundStreams
+from fedlane.scheduling.queues import updated_queues
 from fedlane.scheduling.registry import ALIASES
 
 DEADLINE_S = 4.0
@@ -49,16 +50,18 @@ def decisions_ms(name: str, clients: int, channels: int, rounds: int, from_start
     truth = truth_of(mean_s) if "distributions" in policy.requires else None
     state, streams, times_ms = policy.init(problem), RoundStreams([0], "policy"), []
     mean, rms = np.full((1, clients), np.nan), np.full((1, clients), np.nan)
+    queue, previous = np.zeros((1, clients)), np.full((1, clients), -1, np.int64)
     for t in range(played):
         delay_s = mean_s * rng.exponential(size=mean_s.shape)
         losses = ClientLosses(mean.copy(), rms.copy(), protected=False) if "losses" in policy.requires else None
-        context = Context(
+        context = Context.first(
+            problem,
             round=t,
-            available=np.ones((1, clients), bool),
+            queue=queue,
+            previous=previous,
             losses=losses,
             channel_state=delay_s if "channel_state" in policy.requires else None,
             distributions=truth,
-            problem=problem,
         )
         numbers = streams.at(t)
         start = time.process_time()
@@ -67,7 +70,8 @@ def decisions_ms(name: str, clients: int, channels: int, rounds: int, from_start
         total = np.take_along_axis(delay_s, np.maximum(assignment, 0)[..., None], axis=2)[..., 0]
         third = np.where(assignment >= 0, total, np.nan) / 3
         punctual = (assignment >= 0) & (total <= DEADLINE_S)
-        feedback = Feedback(t, assignment, Delays(third, third, third), punctual, problem, losses=losses)
+        feedback = Feedback(context, assignment, Delays(third, third, third), punctual)
+        queue, previous = updated_queues(queue, policy.quotas(problem), punctual), assignment
         observed = feedback.observed()
         start = time.process_time()
         state = policy.update(state, observed)

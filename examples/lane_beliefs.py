@@ -19,7 +19,6 @@ from fedlane.records import Context, FloatArray, IntArray, State
 from fedlane.rng import RoundRng
 from fedlane.scheduling.lane import Lane, delay_rows
 from fedlane.scheduling.lane.beliefs import predictive_cdf
-from fedlane.scheduling.policy import problem_of
 
 CLIENT, ROUNDS, SEED = 3, 120, 1
 BLUE = "#4c78a8"
@@ -34,7 +33,7 @@ class WatchedLane(Lane):
         """Keep the quantiles of the client's delay on each channel, (3, N), and select as `lane` does."""
         channels = np.arange(state["count"].shape[2])
         pair = np.zeros_like(channels), np.full_like(channels, CLIENT), channels
-        deadline_s = problem_of(context).deadline_s
+        deadline_s = context.problem.deadline_s
         row = predictive_cdf(state, pair, deadline_s)
         self.quantiles.append(deadline_s * delay_rows.quantiles(row, PROBABILITIES))
         return super().select(state, context, rng)

@@ -11,7 +11,6 @@ import numpy as np
 
 from fedlane import SinglePolicy, check_policy, greedy_matching, simulate
 from fedlane.records import Context, Feedback, IntArray, Problem, State
-from fedlane.scheduling.policy import problem_of
 
 
 @dataclass(frozen=True)
@@ -36,12 +35,12 @@ class Patient(SinglePolicy):
         return greedy_matching(value, longest_first)
 
     def update(self, state: State, feedback: Feedback) -> State:
-        client = np.flatnonzero(feedback.assignment >= 0)
-        channel = feedback.assignment[client]
+        client = np.flatnonzero(feedback.channel >= 0)
+        channel = feedback.channel[client]
         tried, delay_s = state["tried"].copy(), state["delay_s"].copy()
         tried[client, channel] += 1
         # The delay of a late client is +inf: nobody waits beyond the deadline.
-        delay_s[client, channel] += np.minimum(feedback.delays.total_s[client], problem_of(feedback).deadline_s)
+        delay_s[client, channel] += np.minimum(feedback.delay_s[client], feedback.context.problem.deadline_s)
         return {"waited": np.where(feedback.punctual, 0.0, state["waited"] + 1), "tried": tried, "delay_s": delay_s}
 
 

@@ -163,11 +163,11 @@ class Learned(Policy):
 
     def init(self, problem: Problem) -> State:
         loaded(self.weights)  # report a missing file before the first round
-        return empty_memory(problem, self.quotas(problem))
+        return empty_memory(problem)
 
     def select(self, state: State, context: Context, rng: RoundRng) -> IntArray:
         with torch.no_grad():
-            observed = torch.from_numpy(observation(state, context.round, context.available)).double()
+            observed = torch.from_numpy(observation(state, context, self.quotas(context.problem))).double()
             taken, _ = choose(loaded(self.weights), observed, None)
         pairs = taken.numpy() > 0
         return np.where(pairs.any(axis=2), pairs.argmax(axis=2), -1)

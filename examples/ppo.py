@@ -52,10 +52,10 @@ class Trained(Policy):
         self.agent = agent
 
     def init(self, problem: Problem) -> State:
-        return empty_memory(problem, self.quotas(problem))
+        return empty_memory(problem)
 
     def select(self, state: State, context: Context, rng: RoundRng) -> IntArray:
-        seen = observation(state, context.round, context.available)
+        seen = observation(state, context, self.quotas(context.problem))
         # One network at a time, so that rounding does not depend on the others.
         weights = [self.agent.predict(row.reshape(1, -1), deterministic=True)[0][0] for row in seen]
         return matched(index_scores(seen, np.stack(weights)), context.available)

@@ -70,6 +70,10 @@ class DelayDistributions:
     standard_error: float
     stationary: bool = True
 
+    def replica(self, r: int) -> "DelayDistributions":
+        """Return those of one replica, which keep a leading axis of 1."""
+        return replace(self, cdf=self.cdf[r : r + 1], success=self.success[r : r + 1])
+
 
 @dataclass(frozen=True)
 class Context:
@@ -77,22 +81,49 @@ class Context:
 
     Attributes:
         round: Index of the round.
+        problem: The problem in this round.
         available: Whether each client may be selected (R, U).
-        losses: The losses that clients reported with their last uploads, if it `requires` "losses".
+        present: Whether each client is present (R, U): the queues of others do not grow.
+        queue: How far each client is behind the quota that the policy serves, in rounds (R, U).
+        previous: Each client's channel in the round before (R, U); -1 for none.
+        losses: The losses that clients reported with their last uploads, if the policy `requires` "losses".
         channel_state: This round's delay of every pair in seconds (R, U, N), if it `requires` "channel_state".
         distributions: The true delay distributions, if it `requires` "distributions".
-        problem: The problem in this round; every run sets it.
-
-    Examples:
-        >>> context = Context(round=0, available=np.ones((1, 10), bool))
     """
 
     round: int
+    problem: Problem
     available: BoolArray
+    present: BoolArray
+    queue: FloatArray
+    previous: IntArray
     losses: ClientLosses | None = None
     channel_state: FloatArray | None = None
     distributions: DelayDistributions | None = None
-    problem: Problem | None = None
+
+    @classmethod
+    def first(cls, problem: Problem, **changes: Any) -> "Context":
+        """Return the context of a first round in which every client is available; ``changes`` are other fields."""
+        shape = problem.quotas.shape
+        everybody = np.ones(shape, np.bool_)
+        values = {"round": 0, "available": everybody, "present": everybody, "queue": np.zeros(shape)}
+        return cls(**{**values, "problem": problem, "previous": np.full(shape, -1, np.int64), **changes})
+
+    def replica(self, r: int) -> "Context":
+        """Return the context of one replica, with arrays (U,) and (U, N)."""
+        problem = self.problem
+        sizes = None if problem.sizes is None else problem.sizes[r]
+        return Context(
+            round=self.round,
+            problem=replace(problem, quotas=problem.quotas[r], sizes=sizes),
+            available=np.asarray(self.available[r]),
+            present=np.asarray(self.present[r]),
+            queue=self.queue[r],
+            previous=self.previous[r],
+            losses=self.losses and replace(self.losses, mean=self.losses.mean[r], rms=self.losses.rms[r]),
+            channel_state=None if self.channel_state is None else self.channel_state[r],
+            distributions=self.distributions and self.distributions.replica(r),
+        )
 
 
 @dataclass(frozen=True)
@@ -125,36 +156,51 @@ class Feedback:
     """What a policy learns from one round.
 
     Attributes:
-        round: Index of the round.
-        assignment: Each client's channel (R, U), -1 if unassigned.
+        context: What the policy saw when it selected.
+        channel: Each client's channel (R, U), -1 if unassigned.
         delays: Each client's delays, NaN if unassigned. What a policy receives has +inf for a late client, in all three
             parts: a server cuts a late upload off and does not know how late it would have been.
         punctual: Whether a client was assigned and met the deadline (R, U).
-        problem: The problem in this round; every run sets it.
-        present: Whether each client was there at the round's start (R, U); None if all were.
-        losses: The losses that the policy saw when it selected, if it `requires` "losses".
 
     Examples:
+        >>> problem = Problem(2, 4, rounds=10, deadline_s=5.0, quotas=np.full((1, 2), 0.4))
         >>> parts = np.array([[1.0, np.nan]])
         >>> delays = Delays(parts, parts, parts)
-        >>> feedback = Feedback(0, np.array([[3, -1]]), delays, delays.total_s <= 5.0)
-        >>> feedback.punctual.tolist()
-        [[True, False]]
+        >>> feedback = Feedback(Context.first(problem), np.array([[3, -1]]), delays, delays.total_s <= 5.0)
+        >>> feedback.reward.round(3).tolist()
+        [[0.4, nan]]
     """
 
-    round: int
-    assignment: IntArray
+    context: Context
+    channel: IntArray
     delays: Delays
     punctual: BoolArray
-    problem: Problem | None = None
-    present: BoolArray | None = None
-    losses: ClientLosses | None = None
+
+    @property
+    def delay_s(self) -> FloatArray:
+        """Each client's delay in seconds (R, U): +inf if it was late, NaN if unassigned."""
+        return self.delays.total_s
+
+    @property
+    def reward(self) -> FloatArray:
+        """Each client's reward max(1 - d / d_max, 0), (R, U): 0 if it was late, NaN if unassigned."""
+        return np.maximum(1.0 - self.delays.total_s / self.context.problem.deadline_s, 0.0)
 
     def observed(self) -> "Feedback":
         """Return what a server observes: the parts of every late client's delay are +inf."""
-        late = (self.assignment >= 0) & ~self.punctual
+        late = (self.channel >= 0) & ~self.punctual
         parts = self.delays.download_s, self.delays.compute_s, self.delays.upload_s
         return replace(self, delays=Delays(*(np.where(late, np.inf, part) for part in parts)))
+
+    def replica(self, r: int) -> "Feedback":
+        """Return the feedback of one replica, with arrays (U,)."""
+        delays = self.delays
+        return Feedback(
+            self.context.replica(r),
+            np.asarray(self.channel[r]),
+            Delays(delays.download_s[r], delays.compute_s[r], delays.upload_s[r]),
+            np.asarray(self.punctual[r]),
+        )
 
 
 MEASURES = ("delay_s", "clock_s", "punctual", "accuracy", "loss", "max_queue", "epsilon")

@@ -133,12 +133,12 @@ def decision_s(clients: int, channels: int) -> float:
     }
     rng = np.random.default_rng(0)
     streams = RoundStreams([0], "policy")
-    times = []
+    times, previous = [], np.full((1, clients), -1, np.int64)
     for round in range(21):
-        state["queue"] = rng.exponential(5.0, (1, clients))
-        context = Context(round, np.ones((1, clients), np.bool_), problem=simulation.setup.problem)
+        known = {"round": round, "queue": rng.exponential(5.0, (1, clients)), "previous": previous}
+        context = Context.first(simulation.setup.problem, **known)
         start = time.perf_counter()
-        state["previous"] = simulation.policy.select(state, context, streams.at(round))
+        previous = simulation.policy.select(state, context, streams.at(round))
         times.append(time.perf_counter() - start)
     return max(times[1:])
 

@@ -59,7 +59,7 @@ class _Agent(Policy):
     quota_slack: float = 0.0
 
     def init(self, problem: Problem) -> State:
-        return empty_memory(problem, self.quotas(problem))
+        return empty_memory(problem)
 
     def select(self, state: State, context: Context, rng: RoundRng) -> IntArray:
         raise NotImplementedError("the environment orders what the agent's scores say")
@@ -101,7 +101,7 @@ class Episode:
 
     def observe(self) -> NDArray[np.float32]:
         """Return the observation before the next round (R, U, N, F)."""
-        return observation(self.rounds.state, self.rounds.round, self.context.available)
+        return observation(self.rounds.state, self.context, self.rounds.quota)
 
     def step(self, scores: FloatArray) -> tuple[Outcome, FloatArray]:
         """Run one round with the matching of ``scores`` (R, U, N); return its outcome and the reward (R,).

@@ -7,9 +7,8 @@ The memory has the form of a policy's state, so a trained agent can run as a pol
 import numpy as np
 from numpy.typing import NDArray
 
-from fedlane.records import BoolArray, Feedback, FloatArray, Problem, State
+from fedlane.records import Context, Feedback, FloatArray, Problem, State
 from fedlane.scheduling.estimates import empty_statistics, mean, record
-from fedlane.scheduling.queues import updated_queues
 
 FEATURES = ("reward", "success", "count", "last", "queue", "quota", "available", "round")
 """The last axis of an observation; every feature is from 0 to 1.
@@ -21,31 +20,19 @@ before the first upload. Per client: `queue` = Q / (Q + 1); `quota`, the share o
 """
 
 
-def empty_memory(problem: Problem, quota: FloatArray) -> State:
-    """Return the memory before the first round.
-
-    Args:
-        problem: The scheduling problem.
-        quota: Share of rounds in which each client must be punctual (R, U), slack included.
-    """
-    return {
-        **empty_statistics(problem),
-        "last": np.zeros((problem.replicas, problem.clients, problem.channels)),
-        "queue": np.zeros(quota.shape),
-        "quota": quota,
-        "deadline_s": np.full(problem.replicas, problem.deadline_s),
-        "rounds": np.full(problem.replicas, problem.rounds),
-    }
+def empty_memory(problem: Problem) -> State:
+    """Return the memory before the first round."""
+    shape = (problem.replicas, problem.clients, problem.channels)
+    return {**empty_statistics(problem), "last": np.zeros(shape)}
 
 
 def remember(memory: State, feedback: Feedback) -> State:
     """Return the memory after a round. The arrays of ``memory`` are modified."""
-    pair = record(memory, feedback, memory["deadline_s"])
+    pair = record(memory, feedback)
     replica, client, _ = pair
-    share = feedback.delays.total_s[replica, client] / memory["deadline_s"][replica]
+    share = feedback.delay_s[replica, client] / feedback.context.problem.deadline_s
     memory["last"][pair] = np.minimum(share, 1.0)
-    queue = updated_queues(memory["queue"], memory["quota"], feedback.punctual, feedback.present)
-    return {**memory, "queue": queue}
+    return memory
 
 
 def index_scores(seen: NDArray[np.float32], weights: NDArray[np.floating]) -> FloatArray:
@@ -65,24 +52,24 @@ def index_scores(seen: NDArray[np.float32], weights: NDArray[np.floating]) -> Fl
     return np.asarray(scores - scores.min(axis=(1, 2), keepdims=True))
 
 
-def observation(memory: State, round: int, available: BoolArray) -> NDArray[np.float32]:
+def observation(memory: State, context: Context, quota: FloatArray) -> NDArray[np.float32]:
     """Return the observation before a round.
 
     Args:
         memory: The memory of past rounds.
-        round: Index of the round.
-        available: Whether each client may be selected (R, U).
+        context: What a policy sees before the round.
+        quota: Share of rounds in which each client must be punctual (R, U), slack included.
 
     Returns:
         Features (R, U, N, F) in the order of `FEATURES`.
     """
-    count, queue = memory["count"], memory["queue"]
+    count, queue = memory["count"], context.queue
     features = np.empty((*count.shape, len(FEATURES)), np.float32)
     features[..., 0] = mean(memory["reward"], count)
     features[..., 1] = mean(memory["success"], count)
     features[..., 2] = count / (count + 10.0)
     features[..., 3] = memory["last"]
-    for index, values in ((4, queue / (queue + 1.0)), (5, memory["quota"]), (6, available)):
+    for index, values in ((4, queue / (queue + 1.0)), (5, quota), (6, context.available)):
         features[..., index] = values[..., None]
-    features[..., 7] = (round / memory["rounds"])[:, None, None]
+    features[..., 7] = context.round / context.problem.rounds
     return features

@@ -141,6 +141,7 @@ class Rounds:
         round: Index of the next round.
         clock_s: (R,): time at which it begins, in seconds.
         queue: (R, U): how far each client is behind its quota, in rounds.
+        previous: (R, U): each client's channel in the last round; -1 for none.
         uploads: (R, U): uploads charged so far, late ones included.
         present_rounds: (R, U): number of rounds at whose start each client was present.
         spent_j: (R, U): energy that each client has spent, in joules; NaN if unknown.
@@ -168,8 +169,8 @@ class Rounds:
         self.queue, self.spent_j = np.zeros(shape), np.zeros(shape)
         self.uploads, self.present_rounds = np.zeros(shape, np.int64), np.zeros(shape, np.int64)
         self.streams = RoundStreams(seeds, "policy")
-        self.seen = Context(0, np.zeros(shape, np.bool_), problem=problem)
-        self._present = np.zeros(shape, np.bool_)
+        self.previous: IntArray = np.full(shape, -1, np.int64)
+        self.seen = Context.first(problem)
         self._sent: Orders | None = None
 
     @property
@@ -194,8 +195,9 @@ class Rounds:
             **required: What else the policy requires: fields of `Context`.
         """
         available = (present if ready is None else ready) & (self.uploads < self.max_uploads)
-        self._present = present
-        self.seen = Context(round=self.round, available=available, losses=losses, problem=self.problem, **required)
+        self.seen = Context(
+            self.round, self.problem, available, present, self.queue, self.previous, losses=losses, **required
+        )
         return self.seen
 
     def decide(
@@ -252,17 +254,16 @@ class Rounds:
         return self.void(orders)
 
     def _ended(self, orders: Orders, arrivals: Arrivals) -> Outcome:
-        deadline_s, ordered, present = self.problem.deadline_s, orders.given, self._present
+        deadline_s, ordered, present = self.problem.deadline_s, orders.given, self.seen.present
         total_s = arrivals.delays.total_s
         punctual = ordered & arrivals.usable & (total_s <= deadline_s)  # a NaN is not on time
         # d(t) = max over the ordered clients of min(d_ij, d_max); the server waits until the deadline for a client that
         # left, whose delay is NaN. Without orders it is 0 (reading 6), unless absent clients are waited for.
         delay_s: FloatArray = np.where(ordered, np.fmin(total_s, deadline_s), 0.0).max(axis=1, initial=0.0)
         delay_s = np.where(~ordered.any(axis=1) & ~present.all(axis=1), self.wait_s, delay_s)
-        feedback = Feedback(
-            self.round, orders.channel, arrivals.delays, punctual, self.problem, present, self.seen.losses
-        )
+        feedback = Feedback(self.seen, orders.channel, arrivals.delays, punctual)
         self.state = self.policy.update(self.state, feedback.observed())
+        self.previous = orders.channel
         self.queue = updated_queues(self.queue, self.quota, punctual, present)
         self.present_rounds = self.present_rounds + present
         self.spent_j = self.spent_j + arrivals.energy_j
@@ -289,6 +290,7 @@ class Rounds:
         for name in ("queue", "spent_j", "uploads", "present_rounds"):
             array = getattr(self, name)
             setattr(self, name, with_clients(np.zeros((len(array), clients), array.dtype), array, axis=1))
+        self.previous = with_clients(np.full((problem.replicas, clients), -1, np.int64), self.previous, axis=1)
 
     def arrays(self) -> dict[str, NDArray[Any]]:
         """Return everything that changes from round to round, as the arrays of a checkpoint by name."""
@@ -305,8 +307,13 @@ class Rounds:
         rounds = int(saved.pop("round").item())
         if not 0 <= rounds <= self.problem.rounds:
             raise InputError(f"round must be between 0 and {self.problem.rounds}, got {rounds}")
+        try:
+            check_assignment(saved["previous"], saved["previous"] >= 0, self.problem.channels, "previous")
+        except PolicyError as error:
+            raise InputError(str(error)) from error
         for name, array in saved.items():
-            if not np.all((array >= 0) & (array < np.inf) | (name == "spent_j") & np.isnan(array)):
+            missing = np.isnan(array) if name == "spent_j" else np.False_
+            if name != "previous" and not np.all((array >= 0) & (array < np.inf) | missing):
                 raise InputError(f"{name} must be finite and at least 0")
         if np.any(saved["present_rounds"] > rounds) or np.any(saved["uploads"] > rounds):
             raise InputError(f"present_rounds and uploads must be at most {rounds}")
@@ -317,7 +324,7 @@ class Rounds:
             setattr(self, name, array)
 
 
-_SAVED = ("round", "clock_s", "queue", "uploads", "present_rounds", "spent_j")
+_SAVED = ("round", "clock_s", "queue", "previous", "uploads", "present_rounds", "spent_j")
 """The attributes of `Rounds` that a checkpoint holds besides the policy's state."""
 
 

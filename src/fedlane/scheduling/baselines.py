@@ -11,7 +11,7 @@ import numpy as np
 from fedlane.matching import random_matching
 from fedlane.records import BoolArray, Context, Feedback, IntArray, Problem, State
 from fedlane.rng import RoundRng
-from fedlane.scheduling.policy import Policy, problem_of
+from fedlane.scheduling.policy import Policy
 from fedlane.scheduling.restoring import check_within
 
 
@@ -29,7 +29,7 @@ class Random(Policy):
 
     def select(self, state: State, context: Context, rng: RoundRng) -> IntArray:
         """Draw a random matching of the available clients."""
-        clients, channels = context.available.shape[1], problem_of(context).channels
+        clients, channels = context.available.shape[1], context.problem.channels
         keys = rng.uniform(clients + channels)
         return random_matching(context.available, keys[:, :clients], keys[:, clients:])
 
@@ -51,7 +51,7 @@ class RoundRobin(Policy):
 
     def select(self, state: State, context: Context, rng: RoundRng) -> IntArray:
         """Serve the next group that has an available client."""
-        clients, channels = context.available.shape[1], problem_of(context).channels
+        clients, channels = context.available.shape[1], context.problem.channels
         group_of, place = np.divmod(np.arange(clients), channels)
         groups = int(group_of[-1]) + 1
         turn, active = self._next(state["turn"], context, group_of, groups)
@@ -60,9 +60,9 @@ class RoundRobin(Policy):
 
     def update(self, state: State, feedback: Feedback) -> State:
         """Continue after the group that was served."""
-        group_of = np.arange(feedback.assignment.shape[1]) // problem_of(feedback).channels
+        group_of = np.arange(feedback.channel.shape[1]) // feedback.context.problem.channels
         groups = int(group_of[-1]) + 1
-        served = feedback.assignment >= 0
+        served = feedback.channel >= 0
         group = group_of[np.argmax(served, axis=1)]
         step = np.where(served.any(axis=1), (group - state["turn"]) % groups, 0)
         return {"turn": state["turn"] + step + 1}

@@ -14,8 +14,8 @@ import numpy as np
 from fedlane.matching import serve_in_order
 from fedlane.records import Context, Feedback, FloatArray, IntArray, Problem, State
 from fedlane.rng import RoundRng
-from fedlane.scheduling.estimates import check_statistics, mean, rewards
-from fedlane.scheduling.policy import Policy, problem_of
+from fedlane.scheduling.estimates import check_statistics, mean
+from fedlane.scheduling.policy import Policy
 from fedlane.scheduling.queues import updated_queues
 from fedlane.scheduling.ranges import EXPLORATION, ParameterRange, Tunable
 from fedlane.scheduling.restoring import check_within
@@ -38,7 +38,7 @@ class ClientUcb(Policy):
 
     def select(self, state: State, context: Context, rng: RoundRng) -> IntArray:
         """Serve the available clients with the largest indices on random channels; ties are broken at random."""
-        clients, channels = context.available.shape[1], problem_of(context).channels
+        clients, channels = context.available.shape[1], context.problem.channels
         keys = rng.uniform(clients + channels)
         index = np.where(context.available, self.index(state, context), -np.inf)
         order = np.lexsort((keys[:, :clients], -index), axis=1)
@@ -46,8 +46,8 @@ class ClientUcb(Policy):
 
     def update(self, state: State, feedback: Feedback) -> State:
         """Add the rewards of the assigned clients."""
-        assigned = feedback.assignment >= 0
-        reward = np.where(assigned, rewards(feedback, problem_of(feedback).deadline_s), 0.0)
+        assigned = feedback.channel >= 0
+        reward = np.where(assigned, feedback.reward, 0.0)
         return {"count": state["count"] + assigned, "reward": state["reward"] + reward}
 
     def check_state(self, state: State, problem: Problem) -> State:
@@ -114,14 +114,14 @@ class CsUcbQ(ClientUcb):
         """Return the index of every client, (R, U)."""
         count = state["count"]
         tried = np.minimum(mean(state["reward"], count) + radius(count, context.round), 1.0)
-        queue = self._queue(state, problem_of(context))
+        queue = self._queue(state, context.problem)
         return (1.0 - self.beta) * np.where(count > 0, tried, 1.0) + self.beta * queue
 
     def update(self, state: State, feedback: Feedback) -> State:
         """Add the rewards of the assigned clients, and remember the queues and who was selected."""
-        queue = self._queue(state, problem_of(feedback))
-        selected = (feedback.assignment >= 0).astype(np.int64)
-        absent = np.zeros_like(selected) if feedback.present is None else (~feedback.present).astype(np.int64)
+        queue = self._queue(state, feedback.context.problem)
+        selected = (feedback.channel >= 0).astype(np.int64)
+        absent = (~feedback.context.present).astype(np.int64)
         return {**super().update(state, feedback), "queue": queue, "selected": selected, "absent": absent}
 
     def check_state(self, state: State, problem: Problem) -> State:

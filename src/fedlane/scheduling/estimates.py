@@ -29,20 +29,12 @@ def check_statistics(state: State, problem: Problem) -> None:
         check_within(name, state[name], 0, count)
 
 
-def rewards(feedback: Feedback, deadline_s: FloatArray | float) -> FloatArray:
-    """Return every client's reward r = max{1 - d / d_max, 0}, (R, U); NaN where unassigned.
-
-    ``deadline_s`` is a number or (R,).
-    """
-    return np.maximum(1.0 - feedback.delays.total_s / np.asarray(deadline_s)[..., None], 0.0)
-
-
-def record(state: State, feedback: Feedback, deadline_s: FloatArray | float) -> tuple[IntArray, IntArray, IntArray]:
+def record(state: State, feedback: Feedback) -> tuple[IntArray, IntArray, IntArray]:
     """Add a round to the statistics, in place; return the assigned (replica, client, channel)."""
-    replica, client = np.nonzero(feedback.assignment >= 0)
-    pair = replica, client, feedback.assignment[replica, client]
+    replica, client = np.nonzero(feedback.channel >= 0)
+    pair = replica, client, feedback.channel[replica, client]
     state["count"][pair] += 1
-    state["reward"][pair] += rewards(feedback, deadline_s)[replica, client]
+    state["reward"][pair] += feedback.reward[replica, client]
     state["success"][pair] += feedback.punctual[replica, client]
     return pair
 

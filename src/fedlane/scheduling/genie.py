@@ -10,14 +10,11 @@ from typing import ClassVar
 
 import numpy as np
 
-from fedlane.records import Context, DelayDistributions, Feedback, IntArray, Problem, State
+from fedlane.records import Context, DelayDistributions, IntArray, Problem, State
 from fedlane.rng import RoundRng
 from fedlane.scheduling.lane_2026 import Lane2026
 from fedlane.scheduling.lane_kernels import search_batch
-from fedlane.scheduling.policy import problem_of
-from fedlane.scheduling.queues import updated_queues
 from fedlane.scheduling.ranges import Tunable
-from fedlane.scheduling.restoring import check_queue_and_previous, fitting_state
 
 
 @dataclass(frozen=True)
@@ -27,7 +24,7 @@ class Genie(Lane2026):
     name: ClassVar[str] = "genie"
     summary: ClassVar[str] = "lane-2026's rule with the true delay distributions (a reference, not the optimum)"
     requires: ClassVar[frozenset[str]] = frozenset({"distributions"})
-    per_client: ClassVar[frozenset[str]] = frozenset({"queue", "previous"})
+    per_client: ClassVar[frozenset[str]] = frozenset()
     ranges: ClassVar[Mapping[str, Tunable]] = {}  # a yardstick is not tuned
 
     def caution(self, distributions: DelayDistributions) -> str | None:
@@ -40,9 +37,8 @@ class Genie(Lane2026):
         )
 
     def init(self, problem: Problem) -> State:
-        """Return empty queues and no previous matching."""
-        shape = problem.quotas.shape
-        return {"queue": np.zeros(shape), "previous": np.full(shape, -1, np.int64)}
+        """Return an empty state: nothing is learned."""
+        return {}
 
     def select(self, state: State, context: Context, rng: RoundRng) -> IntArray:
         """Search for the matching with the largest objective under the true distributions."""
@@ -51,25 +47,14 @@ class Genie(Lane2026):
         replicas, clients, channels, cells = truth.cdf.shape
         slot = np.arange(clients * channels, dtype=np.int32).reshape(1, clients, channels).repeat(replicas, axis=0)
         assignment: IntArray = search_batch(
-            state["queue"][..., None] * truth.success,
+            context.queue[..., None] * truth.success,
             truth.cdf.mean(axis=3) + 1e-9,
             np.zeros(truth.success.shape),
             np.ones(truth.success.shape, np.int32),
             slot,
             truth.cdf.reshape(replicas, clients * channels, cells),
             context.available,
-            state["previous"],
+            context.previous,
             self.V,
         )
         return assignment
-
-    def update(self, state: State, feedback: Feedback) -> State:
-        """Update the queues."""
-        queue = updated_queues(state["queue"], self.quotas(problem_of(feedback)), feedback.punctual, feedback.present)
-        return {"queue": queue, "previous": feedback.assignment}
-
-    def check_state(self, state: State, problem: Problem) -> State:
-        """Check the queues and the previous matching."""
-        state = fitting_state(self.init(problem), state)
-        check_queue_and_previous(state, problem)
-        return state

@@ -19,10 +19,9 @@ from fedlane.records import Context, Feedback, FloatArray, IntArray, Problem, St
 from fedlane.rng import RoundRng
 from fedlane.scheduling.estimates import STATISTICS, bonus, check_statistics, empty_statistics, optimistic_mean, record
 from fedlane.scheduling.lane_kernels import search_batch
-from fedlane.scheduling.policy import Policy, check_trade_off, problem_of
-from fedlane.scheduling.queues import updated_queues
+from fedlane.scheduling.policy import Policy, check_trade_off
 from fedlane.scheduling.ranges import EXPLORATION, QUOTA_SLACK, TRADE_OFF, Tunable
-from fedlane.scheduling.restoring import check_queue_and_previous, check_within, fitting_state
+from fedlane.scheduling.restoring import check_within, fitting_state
 from fedlane.scheduling.slots import check_slots, with_slots
 
 CELLS = 32
@@ -35,7 +34,7 @@ class Lane2026(Policy):
 
     name: ClassVar[str] = "lane-2026"
     summary: ClassVar[str] = "the former lane, which tries every pair first and learns each pair alone"
-    per_client: ClassVar[frozenset[str]] = STATISTICS | {"queue", "previous", "slot"}
+    per_client: ClassVar[frozenset[str]] = STATISTICS | {"slot"}
     ranges: ClassVar[Mapping[str, Tunable]] = {
         "V": TRADE_OFF,
         "exploration": EXPLORATION,
@@ -54,8 +53,6 @@ class Lane2026(Policy):
         replicas, clients = problem.quotas.shape
         return {
             **empty_statistics(problem),
-            "queue": np.zeros((replicas, clients)),
-            "previous": np.full((replicas, clients), -1, np.int64),
             # Only pairs that were tried have a history: slot maps the pair to its row of cells.
             "slot": np.full((replicas, clients, problem.channels), -1, np.int32),
             "slots": np.zeros(replicas, np.int64),
@@ -68,9 +65,9 @@ class Lane2026(Policy):
         optimism = bonus(count, self.exploration)
         # In place where possible: with 10 million pairs, each array takes 80 MB.
         weight = optimistic_mean(state["success"], count, optimism)
-        weight *= state["queue"][..., None]
+        weight *= context.queue[..., None]
         reward = optimistic_mean(state["reward"], count, optimism)
-        first = 1e3 * (1.0 + self.V * count.shape[2] + state["queue"].max(axis=1))
+        first = 1e3 * (1.0 + self.V * count.shape[2] + context.queue.max(axis=1))
         np.add(weight, first[:, None, None], out=weight, where=count == 0)
         np.multiply(optimism, CELLS, out=optimism)
         assignment: IntArray = search_batch(
@@ -81,25 +78,21 @@ class Lane2026(Policy):
             state["slot"],
             state["history"],
             context.available,
-            state["previous"],
+            context.previous,
             self.V,
         )
         return assignment
 
     def update(self, state: State, feedback: Feedback) -> State:
         """Add the measured delays to the statistics and histories, and update the queues."""
-        problem = problem_of(feedback)
-        pair = record(state, feedback, problem.deadline_s)
+        problem = feedback.context.problem
+        pair = record(state, feedback)
         state = with_slots(state, pair)
         replica, client, _ = pair
         delay = feedback.delays.total_s[replica, client] / problem.deadline_s
         rows = replica, state["slot"][pair]
         state["history"][rows] += cell_cdf(delay)
-        return {
-            **state,
-            "queue": updated_queues(state["queue"], self.quotas(problem), feedback.punctual, feedback.present),
-            "previous": feedback.assignment,
-        }
+        return state
 
     def check_state(self, state: State, problem: Problem) -> State:
         """Check the statistics, the queues, the previous matching, and that every tried pair has its own history."""
@@ -108,7 +101,6 @@ class Lane2026(Policy):
             first["history"] = np.zeros((problem.replicas, state["history"].shape[1], CELLS), np.float32)
         state = fitting_state(first, state)
         check_statistics(state, problem)
-        check_queue_and_previous(state, problem)
         check_slots(state)
         count, history = state["count"], state["history"]
         check_within("history", history, 0, count.max(axis=(1, 2), initial=0)[:, None, None])

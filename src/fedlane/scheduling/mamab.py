@@ -22,10 +22,8 @@ from fedlane.scheduling.estimates import (
     optimistic_mean,
     record,
 )
-from fedlane.scheduling.policy import Policy, check_trade_off, problem_of
-from fedlane.scheduling.queues import updated_queues
+from fedlane.scheduling.policy import Policy, check_trade_off
 from fedlane.scheduling.ranges import EXPLORATION, QUOTA_SLACK, TRADE_OFF, Choices, ParameterRange, Tunable
-from fedlane.scheduling.restoring import check_queue_and_previous
 from fedlane.validate import InputError, positive
 
 
@@ -33,7 +31,7 @@ from fedlane.validate import InputError, positive
 class _Mamab(Policy):
     """Algorithm 1: a random matching with probability exp(-t / T0), else a matching on the perturbed estimate."""
 
-    per_client: ClassVar[frozenset[str]] = STATISTICS | {"queue", "previous"}
+    per_client: ClassVar[frozenset[str]] = STATISTICS
     ranges: ClassVar[Mapping[str, Tunable]] = {
         "V": TRADE_OFF,
         "exploration": EXPLORATION,
@@ -55,13 +53,8 @@ class _Mamab(Policy):
             raise InputError(f"queue_weight must be 'additive' or 'success', got '{self.queue_weight}'")
 
     def init(self, problem: Problem) -> State:
-        """Return empty statistics and queues, and no previous matching."""
-        shape = problem.quotas.shape
-        return {
-            **empty_statistics(problem),
-            "queue": np.zeros(shape),
-            "previous": np.full(shape, -1, np.int64),
-        }
+        """Return empty statistics."""
+        return empty_statistics(problem)
 
     def select(self, state: State, context: Context, rng: RoundRng) -> IntArray:
         """Return a random matching or one based on the estimate, depending on the round's random number."""
@@ -74,14 +67,15 @@ class _Mamab(Policy):
         exploit = kappa[:, 0] < 1.0 - explore
         if exploit.any():
             every = bool(exploit.all())  # no copy of the state is needed
-            estimate = self.estimate(state if every else {key: array[exploit] for key, array in state.items()})
+            some = state if every else {key: array[exploit] for key, array in state.items()}
+            estimate = self.estimate(some, context.queue[exploit])
             estimate[~context.available[exploit]] = -np.inf
             assignment[exploit] = self.match(
-                estimate, order_keys[exploit], context.available[exploit], state["previous"][exploit]
+                estimate, order_keys[exploit], context.available[exploit], context.previous[exploit]
             )
         return assignment
 
-    def estimate(self, state: State) -> FloatArray:
+    def estimate(self, state: State, queue: FloatArray) -> FloatArray:
         """Return e_ij = Q_i + V (mean reward + bonus), equation (11), (R, U, N); +inf for a pair that was never tried.
 
         With ``queue_weight="success"`` the queue is weighted by the probability that the assignment serves it,
@@ -89,7 +83,7 @@ class _Mamab(Policy):
         """
         count = state["count"]
         optimism = self.bonus(count)
-        queue = state["queue"][..., None]
+        queue = queue[..., None]
         if self.queue_weight == "success":
             queue = queue * optimistic_mean(state["success"], count, optimism)
             result = optimistic_mean(state["reward"], count, optimism)
@@ -111,17 +105,14 @@ class _Mamab(Policy):
         """Return a matching on the estimate (R, U, N); ``keys`` (R, U) are uniform, ``previous`` (R, U) is a(t - 1)."""
 
     def update(self, state: State, feedback: Feedback) -> State:
-        """Add the measured delays to the statistics, and update the queues."""
-        problem = problem_of(feedback)
-        record(state, feedback, problem.deadline_s)
-        queue = updated_queues(state["queue"], self.quotas(problem), feedback.punctual, feedback.present)
-        return {**state, "queue": queue, "previous": feedback.assignment}
+        """Add the measured delays to the statistics."""
+        record(state, feedback)
+        return state
 
     def check_state(self, state: State, problem: Problem) -> State:
-        """Check the statistics, the queues and the previous matching."""
+        """Check the statistics."""
         state = super().check_state(state, problem)
         check_statistics(state, problem)
-        check_queue_and_previous(state, problem)
         return state
 
 

@@ -7,7 +7,7 @@
 
 `update` may reuse the arrays of the state it receives, so callers keep only the state that it returns. What does not
 change while rounds are played (quotas, deadline, number of channels) is not state: it is in `context.problem` and
-`feedback.problem`.
+`feedback.context.problem`.
 """
 
 import importlib
@@ -163,13 +163,6 @@ class Policy(PolicyTraits):
     def quotas(self, problem: Problem) -> FloatArray:
         """Return the quotas that this policy serves, (R, U): ``(1 - quota_slack) * problem.quotas``."""
         return (1.0 - self.quota_slack) * problem.quotas
-
-
-def problem_of(record: Context | Feedback) -> Problem:
-    """Return the problem of a context or a feedback; raise `InputError` if the caller set none."""
-    if record.problem is None:
-        raise InputError(f"this policy needs the field 'problem' of {type(record).__name__}")
-    return record.problem
 
 
 def check_trade_off(V: float, exploration: float, quota_slack: float) -> None:

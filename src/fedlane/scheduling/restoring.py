@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedlane.files import fitting_array
-from fedlane.records import Problem, State
+from fedlane.records import State
 from fedlane.validate import InputError
 
 
@@ -37,14 +37,3 @@ def check_within(name: str, array: NDArray[Any], low: NDArray[Any] | float, high
     if wrong.any():
         bound_low, bound_high = (np.broadcast_to(bound, array.shape)[wrong][0] for bound in (low, high))
         raise InputError(f"state.{name} must lie in {bound_low:g}..{bound_high:g}, got {array[wrong][0]:g}")
-
-
-def check_queue_and_previous(state: State, problem: Problem) -> None:
-    """Raise `InputError` unless the queues (R, U) can be reached and the previous assignment (R, U) is a matching."""
-    check_within("queue", state["queue"], 0, problem.rounds * max(1.0, problem.quotas.max(initial=0.0)))
-    previous, channels = state["previous"], problem.channels
-    check_within("previous", previous, -1, channels - 1)
-    replica, client = np.nonzero(previous >= 0)
-    used = np.bincount(replica * channels + previous[replica, client], minlength=1)
-    if used.max() > 1:
-        raise InputError(f"state.previous gives one channel to {used.max()} clients")

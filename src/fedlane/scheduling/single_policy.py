@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from fedlane.delay_predictions import PredictedDelays
-from fedlane.records import Context, Delays, Feedback, IntArray, Problem, State
+from fedlane.records import Context, Feedback, IntArray, Problem, State
 from fedlane.rng import RoundRng
 from fedlane.scheduling.policy import Policy
 from fedlane.scheduling.resizing import resized
@@ -97,7 +97,7 @@ class Lifted(Policy):
     def select(self, state: State, context: Context, rng: RoundRng) -> IntArray:
         """Select in each replica independently."""
         chosen = [
-            self.single.select(_replica(state, r), _context(context, r), generator)
+            self.single.select(_replica(state, r), context.replica(r), generator)
             for r, generator in enumerate(rng.generators)
         ]
         return np.stack(chosen).astype(np.int64, copy=False)
@@ -105,7 +105,7 @@ class Lifted(Policy):
     def predictions(self, state: State, context: Context, assignment: IntArray) -> PredictedDelays:
         """Stack the predictions of the replicas."""
         each = [
-            self.single.predictions(_replica(state, r), _context(context, r), row) for r, row in enumerate(assignment)
+            self.single.predictions(_replica(state, r), context.replica(r), row) for r, row in enumerate(assignment)
         ]
         return PredictedDelays(
             *(np.stack(rows) for rows in zip(*(single.arrays().values() for single in each), strict=True))
@@ -113,8 +113,8 @@ class Lifted(Policy):
 
     def update(self, state: State, feedback: Feedback) -> State:
         """Update every replica with its own feedback."""
-        replicas = range(len(feedback.assignment))
-        return _stack([self.single.update(_replica(state, r), _feedback(feedback, r)) for r in replicas])
+        replicas = range(len(feedback.channel))
+        return _stack([self.single.update(_replica(state, r), feedback.replica(r)) for r in replicas])
 
     def resize(self, state: State, old: Problem, new: Problem) -> State:
         """Resize every replica's state."""
@@ -146,28 +146,3 @@ def _replica(state: Mapping[str, np.ndarray], r: int) -> State:
 def _problem(problem: Problem, r: int) -> Problem:
     sizes = None if problem.sizes is None else problem.sizes[r]
     return replace(problem, quotas=problem.quotas[r], sizes=sizes)
-
-
-def _context(context: Context, r: int) -> Context:
-    truth, losses = context.distributions, context.losses
-    return Context(
-        round=context.round,
-        available=np.asarray(context.available[r]),
-        losses=losses and replace(losses, mean=losses.mean[r], rms=losses.rms[r]),
-        channel_state=None if context.channel_state is None else context.channel_state[r],
-        distributions=truth and replace(truth, cdf=truth.cdf[r : r + 1], success=truth.success[r : r + 1]),
-        problem=context.problem and _problem(context.problem, r),
-    )
-
-
-def _feedback(feedback: Feedback, r: int) -> Feedback:
-    delays, losses = feedback.delays, feedback.losses
-    return Feedback(
-        round=feedback.round,
-        assignment=np.asarray(feedback.assignment[r]),
-        delays=Delays(delays.download_s[r], delays.compute_s[r], delays.upload_s[r]),
-        punctual=np.asarray(feedback.punctual[r]),
-        present=None if feedback.present is None else np.asarray(feedback.present[r]),
-        problem=feedback.problem and _problem(feedback.problem, r),
-        losses=losses and replace(losses, mean=losses.mean[r], rms=losses.rms[r]),
-    )

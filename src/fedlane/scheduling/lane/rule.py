@@ -9,7 +9,7 @@ the assignment serves them (reading 12 in docs/reading-the-paper.md), and B_ij i
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import numpy as np
@@ -29,10 +29,9 @@ from fedlane.scheduling.lane import (
     spread,
 )
 from fedlane.scheduling.lane.beliefs import Beliefs, beliefs, predicted, predictive_cdf
-from fedlane.scheduling.policy import Policy, check_trade_off, problem_of
-from fedlane.scheduling.queues import updated_queues
+from fedlane.scheduling.policy import Policy, check_trade_off
 from fedlane.scheduling.ranges import QUOTA_SLACK, ParameterRange, Tunable
-from fedlane.scheduling.restoring import check_queue_and_previous, check_within, fitting_state
+from fedlane.scheduling.restoring import check_within, fitting_state
 from fedlane.scheduling.slots import check_slots, with_slots
 from fedlane.validate import InputError, at_least
 
@@ -50,7 +49,7 @@ class Lane(Policy):
     summary: ClassVar[str] = "FedLane's policy: queues against the expected delay of the slowest client (default)"
     version: ClassVar[int] = 3
     per_client: ClassVar[frozenset[str]] = frozenset(
-        {"queue", "previous", "count", "information", "mean", "variance", "compute", "computed", "slot"}
+        {"count", "information", "mean", "variance", "compute", "computed", "slot"}
         | {"factor", "factor_cov", "client_place", "client_surprise"}
     )
     predicts: ClassVar[bool] = True
@@ -76,12 +75,10 @@ class Lane(Policy):
         at_least("alarm", self.alarm, 0)
 
     def init(self, problem: Problem) -> State:
-        """Return empty observations and queues, and the model before the first round."""
+        """Return empty observations, and the model before the first round."""
         replicas, clients = problem.quotas.shape
         empty = observations.empty_observations(problem)
         return {
-            "queue": np.zeros((replicas, clients)),
-            "previous": np.full((replicas, clients), -1, np.int64),
             **empty,
             **spread.fit_line(empty).arrays(),
             # Only tried pairs have a history: slot maps a pair to its row of cells.
@@ -100,7 +97,7 @@ class Lane(Policy):
 
     def _select(self, state: State, context: Context) -> tuple[IntArray, FloatArray]:
         """Return the matching, and the predictive distribution of each of its pairs (R, U, CELLS + 1)."""
-        problem = problem_of(context)
+        problem = context.problem
         belief = beliefs(state)
         uploads = self.quotas(problem) * looking.horizon(context.round, problem.rounds)
         value = looking.looking(
@@ -112,18 +109,17 @@ class Lane(Policy):
             problem.deadline_s,
         )
         value *= self.exploration * self.V
-        chosen = _shortlist(state, value, context.available, problem)
+        chosen = _shortlist(state, value, context)
         if chosen is None:
-            return _matching(self, state, belief, value, context.available, problem.deadline_s)
+            return _matching(self, state, belief, value, context)
         assignment = np.full(context.available.shape, -1, np.int64)
         row = np.zeros((*assignment.shape, delay_rows.CELLS + 1))
         for r, clients in enumerate(chosen):  # match the clients on the shortlist, one replica at a time
             part = {key: state[key][r : r + 1] for key in ("slots", "history")}
-            part |= {key: state[key][r : r + 1, clients] for key in ("queue", "previous", "count", "slot")}
-            part |= {key: state[key][r : r + 1, clients] for key in ("compute", "computed")}
+            part |= {key: state[key][r : r + 1, clients] for key in ("count", "slot", "compute", "computed")}
             some = Beliefs(*(array[r : r + 1, clients] for array in (belief.mean, belief.variance, belief.spread)))
-            available = context.available[r : r + 1, clients]
-            found = _matching(self, part, some, value[r : r + 1, clients], available, problem.deadline_s)
+            of_some = {key: getattr(context, key)[r : r + 1, clients] for key in ("available", "queue", "previous")}
+            found = _matching(self, part, some, value[r : r + 1, clients], replace(context, **of_some))
             assignment[r, clients], row[r, clients] = found[0][0], found[1][0]
         return assignment, row
 
@@ -134,21 +130,21 @@ class Lane(Policy):
         if type(self).select is not Lane.select:  # a subclass with its own selection
             return super().select_and_predict(state, context, rng)
         assignment, row = self._select(state, context)
-        return assignment, _quantiles(assignment, row[assignment >= 0], problem_of(context).deadline_s)
+        return assignment, _quantiles(assignment, row[assignment >= 0], context.problem.deadline_s)
 
     def predictions(self, state: State, context: Context, assignment: IntArray) -> PredictedDelays:
         """Return the quantiles of the assigned pairs' predictive distributions."""
-        deadline_s = problem_of(context).deadline_s
+        deadline_s = context.problem.deadline_s
         replica, client = np.nonzero(assignment >= 0)
         row = predictive_cdf(state, (replica, client, assignment[replica, client]), deadline_s)
         return _quantiles(assignment, row, deadline_s)
 
     def update(self, state: State, feedback: Feedback) -> State:
-        """Add the measured delays to the observations, fit the model again, and update the queues."""
-        problem = problem_of(feedback)
+        """Add the measured delays to the observations, and fit the model again."""
+        problem = feedback.context.problem
         deadline_s = problem.deadline_s
-        replica, client = np.nonzero(feedback.assignment >= 0)
-        pair = replica, client, feedback.assignment[replica, client]
+        replica, client = np.nonzero(feedback.channel >= 0)
+        pair = replica, client, feedback.channel[replica, client]
         expected = predicted(state, pair, deadline_s)
         before, informed = state["count"][pair], state["information"][pair]
         seen = observations.observe(state, feedback, pair, expected, deadline_s)
@@ -164,8 +160,6 @@ class Lane(Policy):
         return {
             **state,
             **_fitted({**state, "place_score": score}, deadline_s),
-            "queue": updated_queues(state["queue"], self.quotas(problem), feedback.punctual, feedback.present),
-            "previous": feedback.assignment,
             "doubt": first_looks.after_looks(state["doubt"], replica, seen, first),
         }
 
@@ -188,12 +182,11 @@ class Lane(Policy):
         return {**state, **{name: forgetting.discounted(state[name], self.forgetting) for name in forgetting.COUNTS}}
 
     def check_state(self, state: State, problem: Problem) -> State:
-        """Check the queues, the previous matching and the histories, and that all numbers are finite and in range."""
+        """Check the histories, and that all numbers are finite and in range."""
         first = dict(self.init(problem))
         if "history" in state and state["history"].ndim == 3:  # the number of rows grows as rounds are played
             first["history"] = np.zeros((problem.replicas, state["history"].shape[1], delay_rows.CELLS + 1), np.float32)
         state = fitting_state(first, state)
-        check_queue_and_previous(state, problem)
         for name in forgetting.COUNTS:
             check_within(name, state[name], 0, problem.rounds * 1.01)
         check_slots(state)
@@ -231,26 +224,28 @@ def _quantiles(assignment: IntArray, row: FloatArray, deadline_s: float) -> Pred
 
 
 def _matching(
-    policy: Lane, state: State, belief: Beliefs, value: FloatArray, available: np.ndarray, deadline_s: float
+    policy: Lane, state: State, belief: Beliefs, value: FloatArray, context: Context
 ) -> tuple[IntArray, FloatArray]:
     """Return the matching that the search finds, and its pairs' rows, given the beliefs and the value of looking."""
     mean, variance = observations.compute_moments(state)
     total = belief.variance + belief.spread
     shift, log_mean, deviation = delay_rows.sum_moments(belief.mean, total, mean[..., None], variance[..., None])
     predictions = delay_rows.predictive_rows(
-        log_mean, deviation, shift[..., 0], state["count"], state["slot"], state["history"], deadline_s
+        log_mean, deviation, shift[..., 0], state["count"], state["slot"], state["history"], context.problem.deadline_s
     )
     punctual = predictions[..., delay_rows.CELLS]
-    weight = state["queue"][..., None] * observations.optimistic(punctual, state["count"])
+    weight = context.queue[..., None] * observations.optimistic(punctual, state["count"])
     weight += value
-    trade_off, previous = float(policy.V), state["previous"]
-    found = search.search_batch(weight, predictions, available, previous, trade_off, policy.idle_channels)
+    found = search.search_batch(
+        weight, predictions, context.available, context.previous, float(policy.V), policy.idle_channels
+    )
     channel = np.maximum(found, 0)[..., None, None]
     return found, np.take_along_axis(predictions, channel, axis=2)[..., 0, :]
 
 
-def _shortlist(state: State, value: FloatArray, available: np.ndarray, problem: Problem) -> IntArray | None:
+def _shortlist(state: State, value: FloatArray, context: Context) -> IntArray | None:
     """Return the clients that the search considers, (R, M) in ascending order; None for all of them."""
+    problem = context.problem
     number = max(_SHORTLIST * problem.channels, _ALWAYS_CONSIDERED)
     if number >= problem.clients:
         return None
@@ -258,7 +253,7 @@ def _shortlist(state: State, value: FloatArray, available: np.ndarray, problem: 
     best = np.where(tried, state["mean"], np.inf).min(axis=2)
     # A client that is about to miss its quota comes before a fast one; a client that was never seen counts as fast.
     speed = np.where(tried.any(axis=2), 1.0 - np.minimum(np.exp(best) / problem.deadline_s, 1.0), 1.0)
-    score = state["queue"] + value.max(axis=2) + speed
-    score[~available] = -np.inf
+    score = context.queue + value.max(axis=2) + speed
+    score[~context.available] = -np.inf
     order = np.argsort(-score, axis=1, kind="stable")[:, :number]
     return np.sort(order, axis=1)

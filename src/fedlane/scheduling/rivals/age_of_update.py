@@ -12,7 +12,6 @@ import numpy as np
 from fedlane.records import BoolArray, Context, Feedback, Problem, State
 from fedlane.rng import RoundRng
 from fedlane.scheduling.estimates import STATISTICS
-from fedlane.scheduling.policy import problem_of
 from fedlane.scheduling.restoring import check_within
 from fedlane.scheduling.rivals.client_choice import ClientChoice, largest
 
@@ -36,11 +35,11 @@ class AgeOfUpdate(ClientChoice):
         """Return the clients of largest age."""
         age = (context.round - state["last"]).astype(np.float64)
         keys = rng.uniform(context.available.shape[1])
-        return largest(age, context.available, problem_of(context).channels, keys)
+        return largest(age, context.available, context.problem.channels, keys)
 
     def update(self, state: State, feedback: Feedback) -> State:
         """Remember who was punctual."""
-        last = np.where(feedback.punctual, feedback.round, state["last"])
+        last = np.where(feedback.punctual, feedback.context.round, state["last"])
         return {**super().update(state, feedback), "last": last}
 
     def check_state(self, state: State, problem: Problem) -> State:

@@ -13,11 +13,9 @@ from typing import ClassVar
 
 import numpy as np
 
-from fedlane.records import Context, Feedback, IntArray, Problem, State
+from fedlane.records import Context, IntArray, Problem, State
 from fedlane.rng import RoundRng
-from fedlane.scheduling.policy import Policy, check_trade_off, problem_of
-from fedlane.scheduling.queues import updated_queues
-from fedlane.scheduling.restoring import check_within
+from fedlane.scheduling.policy import Policy, check_trade_off
 from fedlane.scheduling.rivals.best_round import best_round
 
 
@@ -28,7 +26,7 @@ class Clairvoyant(Policy):
     name: ClassVar[str] = "clairvoyant"
     summary: ClassVar[str] = "drift plus penalty with this round's true delays (a yardstick)"
     requires: ClassVar[frozenset[str]] = frozenset({"channel_state"})
-    per_client: ClassVar[frozenset[str]] = frozenset({"queue"})
+    per_client: ClassVar[frozenset[str]] = frozenset()
 
     V: float = 5.0
     quota_slack: float = 0.125
@@ -37,23 +35,12 @@ class Clairvoyant(Policy):
         check_trade_off(self.V, 0.0, self.quota_slack)
 
     def init(self, problem: Problem) -> State:
-        """Return empty queues."""
-        return {"queue": np.zeros(problem.quotas.shape)}
+        """Return an empty state: nothing is learned."""
+        return {}
 
     def select(self, state: State, context: Context, rng: RoundRng) -> IntArray:
         """Serve the matching with the largest objective."""
         assert context.channel_state is not None, "a run supplies what a policy requires"
-        problem = problem_of(context)
+        problem = context.problem
         delay = np.nan_to_num(context.channel_state, nan=np.inf) / problem.deadline_s
-        return best_round(delay, state["queue"], context.available, self.V * problem.channels)
-
-    def update(self, state: State, feedback: Feedback) -> State:
-        """Update the queues."""
-        quota = self.quotas(problem_of(feedback))
-        return {"queue": updated_queues(state["queue"], quota, feedback.punctual, feedback.present)}
-
-    def check_state(self, state: State, problem: Problem) -> State:
-        """Check the queues."""
-        state = super().check_state(state, problem)
-        check_within("queue", state["queue"], 0, problem.rounds * max(1.0, problem.quotas.max(initial=0.0)))
-        return state
+        return best_round(delay, context.queue, context.available, self.V * problem.channels)

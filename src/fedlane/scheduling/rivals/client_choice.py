@@ -9,7 +9,7 @@ from fedlane.matching import max_min_matching
 from fedlane.records import BoolArray, Context, Feedback, FloatArray, IntArray, Problem, State
 from fedlane.rng import RoundRng
 from fedlane.scheduling.estimates import STATISTICS, check_statistics, empty_statistics, mean, record
-from fedlane.scheduling.policy import Policy, problem_of
+from fedlane.scheduling.policy import Policy
 
 
 class ClientChoice(Policy):
@@ -39,7 +39,7 @@ class ClientChoice(Policy):
 
     def update(self, state: State, feedback: Feedback) -> State:
         """Add the measured delays to the statistics."""
-        record(state, feedback, problem_of(feedback).deadline_s)
+        record(state, feedback)
         return state
 
     def check_state(self, state: State, problem: Problem) -> State:

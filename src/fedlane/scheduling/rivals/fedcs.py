@@ -14,7 +14,6 @@ import numpy as np
 
 from fedlane.records import BoolArray, Context, FloatArray, State
 from fedlane.rng import RoundRng
-from fedlane.scheduling.policy import problem_of
 from fedlane.scheduling.ranges import ParameterRange, Tunable
 from fedlane.scheduling.rivals.client_choice import ClientChoice, largest
 from fedlane.validate import InputError
@@ -48,7 +47,7 @@ class FedCs(ClientChoice):
 
     def chosen(self, state: State, context: Context, rng: RoundRng) -> BoolArray:
         """Return the clients of the packing."""
-        clients, channels = context.available.shape[1], problem_of(context).channels
+        clients, channels = context.available.shape[1], context.problem.channels
         keys = rng.uniform(clients)
         asked = max(channels, int(np.ceil(self.fraction * clients)))
         candidates = largest(keys, context.available, asked, keys)

@@ -23,8 +23,7 @@ from fedlane.matching import max_sum_matching
 from fedlane.records import BoolArray, Context, Feedback, FloatArray, IntArray, Problem, State
 from fedlane.rng import RoundRng
 from fedlane.scheduling.estimates import STATISTICS, check_statistics, empty_statistics, optimistic_mean, record
-from fedlane.scheduling.policy import Policy, check_trade_off, problem_of
-from fedlane.scheduling.queues import updated_queues
+from fedlane.scheduling.policy import Policy, check_trade_off
 from fedlane.scheduling.ranges import EXPLORATION, QUOTA_SLACK, TRADE_OFF, ParameterRange, Tunable
 from fedlane.scheduling.restoring import check_within
 from fedlane.scheduling.rivals.recent_rounds import append_recent, check_recent, empty_recent, limited_to
@@ -41,7 +40,7 @@ class GlrCucb(Policy):
 
     name: ClassVar[str] = "glr-cucb"
     summary: ClassVar[str] = "a bandit that starts afresh when a test detects a change (Zhou et al. 2020)"
-    per_client: ClassVar[frozenset[str]] = STATISTICS | {"queue"}
+    per_client: ClassVar[frozenset[str]] = STATISTICS
     ranges: ClassVar[Mapping[str, Tunable]] = {
         "V": TRADE_OFF,
         "exploration": EXPLORATION,
@@ -65,11 +64,10 @@ class GlrCucb(Policy):
         at_least("history", self.history, 2)
 
     def init(self, problem: Problem) -> State:
-        """Return empty statistics, queues and history."""
+        """Return empty statistics and history."""
         return {
             **empty_statistics(problem),
             **empty_recent(problem, max(2, min(self.history, problem.rounds))),
-            "queue": np.zeros(problem.quotas.shape),
             "start": np.zeros(problem.replicas, np.int64),
         }
 
@@ -79,7 +77,7 @@ class GlrCucb(Policy):
         bonus = np.full(count.shape, np.inf)
         np.divide(1.5 * np.log(np.maximum(age, 1))[:, None, None], count, out=bonus, where=count > 0)
         bonus = np.where(count > 0, self.exploration * np.sqrt(bonus), np.inf)
-        value = state["queue"][..., None] * optimistic_mean(state["success"], count, bonus)
+        value = context.queue[..., None] * optimistic_mean(state["success"], count, bonus)
         value += self.V * optimistic_mean(state["reward"], count, bonus)
         value[(count == 0) | self._forced(age, count.shape)] = np.inf
         value[~context.available] = -np.inf
@@ -97,21 +95,19 @@ class GlrCucb(Policy):
 
     def update(self, state: State, feedback: Feedback) -> State:
         """Add the measured delays, test the pairs that were used, and start afresh where one has changed."""
-        problem = problem_of(feedback)
-        record(state, feedback, problem.deadline_s)
+        record(state, feedback)
         append_recent(state, feedback)
         changed = self.changed(state, feedback)
         for key in STATISTICS:
             state[key][changed] = 0
         state["recent_client"][changed] = -1
-        queue = updated_queues(state["queue"], self.quotas(problem), feedback.punctual, feedback.present)
-        return {**state, "queue": queue, "start": np.where(changed, feedback.round + 1, state["start"])}
+        return {**state, "start": np.where(changed, feedback.context.round + 1, state["start"])}
 
     def changed(self, state: State, feedback: Feedback) -> BoolArray:
         """Return the replicas in which a pair of this round has changed (R,)."""
-        rounds, rows = problem_of(feedback).rounds, state["recent_client"].shape[1]
+        rounds, rows = feedback.context.problem.rounds, state["recent_client"].shape[1]
         delta = self.delta or 1.0 / math.sqrt(rounds)
-        in_order = (feedback.round + 1 + np.arange(rows)) % rows
+        in_order = (feedback.context.round + 1 + np.arange(rows)) % rows
         client = state["recent_client"][:, in_order].transpose(0, 2, 1)  # (R, N, W), oldest first
         now = client[..., -1:]
         used = (client == now) & (now >= 0)
@@ -124,11 +120,10 @@ class GlrCucb(Policy):
         return {**super().resize(state, old, new), **limited_to(state, new.clients)}
 
     def check_state(self, state: State, problem: Problem) -> State:
-        """Check the statistics, the history, the queues and the restarts."""
+        """Check the statistics, the history and the restarts."""
         state = super().check_state(state, problem)
         check_statistics(state, problem)
         check_recent(state, problem)
-        check_within("queue", state["queue"], 0, problem.rounds * max(1.0, problem.quotas.max(initial=0.0)))
         check_within("start", state["start"], 0, problem.rounds)
         return state
 

@@ -16,7 +16,6 @@ import numpy as np
 from fedlane.records import Feedback, FloatArray, IntArray, Problem, State
 from fedlane.scheduling.estimates import STATISTICS
 from fedlane.scheduling.mamab import MamabOm
-from fedlane.scheduling.policy import problem_of
 from fedlane.scheduling.ranges import ParameterRange, Tunable
 from fedlane.validate import InputError
 
@@ -61,7 +60,7 @@ class MamabDiscounted(MamabOm):
 
     def update(self, state: State, feedback: Feedback) -> State:
         """Discount the past, then add the round."""
-        factor = self.factor(problem_of(feedback))
+        factor = self.factor(feedback.context.problem)
         forgotten = state["count"] * factor < _NEGLIGIBLE
         for key in STATISTICS:
             state[key][...] = np.where(forgotten, 0.0, factor * state[key])

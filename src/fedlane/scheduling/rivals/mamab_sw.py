@@ -12,12 +12,9 @@ from typing import ClassVar
 
 from fedlane.records import Context, Feedback, IntArray, Problem, State
 from fedlane.rng import RoundRng
-from fedlane.scheduling.estimates import STATISTICS
 from fedlane.scheduling.mamab import MamabOm
-from fedlane.scheduling.policy import problem_of
-from fedlane.scheduling.queues import updated_queues
 from fedlane.scheduling.ranges import ParameterRange, Tunable
-from fedlane.scheduling.restoring import check_queue_and_previous, fitting_state
+from fedlane.scheduling.restoring import fitting_state
 from fedlane.scheduling.rivals.recent_rounds import (
     append_recent,
     check_recent,
@@ -34,7 +31,7 @@ class MamabSw(MamabOm):
 
     name: ClassVar[str] = "mamab-sw"
     summary: ClassVar[str] = "mamab-om on a sliding window of rounds (Garivier and Moulines 2008)"
-    per_client: ClassVar[frozenset[str]] = frozenset({"queue", "previous"})
+    per_client: ClassVar[frozenset[str]] = frozenset()
     ranges: ClassVar[Mapping[str, Tunable]] = {
         **MamabOm.ranges,
         "window": ParameterRange(10, 1000, "log", integer=True),
@@ -52,29 +49,24 @@ class MamabSw(MamabOm):
         return max(1, min(self.window or published, problem.rounds))
 
     def init(self, problem: Problem) -> State:
-        """Return empty queues, no previous matching, and an empty record of rounds."""
-        learned = {key: array for key, array in super().init(problem).items() if key not in STATISTICS}
-        return {**learned, **empty_recent(problem, self.rows(problem))}
+        """Return an empty record of rounds."""
+        return empty_recent(problem, self.rows(problem))
 
     def select(self, state: State, context: Context, rng: RoundRng) -> IntArray:
         """Select as `mamab-om` does, with the statistics of the window."""
-        windowed = {key: state[key] for key in ("queue", "previous")}
-        return super().select({**windowed, **recent_statistics(state, problem_of(context).clients)}, context, rng)
+        return super().select(recent_statistics(state, context.problem.clients), context, rng)
 
     def update(self, state: State, feedback: Feedback) -> State:
-        """Record the round, and update the queues."""
+        """Record the round."""
         append_recent(state, feedback)
-        quota = self.quotas(problem_of(feedback))
-        queue = updated_queues(state["queue"], quota, feedback.punctual, feedback.present)
-        return {**state, "queue": queue, "previous": feedback.assignment}
+        return state
 
     def resize(self, state: State, old: Problem, new: Problem) -> State:
-        """Resize the queues, and forget clients that have left."""
+        """Forget clients that have left."""
         return {**super().resize(state, old, new), **limited_to(state, new.clients)}
 
     def check_state(self, state: State, problem: Problem) -> State:
-        """Check the record, the queues and the previous matching."""
+        """Check the record."""
         state = fitting_state(self.init(problem), state)
         check_recent(state, problem)
-        check_queue_and_previous(state, problem)
         return state

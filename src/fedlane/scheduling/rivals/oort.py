@@ -20,7 +20,6 @@ import numpy as np
 from fedlane.records import BoolArray, ClientLosses, Context, Feedback, FloatArray, IntArray, Problem, State
 from fedlane.rng import RoundRng
 from fedlane.scheduling.estimates import STATISTICS
-from fedlane.scheduling.policy import problem_of
 from fedlane.scheduling.ranges import ParameterRange, Tunable
 from fedlane.scheduling.restoring import check_within
 from fedlane.scheduling.rivals.client_choice import ClientChoice, largest, mean_delays, weighted_keys
@@ -84,7 +83,7 @@ class Oort(ClientChoice):
 
     def chosen(self, state: State, context: Context, rng: RoundRng) -> BoolArray:
         """Return the clients to exploit and those to explore."""
-        problem = problem_of(context)
+        problem = context.problem
         losses, sizes = _known(context.losses, problem)
         draws = rng.uniform(2, problem.clients)
         explored, channels = ~np.isnan(losses.rms), problem.channels
@@ -145,19 +144,19 @@ class Oort(ClientChoice):
         The reports of this round's uploads are known in the next round, so that the pacer sees a round later who was
         exploited and what they reported.
         """
-        problem, step = problem_of(feedback), self.pacer_step
-        losses, sizes = _known(feedback.losses, problem)
+        problem, step = feedback.context.problem, self.pacer_step
+        losses, sizes = _known(feedback.context.losses, problem)
         value = np.where(state["exploited"] > 0, statistical_utility(losses, sizes), np.nan)
         known = ~np.isnan(value)
         mean = np.where(known, value, 0.0).sum(axis=1) / np.maximum(known.sum(axis=1), 1)
-        utility, row = state["utility"].copy(), feedback.round % (2 * step)
+        utility, row = state["utility"].copy(), feedback.context.round % (2 * step)
         utility[:, row] = np.minimum(mean, _LARGEST_UTILITY)
         pace = state["pace"]
-        if feedback.round + 1 >= 2 * step and (feedback.round + 1) % step == 0:
+        if feedback.context.round + 1 >= 2 * step and (feedback.context.round + 1) % step == 0:
             halves = utility.reshape(-1, 2, step).sum(axis=2)
             pace = self.paced(pace, halves[:, int(row < step)], halves[:, int(row >= step)])
         changed = {
-            "last": np.where(feedback.punctual, feedback.round, state["last"]),
+            "last": np.where(feedback.punctual, feedback.context.round, state["last"]),
             "exploited": (feedback.punctual & ~np.isnan(losses.rms)).astype(np.int64),
             "pace": pace,
             "utility": utility,

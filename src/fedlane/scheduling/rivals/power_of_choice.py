@@ -14,7 +14,6 @@ import numpy as np
 
 from fedlane.records import BoolArray, Context, State
 from fedlane.rng import RoundRng
-from fedlane.scheduling.policy import problem_of
 from fedlane.scheduling.ranges import ParameterRange, Tunable
 from fedlane.scheduling.rivals.client_choice import ClientChoice, largest, weighted_keys
 from fedlane.validate import at_least
@@ -38,7 +37,7 @@ class PowerOfChoice(ClientChoice):
 
     def chosen(self, state: State, context: Context, rng: RoundRng) -> BoolArray:
         """Return the candidates with the largest losses."""
-        problem = problem_of(context)
+        problem = context.problem
         assert context.losses is not None, "a run supplies what a policy requires"
         assert problem.sizes is not None, "every run sets the sizes"
         draws = rng.uniform(2, problem.clients)

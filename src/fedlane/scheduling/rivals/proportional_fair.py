@@ -12,7 +12,6 @@ import numpy as np
 
 from fedlane.records import BoolArray, Context, FloatArray, State
 from fedlane.rng import RoundRng
-from fedlane.scheduling.policy import problem_of
 from fedlane.scheduling.rivals.client_choice import ClientChoice, largest, mean_delays
 
 
@@ -34,10 +33,10 @@ class ProportionalFair(ClientChoice):
         tried = state["count"].sum(axis=2) > 0
         ratio = np.where(tried, mean_delays(state) / now, np.inf)
         keys = rng.uniform(context.available.shape[1])
-        return largest(ratio, context.available, problem_of(context).channels, keys)
+        return largest(ratio, context.available, context.problem.channels, keys)
 
     def estimates(self, state: State, context: Context) -> FloatArray:
         """Return the reward that every pair would earn in this round (R, U, N)."""
         assert context.channel_state is not None, "a run supplies what a policy requires"
-        delay = np.nan_to_num(context.channel_state, nan=np.inf) / problem_of(context).deadline_s
+        delay = np.nan_to_num(context.channel_state, nan=np.inf) / context.problem.deadline_s
         return 1.0 - np.minimum(delay, 1.0)

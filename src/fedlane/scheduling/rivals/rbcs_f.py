@@ -19,7 +19,7 @@ import numpy as np
 from fedlane.records import BoolArray, Context, Feedback, FloatArray, IntArray, Problem, State
 from fedlane.rng import RoundRng
 from fedlane.scheduling.estimates import STATISTICS
-from fedlane.scheduling.policy import check_trade_off, problem_of
+from fedlane.scheduling.policy import check_trade_off
 from fedlane.scheduling.queues import updated_queues
 from fedlane.scheduling.ranges import EXPLORATION, QUOTA_SLACK, TRADE_OFF, ParameterRange, Tunable
 from fedlane.scheduling.restoring import check_within
@@ -64,7 +64,7 @@ class RbcsF(ClientChoice):
     def chosen(self, state: State, context: Context, rng: RoundRng) -> BoolArray:
         """Return the set with the smallest objective."""
         keys = rng.uniform(context.available.shape[1])
-        channels, tau = problem_of(context).channels, self.exchange_time(state)
+        channels, tau = context.problem.channels, self.exchange_time(state)
         prefix = np.zeros(tau.shape, np.bool_)
         for r, available in enumerate(context.available):
             clients = np.flatnonzero(available)
@@ -73,8 +73,8 @@ class RbcsF(ClientChoice):
 
     def update(self, state: State, feedback: Feedback) -> State:
         """Add the measured delays and update the queues, which fall with each selection."""
-        quota, selected = self.quotas(problem_of(feedback)), feedback.assignment >= 0
-        queue = updated_queues(state["queue"], quota, selected, feedback.present)
+        quota, selected = self.quotas(feedback.context.problem), feedback.channel >= 0
+        queue = updated_queues(state["queue"], quota, selected, feedback.context.present)
         return {**super().update(state, feedback), "queue": queue}
 
     def check_state(self, state: State, problem: Problem) -> State:

@@ -7,8 +7,6 @@ The arrays of a policy's state are ``recent_client`` (-1 for none), ``recent_rew
 import numpy as np
 
 from fedlane.records import Feedback, IntArray, Problem, State
-from fedlane.scheduling.estimates import rewards
-from fedlane.scheduling.policy import problem_of
 from fedlane.scheduling.restoring import check_within
 
 
@@ -24,13 +22,13 @@ def empty_recent(problem: Problem, window: int) -> dict[str, np.ndarray]:
 
 def append_recent(state: State, feedback: Feedback) -> None:
     """Write a round into the record, in place."""
-    row = feedback.round % state["recent_client"].shape[1]
-    replica, client = np.nonzero(feedback.assignment >= 0)
-    place = replica, row, feedback.assignment[replica, client]
+    row = feedback.context.round % state["recent_client"].shape[1]
+    replica, client = np.nonzero(feedback.channel >= 0)
+    place = replica, row, feedback.channel[replica, client]
     for name, nothing in (("recent_client", -1), ("recent_reward", 0), ("recent_success", 0)):
         state[name][:, row] = nothing
     state["recent_client"][place] = client
-    state["recent_reward"][place] = rewards(feedback, problem_of(feedback).deadline_s)[replica, client]
+    state["recent_reward"][place] = feedback.reward[replica, client]
     state["recent_success"][place] = feedback.punctual[replica, client]
 
 

@@ -19,10 +19,8 @@ from fedlane.matching import max_sum_matching
 from fedlane.records import Context, Feedback, FloatArray, IntArray, Problem, State
 from fedlane.rng import RoundRng
 from fedlane.scheduling.estimates import STATISTICS, check_statistics, empty_statistics, record
-from fedlane.scheduling.policy import Policy, check_trade_off, problem_of
-from fedlane.scheduling.queues import updated_queues
+from fedlane.scheduling.policy import Policy, check_trade_off
 from fedlane.scheduling.ranges import QUOTA_SLACK, TRADE_OFF, Tunable
-from fedlane.scheduling.restoring import check_within
 
 
 @dataclass(frozen=True)
@@ -31,7 +29,7 @@ class Thompson(Policy):
 
     name: ClassVar[str] = "thompson"
     summary: ClassVar[str] = "combinatorial Thompson sampling with fairness queues"
-    per_client: ClassVar[frozenset[str]] = STATISTICS | {"queue"}
+    per_client: ClassVar[frozenset[str]] = STATISTICS
     ranges: ClassVar[Mapping[str, Tunable]] = {
         "V": TRADE_OFF,
         "quota_slack": QUOTA_SLACK,
@@ -44,29 +42,26 @@ class Thompson(Policy):
         check_trade_off(self.V, 0.0, self.quota_slack)
 
     def init(self, problem: Problem) -> State:
-        """Return empty statistics and queues."""
-        return {**empty_statistics(problem), "queue": np.zeros(problem.quotas.shape)}
+        """Return empty statistics."""
+        return empty_statistics(problem)
 
     def select(self, state: State, context: Context, rng: RoundRng) -> IntArray:
         """Serve the matching with the largest sum under one draw from the posterior."""
         success = posterior_draw(state["success"], state["count"], rng)
-        value = state["queue"][..., None] * success
+        value = context.queue[..., None] * success
         value += self.V * posterior_draw(state["reward"], state["count"], rng)
         value[~context.available] = -np.inf
         return max_sum_matching(value)
 
     def update(self, state: State, feedback: Feedback) -> State:
-        """Add the measured delays to the statistics, and update the queues."""
-        problem = problem_of(feedback)
-        record(state, feedback, problem.deadline_s)
-        queue = updated_queues(state["queue"], self.quotas(problem), feedback.punctual, feedback.present)
-        return {**state, "queue": queue}
+        """Add the measured delays to the statistics."""
+        record(state, feedback)
+        return state
 
     def check_state(self, state: State, problem: Problem) -> State:
-        """Check the statistics and the queues."""
+        """Check the statistics."""
         state = super().check_state(state, problem)
         check_statistics(state, problem)
-        check_within("queue", state["queue"], 0, problem.rounds * max(1.0, problem.quotas.max(initial=0.0)))
         return state
 
 

@@ -16,7 +16,6 @@ import numpy as np
 
 from fedlane.records import BoolArray, ClientLosses, Context, Feedback, FloatArray, IntArray, Problem, State
 from fedlane.rng import RoundRng
-from fedlane.scheduling.policy import problem_of
 from fedlane.scheduling.ranges import ParameterRange, Tunable
 from fedlane.scheduling.restoring import check_within
 from fedlane.scheduling.rivals.client_choice import ClientChoice, largest, mean_delays
@@ -79,7 +78,7 @@ class Tifl(ClientChoice):
 
     def chosen(self, state: State, context: Context, rng: RoundRng) -> BoolArray:
         """Return clients that are still profiled, then random clients of the tier that was drawn."""
-        problem, available = problem_of(context), context.available
+        problem, available = context.problem, context.available
         draws = rng.uniform(1 + problem.clients)
         keys = draws[:, 1:]
         tier, tiers = self.tiers_of(state)
@@ -101,7 +100,7 @@ class Tifl(ClientChoice):
 
     def update(self, state: State, feedback: Feedback) -> State:
         """Add the measured delays, charge the tier that served, and compare accuracies every ``interval`` rounds."""
-        problem, assigned = problem_of(feedback), feedback.assignment >= 0
+        problem, assigned = feedback.context.problem, feedback.channel >= 0
         tier, tiers = self.tiers_of(state)
         current = np.where(assigned, tier, -1).max(axis=1)
         charged = assigned.any(axis=1) & ~np.any(assigned & (tier != current[:, None]), axis=1) & (current >= 0)
@@ -109,8 +108,8 @@ class Tifl(ClientChoice):
         used = state["used"].copy()
         used[replica, current[replica]] += 1
         probability, accuracy = state["probability"], state["accuracy"]
-        if (feedback.round + 1) % self.interval == 0:
-            now = tier_accuracy(feedback.losses, tier, self.tiers)
+        if (feedback.context.round + 1) % self.interval == 0:
+            now = tier_accuracy(feedback.context.losses, tier, self.tiers)
             place = np.maximum(current, 0)[:, None]
             stagnates = np.take_along_axis(now, place, 1) <= np.take_along_axis(accuracy, place, 1)
             eligible = (used < self.credit(problem, tiers)[:, None]) & (np.arange(self.tiers) < tiers[:, None])
