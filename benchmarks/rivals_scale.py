@@ -18,7 +18,7 @@ import numpy as np
 from fedlane import make_policy, policies
 from fedlane.records import ClientLosses, Context, DelayDistributions, Delays, Feedback, Problem
 from fedlane.rng import RoundStreams
-from fedlane.scheduling.queues import updated_queues
+from fedlane.scheduling.policy import Choice, updated_queues
 from fedlane.scheduling.registry import ALIASES
 
 DEADLINE_S = 4.0
@@ -65,7 +65,8 @@ def decisions_ms(name: str, clients: int, channels: int, rounds: int, from_start
         )
         numbers = streams.at(t)
         start = time.process_time()
-        assignment = forced[t] if t < len(forced) else policy.select(state, context, numbers)
+        chosen = forced[t] if t < len(forced) else policy.select(state, context, numbers)
+        assignment = chosen.channel if isinstance(chosen, Choice) else chosen
         elapsed = time.process_time() - start
         total = np.take_along_axis(delay_s, np.maximum(assignment, 0)[..., None], axis=2)[..., 0]
         third = np.where(assignment >= 0, total, np.nan) / 3

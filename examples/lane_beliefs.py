@@ -17,6 +17,7 @@ from fedlane import Scenario, Simulation
 from fedlane.delay_predictions import PROBABILITIES
 from fedlane.records import Context, FloatArray, IntArray, State
 from fedlane.rng import RoundRng
+from fedlane.scheduling import Choice
 from fedlane.scheduling.lane import Lane, delay_rows
 from fedlane.scheduling.lane.beliefs import predictive_cdf
 
@@ -29,7 +30,7 @@ class WatchedLane(Lane):
 
     quantiles: ClassVar[list[FloatArray]] = []
 
-    def select(self, state: State, context: Context, rng: RoundRng) -> IntArray:
+    def select(self, state: State, context: Context, rng: RoundRng) -> IntArray | Choice:
         """Keep the quantiles of the client's delay on each channel, (3, N), and select as `lane` does."""
         channels = np.arange(state["count"].shape[2])
         pair = np.zeros_like(channels), np.full_like(channels, CLIENT), channels

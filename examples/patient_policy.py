@@ -9,12 +9,12 @@ from typing import ClassVar
 
 import numpy as np
 
-from fedlane import SinglePolicy, check_policy, greedy_matching, simulate
+from fedlane import Policy, check_policy, greedy_matching, simulate
 from fedlane.records import Context, Feedback, IntArray, Problem, State
 
 
 @dataclass(frozen=True)
-class Patient(SinglePolicy):
+class Patient(Policy):
     """Serve the longest-waiting clients first, each on its fastest free channel; untried channels come first."""
 
     name: ClassVar[str] = "patient"

@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from fedlane import Policy, check_policy, register, simulate
+from fedlane import BatchPolicy, check_policy, register, simulate
 from fedlane.gym import FEATURES, SchedulingVectorEnv, empty_memory, observation, remember
 from fedlane.records import Context, Feedback, IntArray, Problem, State
 from fedlane.rng import RoundRng
@@ -152,7 +152,7 @@ def advantages(rewards: Tensor) -> Tensor:
 
 @register
 @dataclass(frozen=True)
-class Learned(Policy):
+class Learned(BatchPolicy):
     """The trained agent as a policy, whose state is the environment's memory."""
 
     name: ClassVar[str] = "policy-gradient"

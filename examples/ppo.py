@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from stable_baselines3 import PPO
 
-from fedlane import Policy, simulate
+from fedlane import BatchPolicy, simulate
 from fedlane.gym import empty_memory, index_scores, matched, observation, remember
 from fedlane.gym.stable_baselines import SchedulingVecEnv
 from fedlane.records import Context, Feedback, IntArray, Problem, State
@@ -42,7 +42,7 @@ def train(steps: int = STEPS, seed: int = 0) -> PPO:
     return agent.learn(steps)
 
 
-class Trained(Policy):
+class Trained(BatchPolicy):
     """The trained agent as a policy for networks of the same size; its state is the environment's memory."""
 
     name: ClassVar[str] = "ppo"

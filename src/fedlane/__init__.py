@@ -9,11 +9,12 @@ from fedlane.moved import MovedModules
 __version__ = "0.1.0"
 
 _HOME = {
+    "BatchPolicy": "fedlane.scheduling",
+    "Choice": "fedlane.scheduling",
     "Policy": "fedlane.scheduling",
     "Run": "fedlane.simulation",
     "Scenario": "fedlane.scenario",
     "Simulation": "fedlane.simulation.run",
-    "SinglePolicy": "fedlane.scheduling",
     "check_policy": "fedlane.rounds",
     "greedy_matching": "fedlane.matching",
     "max_min_matching": "fedlane.matching",
@@ -26,11 +27,12 @@ _HOME = {
 }
 
 __all__ = [
+    "BatchPolicy",
+    "Choice",
     "Policy",
     "Run",
     "Scenario",
     "Simulation",
-    "SinglePolicy",
     "__version__",
     "check_policy",
     "greedy_matching",
@@ -50,7 +52,7 @@ if TYPE_CHECKING:
     from fedlane.matching import greedy_matching, max_min_matching
     from fedlane.rounds import check_policy
     from fedlane.scenario import Scenario, presets
-    from fedlane.scheduling import Policy, SinglePolicy, make_policy, policies, register
+    from fedlane.scheduling import BatchPolicy, Choice, Policy, make_policy, policies, register
     from fedlane.simulation import Run, simulate
     from fedlane.simulation.run import Simulation
 

@@ -50,6 +50,10 @@ class Problem:
         """Number of replicas, R."""
         return len(self.quotas)
 
+    def replica(self, r: int) -> "Problem":
+        """Return the problem of one replica, with quotas and sizes (U,)."""
+        return replace(self, quotas=self.quotas[r], sizes=None if self.sizes is None else self.sizes[r])
+
 
 @dataclass(frozen=True)
 class DelayDistributions:
@@ -111,11 +115,9 @@ class Context:
 
     def replica(self, r: int) -> "Context":
         """Return the context of one replica, with arrays (U,) and (U, N)."""
-        problem = self.problem
-        sizes = None if problem.sizes is None else problem.sizes[r]
         return Context(
             round=self.round,
-            problem=replace(problem, quotas=problem.quotas[r], sizes=sizes),
+            problem=self.problem.replica(r),
             available=np.asarray(self.available[r]),
             present=np.asarray(self.present[r]),
             queue=self.queue[r],

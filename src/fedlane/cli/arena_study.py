@@ -92,8 +92,8 @@ def chosen_policies(names: list[str] | None, output: Output, *, no_learning: boo
         InputError: A policy is unknown, or requires losses although nothing may be learned.
     """
     from fedlane.experiments.arena.entrants import built_in_policies
+    from fedlane.scheduling.policy import check_losses, requires_losses
     from fedlane.scheduling.registry import make_policy
-    from fedlane.scheduling.requirements import check_losses, requires_losses
 
     if names is not None:
         for name in names:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:  # imported only for annotations, to keep `fedlane --help` fas
     from rich.console import Console
 
     from fedlane.scenario import Scenario
-    from fedlane.scheduling.policy import Policy
+    from fedlane.scheduling.policy import BatchPolicy
     from fedlane.simulation.run import Simulation
 
 
@@ -128,7 +128,7 @@ def entry_points(simulation: "Simulation") -> set[Any]:
     return kernels
 
 
-def policy_kernels(policy: "Policy", scenario: "Scenario") -> set[Any]:
+def policy_kernels(policy: "BatchPolicy", scenario: "Scenario") -> set[Any]:
     """Return the kernels that a policy calls from Python in a scenario."""
     from fedlane.matching.bottleneck import solve_batch
     from fedlane.matching.small import is_small, max_sum_small
@@ -141,7 +141,7 @@ def policy_kernels(policy: "Policy", scenario: "Scenario") -> set[Any]:
     return kernels
 
 
-def start_early(process: CompilingProcess, policies: Iterable["Policy"], scenario: "Scenario") -> bool:
+def start_early(process: CompilingProcess, policies: Iterable["BatchPolicy"], scenario: "Scenario") -> bool:
     """Start to compile the policies' kernels in a second process, unless they are in the cache.
 
     Returns:

@@ -11,7 +11,7 @@ from fedlane.cli.session import messages, print_notes
 if TYPE_CHECKING:  # imported inside functions, to keep `fedlane --help` fast
     from fedlane.scenario import Scenario
     from fedlane.scenario.run_settings import RunSettings
-    from fedlane.scheduling.policy import Policy
+    from fedlane.scheduling.policy import BatchPolicy
     from fedlane.simulation.run import Simulation
 
 
@@ -24,10 +24,10 @@ class RunPlan:
     learning: bool
     device: str
 
-    def check_policies(self, policies: Sequence[str], *, save_schedule: bool = False) -> "list[Policy]":
+    def check_policies(self, policies: Sequence[str], *, save_schedule: bool = False) -> "list[BatchPolicy]":
         """Return the policies; raise `InputError` for one that cannot be run, or whose schedule cannot be saved."""
         from fedlane.scheduling import make_policy
-        from fedlane.scheduling.requirements import check_losses, check_schedule
+        from fedlane.scheduling.policy import check_losses, check_schedule
 
         made = [make_policy(name, self.scenario.policies) for name in policies]
         for policy in made:

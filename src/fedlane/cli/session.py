@@ -22,7 +22,7 @@ if TYPE_CHECKING:  # imported only for annotations, to keep `fedlane --help` fas
 
     from fedlane.report.live_view import Finished
     from fedlane.scenario import Scenario
-    from fedlane.scheduling.policy import Policy
+    from fedlane.scheduling.policy import BatchPolicy
     from fedlane.simulation import Run
     from fedlane.simulation.results import RunFolder
     from fedlane.simulation.run import Simulation
@@ -58,7 +58,7 @@ class Session:
     remarks: set[str] = field(default_factory=set)
     compiling: CompilingProcess = field(default_factory=CompilingProcess)
 
-    def compile_early(self, policies: "Sequence[Policy]", scenario: "Scenario") -> None:
+    def compile_early(self, policies: "Sequence[BatchPolicy]", scenario: "Scenario") -> None:
         """Start to compile the policies' kernels in a second process if that is necessary, and tell the user."""
         if start_early(self.compiling, policies, scenario) and not self.quiet:
             messages.print(NOTICE, highlight=False, soft_wrap=True)

@@ -179,7 +179,7 @@ def _run(
 def _named_policies(policies: list[str]) -> dict[str, str]:
     """Return {folder name: policy}; raise `InputError` for duplicates and policies that no real federation can run."""
     from fedlane.scheduling import make_policy
-    from fedlane.scheduling.requirements import check_federated
+    from fedlane.scheduling.policy import check_federated
 
     named = {file_name(policy): policy for policy in policies}
     if len(named) < len(policies):

@@ -10,8 +10,8 @@ from fedlane.experiments.engine.cells import RESULT_VERSION, Cell
 from fedlane.experiments.engine.work_batches import WorkBatch
 from fedlane.experiments.sweep_grid import GridValue, check_grid, combinations, shown
 from fedlane.scenario import Scenario
+from fedlane.scheduling.policy import check_losses
 from fedlane.scheduling.registry import make_policy, policies, split_name
-from fedlane.scheduling.requirements import check_losses
 from fedlane.validate import InputError, ScenarioWarning
 
 FORMAT = 1

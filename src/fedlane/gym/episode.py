@@ -16,7 +16,7 @@ from fedlane.records import BoolArray, Context, Feedback, FloatArray, IntArray, 
 from fedlane.rng import RoundRng
 from fedlane.rounds import Outcome, Rounds
 from fedlane.scenario import Scenario
-from fedlane.scheduling.policy import Policy
+from fedlane.scheduling.policy import BatchPolicy
 from fedlane.simulation.setup import prepare
 from fedlane.simulation.world import SimulatedWorld
 from fedlane.validate import InputError, at_least, positive
@@ -52,7 +52,7 @@ class EpisodeTerms:
 
 
 @dataclass(frozen=True)
-class _Agent(Policy):
+class _Agent(BatchPolicy):
     """The agent outside: its state is the memory that observations are made from, and it gives its scores to `step`."""
 
     name: ClassVar[str] = "agent"

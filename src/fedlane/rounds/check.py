@@ -12,9 +12,7 @@ import numpy as np
 from fedlane.records import BoolArray, ClientLosses, DelayDistributions, Delays, FloatArray, IntArray, Problem, State
 from fedlane.rng import generator
 from fedlane.rounds.rounds import Arrivals, Orders, PolicyError, Rounds
-from fedlane.scheduling.policy import Policy
-from fedlane.scheduling.requirements import check_requirements
-from fedlane.scheduling.single_policy import SinglePolicy, lift
+from fedlane.scheduling.policy import BatchPolicy, Policy, check_requirements, lift
 from fedlane.validate import InputError
 
 _SIZES = ((5, 2), (3, 3), (2, 5), (1, 1), (4, 1), (1, 3))
@@ -25,7 +23,7 @@ _CLIENTS_BEFORE, _CLIENTS_AFTER, _RESIZED_ROUND = 4, 7, 8
 """With 2 channels, an axis of a state array that grows from 4 to 7 is an axis of clients."""
 
 
-def check_policy(policy: Policy | SinglePolicy) -> None:
+def check_policy(policy: BatchPolicy | Policy) -> None:
     """Run a policy on small artificial networks and raise on the first broken rule.
 
     The networks have more, as many or fewer clients than channels, including a single client and a single channel.
@@ -35,14 +33,14 @@ def check_policy(policy: Policy | SinglePolicy) -> None:
     - The state consists of arrays with a replica axis that can be saved and loaded.
     - The same seed gives the same rounds.
     - A replica plays the same rounds alone as together with others.
-    - `select` and `predictions` change neither the state nor the context.
-    - `predictions`, if the policy has them, are in order and finite for every assigned client.
+    - `select` changes neither the state nor the context.
+    - Predictions, if `select` states them, are in order and finite for every assigned client.
     - `check_state` accepts every state of a run.
     - `requires` names only what a run can supply.
     - `resize` keeps what was learned about the remaining clients; new clients start as in `init`.
 
     Args:
-        policy: The policy; a `SinglePolicy` is lifted first.
+        policy: The policy.
 
     Raises:
         PolicyError: A rule is broken.
@@ -51,9 +49,8 @@ def check_policy(policy: Policy | SinglePolicy) -> None:
         >>> from fedlane import check_policy, make_policy
         >>> check_policy(make_policy("random"))
     """
-    if isinstance(policy, SinglePolicy):
-        policy = lift(policy)
     try:
+        policy = lift(policy)
         check_requirements(policy)
     except InputError as error:
         raise PolicyError(str(error)) from None
@@ -75,14 +72,11 @@ def check_policy(policy: Policy | SinglePolicy) -> None:
     _check_resize(policy)
 
 
-def _check_resize(policy: Policy) -> None:
+def _check_resize(policy: BatchPolicy) -> None:
     """Add clients in the middle of a run, check the state before and after, and finish the run."""
     old, new = _problem(_CLIENTS_BEFORE, 2, _SEEDS), _problem(_CLIENTS_AFTER, 2, _SEEDS)
     where = f"resize from {old.clients} to {new.clients} clients"
     first, fresh = policy.init(old), policy.init(new)
-    missing = sorted((policy.per_client or frozenset()) - set(fresh))
-    if missing:
-        raise PolicyError(f"per_client names {missing}, which are not in the state")
     rounds = Rounds(policy, old, _SEEDS)
     for _ in _run(rounds, range(_RESIZED_ROUND)):
         pass
@@ -123,7 +117,7 @@ def _problem(clients: int, channels: int, seeds: Sequence[int]) -> Problem:
     return Problem(clients, channels, _ROUNDS, 4.0, quotas, sizes)
 
 
-def _rounds(policy: Policy, clients: int, channels: int, seeds: Sequence[int]) -> list[IntArray]:
+def _rounds(policy: BatchPolicy, clients: int, channels: int, seeds: Sequence[int]) -> list[IntArray]:
     """Return the assignments of a whole run."""
     return list(_run(Rounds(policy, _problem(clients, channels, seeds), seeds), range(_ROUNDS)))
 
@@ -141,11 +135,8 @@ def _run(rounds: Rounds, span: Iterable[int]) -> Iterator[IntArray]:
             orders = rounds.decide(world.present(rounds), world.ready(), **world.required(policy))
         except PolicyError as error:
             raise PolicyError(f"{where}: {str(error).partition(': ')[2]}") from None
-        if policy.predicts:
-            _check_predictions(rounds, orders, where)
         if _bytes(rounds.state) != before or not np.array_equal(rounds.seen.available, world.ready()):
-            changer = "select or predictions" if policy.predicts else "select"
-            raise PolicyError(f"{where}: {changer} changed the state or the context")
+            raise PolicyError(f"{where}: select changed the state or the context")
         chosen = orders.channel.copy()
         rounds.start(orders)
         rounds.settle(world.attempt(rounds, orders))
@@ -174,7 +165,7 @@ class _World:
         share, clients = 1.0 if self.round < 10 else 0.5, self.problem.clients
         return np.stack([generator(seed, "available", self.round).random(clients) < share for seed in self.seeds])
 
-    def required(self, policy: Policy) -> dict[str, Any]:
+    def required(self, policy: BatchPolicy) -> dict[str, Any]:
         """What the policy requires, and no more."""
         deadline_s, scale_s = self.problem.deadline_s, self.scale_s
         cells_s = (np.arange(_CELLS) + 0.5) * deadline_s / _CELLS
@@ -202,17 +193,6 @@ class _World:
         return Arrivals(Delays(third_s, third_s.copy(), third_s.copy()), everywhere, np.zeros(third_s.shape))
 
 
-def _check_predictions(rounds: Rounds, orders: Orders, where: str) -> None:
-    """Check that `predictions` agree with `select_and_predict`."""
-    policy, context = rounds.policy, rounds.seen
-    if orders.predicted is None or not np.array_equal(
-        policy.select(rounds.state, context, rounds.streams.at(rounds.round)), orders.channel
-    ):
-        raise PolicyError(f"{where}: select_and_predict must assign as select does, and predict")
-    if wrong := policy.predictions(rounds.state, context, orders.channel).problem(orders.channel):
-        raise PolicyError(f"{where}: {wrong}")
-
-
 def _check_state(state: State, replicas: int, where: str) -> None:
     for key, array in state.items():
         if not isinstance(array, np.ndarray) or array.dtype == object:
@@ -223,7 +203,7 @@ def _check_state(state: State, replicas: int, where: str) -> None:
             )
 
 
-def _check_restored(policy: Policy, state: State, problem: Problem, where: str) -> None:
+def _check_restored(policy: BatchPolicy, state: State, problem: Problem, where: str) -> None:
     try:
         restored = policy.check_state(state, problem)
     except InputError as error:

@@ -32,9 +32,7 @@ from fedlane.records import (
     State,
 )
 from fedlane.rng import RoundStreams
-from fedlane.scheduling.policy import Policy
-from fedlane.scheduling.queues import updated_queues
-from fedlane.scheduling.resizing import with_clients
+from fedlane.scheduling.policy import BatchPolicy, Choice, updated_queues, with_clients
 from fedlane.validate import InputError
 
 
@@ -152,7 +150,7 @@ class Rounds:
 
     def __init__(
         self,
-        policy: Policy,
+        policy: BatchPolicy,
         problem: Problem,
         seeds: Sequence[int],
         *,
@@ -214,8 +212,8 @@ class Rounds:
             PolicyError: They are no matching of available clients, or the predictions are impossible.
         """
         context = self.context(present, ready, losses=losses, **required)
-        chosen, predicted = self.policy.select_and_predict(self.state, context, self.streams.at(self.round))
-        return self.order(chosen, predicted)
+        chosen = self.policy.select(self.state, context, self.streams.at(self.round))
+        return self.order(chosen.channel, chosen.predicted) if isinstance(chosen, Choice) else self.order(chosen)
 
     def order(self, channel: IntArray, predicted: PredictedDelays | None = None) -> Orders:
         """Return a choice (R, U), a policy's or an agent's, as orders, after checking it against the last context.
@@ -335,7 +333,10 @@ def check_assignment(assignment: IntArray, available: BoolArray, channels: int, 
             f"{where}: select must return an integer array, got {getattr(assignment, 'dtype', type(assignment))}"
         )
     if assignment.shape != available.shape:
-        raise PolicyError(f"{where}: select must return shape {available.shape}, got {assignment.shape}")
+        hint = ""
+        if assignment.ndim != available.ndim:
+            hint = ": derive it from Policy if its arrays are (U,), and from BatchPolicy if they are (R, U)"
+        raise PolicyError(f"{where}: select must return shape {available.shape}, got {assignment.shape}{hint}")
     if assignment.min(initial=0) < -1 or assignment.max(initial=-1) >= channels:
         raise PolicyError(
             f"{where}: channels must lie in -1..{channels - 1}, got {assignment.min()}..{assignment.max()}"

@@ -1,13 +1,13 @@
 """The scheduling plane: which client uses which channel in a round."""
 
 from fedlane.matching import greedy_matching, max_min_matching, max_sum_matching
-from fedlane.scheduling.policy import Policy
+from fedlane.scheduling.policy import BatchPolicy, Choice, Policy, lift
 from fedlane.scheduling.registry import make_policy, policies, register
-from fedlane.scheduling.single_policy import SinglePolicy, lift
 
 __all__ = [
+    "BatchPolicy",
+    "Choice",
     "Policy",
-    "SinglePolicy",
     "greedy_matching",
     "lift",
     "make_policy",

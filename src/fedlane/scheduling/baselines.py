@@ -11,17 +11,15 @@ import numpy as np
 from fedlane.matching import random_matching
 from fedlane.records import BoolArray, Context, Feedback, IntArray, Problem, State
 from fedlane.rng import RoundRng
-from fedlane.scheduling.policy import Policy
-from fedlane.scheduling.restoring import check_within
+from fedlane.scheduling.policy import BatchPolicy, check_within
 
 
 @dataclass(frozen=True)
-class Random(Policy):
+class Random(BatchPolicy):
     """N random clients, each on a random channel."""
 
     name: ClassVar[str] = "random"
     summary: ClassVar[str] = "random clients on random channels"
-    per_client: ClassVar[frozenset[str]] = frozenset()
 
     def init(self, problem: Problem) -> State:
         """Return an empty state: nothing is learned."""
@@ -35,7 +33,7 @@ class Random(Policy):
 
 
 @dataclass(frozen=True)
-class RoundRobin(Policy):
+class RoundRobin(BatchPolicy):
     """Serves ceil(U / N) groups of clients in turn; the last group may leave channels idle.
 
     A group's channels rotate from one of its turns to the next. A group without available clients is skipped.
@@ -43,7 +41,6 @@ class RoundRobin(Policy):
 
     name: ClassVar[str] = "round-robin"
     summary: ClassVar[str] = "groups of clients in turn"
-    per_client: ClassVar[frozenset[str]] = frozenset()
 
     def init(self, problem: Problem) -> State:
         """Start with the first group."""

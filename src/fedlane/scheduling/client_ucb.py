@@ -15,17 +15,13 @@ from fedlane.matching import serve_in_order
 from fedlane.records import Context, Feedback, FloatArray, IntArray, Problem, State
 from fedlane.rng import RoundRng
 from fedlane.scheduling.estimates import check_statistics, mean
-from fedlane.scheduling.policy import Policy
-from fedlane.scheduling.queues import updated_queues
+from fedlane.scheduling.policy import BatchPolicy, check_within, updated_queues
 from fedlane.scheduling.ranges import EXPLORATION, ParameterRange, Tunable
-from fedlane.scheduling.restoring import check_within
 from fedlane.validate import InputError, at_least
 
 
-class ClientUcb(Policy):
+class ClientUcb(BatchPolicy):
     """Base of the policies with one index per client: its statistics, and the choice by the index."""
-
-    per_client: ClassVar[frozenset[str]] = frozenset({"count", "reward"})
 
     def init(self, problem: Problem) -> State:
         """Return zero counts and reward sums, each (R, U)."""
@@ -95,7 +91,6 @@ class CsUcbQ(ClientUcb):
     name: ClassVar[str] = "cs-ucb-q"
     summary: ClassVar[str] = "bandit index and fairness queue per client, random channels; the paper's Single-UCB"
     version: ClassVar[int] = 2  # the state of version 1 does not say who was absent
-    per_client: ClassVar[frozenset[str]] = ClientUcb.per_client | {"queue", "selected", "absent"}
     ranges: ClassVar[Mapping[str, Tunable]] = {"beta": ParameterRange(0.01, 0.99)}
 
     beta: float = 0.1

@@ -6,7 +6,7 @@ Statistics are arrays of a policy's state: ``count``, ``reward`` (a sum) and ``s
 import numpy as np
 
 from fedlane.records import Feedback, FloatArray, IntArray, Problem, State
-from fedlane.scheduling.restoring import check_within
+from fedlane.scheduling.policy import check_within
 
 STATISTICS = frozenset({"count", "reward", "success"})
 

@@ -17,11 +17,10 @@ import numpy as np
 
 from fedlane.records import Context, Feedback, FloatArray, IntArray, Problem, State
 from fedlane.rng import RoundRng
-from fedlane.scheduling.estimates import STATISTICS, bonus, check_statistics, empty_statistics, optimistic_mean, record
+from fedlane.scheduling.estimates import bonus, check_statistics, empty_statistics, optimistic_mean, record
 from fedlane.scheduling.lane_kernels import search_batch
-from fedlane.scheduling.policy import Policy, check_trade_off
+from fedlane.scheduling.policy import BatchPolicy, check_trade_off, check_within, fitting_state
 from fedlane.scheduling.ranges import EXPLORATION, QUOTA_SLACK, TRADE_OFF, Tunable
-from fedlane.scheduling.restoring import check_within, fitting_state
 from fedlane.scheduling.slots import check_slots, with_slots
 
 CELLS = 32
@@ -29,12 +28,11 @@ CELLS = 32
 
 
 @dataclass(frozen=True)
-class Lane2026(Policy):
+class Lane2026(BatchPolicy):
     """Drift plus penalty on the expected delay of the slowest client, with learned distributions."""
 
     name: ClassVar[str] = "lane-2026"
     summary: ClassVar[str] = "the former lane, which tries every pair first and learns each pair alone"
-    per_client: ClassVar[frozenset[str]] = STATISTICS | {"slot"}
     ranges: ClassVar[Mapping[str, Tunable]] = {
         "V": TRADE_OFF,
         "exploration": EXPLORATION,

@@ -14,7 +14,6 @@ from fedlane.matching import greedy_matching, max_min_matching, random_matching
 from fedlane.records import BoolArray, Context, Feedback, FloatArray, IntArray, Problem, State
 from fedlane.rng import RoundRng
 from fedlane.scheduling.estimates import (
-    STATISTICS,
     bonus,
     check_statistics,
     empty_statistics,
@@ -22,16 +21,15 @@ from fedlane.scheduling.estimates import (
     optimistic_mean,
     record,
 )
-from fedlane.scheduling.policy import Policy, check_trade_off
+from fedlane.scheduling.policy import BatchPolicy, check_trade_off
 from fedlane.scheduling.ranges import EXPLORATION, QUOTA_SLACK, TRADE_OFF, Choices, ParameterRange, Tunable
 from fedlane.validate import InputError, positive
 
 
 @dataclass(frozen=True)
-class _Mamab(Policy):
+class _Mamab(BatchPolicy):
     """Algorithm 1: a random matching with probability exp(-t / T0), else a matching on the perturbed estimate."""
 
-    per_client: ClassVar[frozenset[str]] = STATISTICS
     ranges: ClassVar[Mapping[str, Tunable]] = {
         "V": TRADE_OFF,
         "exploration": EXPLORATION,

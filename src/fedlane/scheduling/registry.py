@@ -15,7 +15,7 @@ from fedlane.scheduling.genie import Genie
 from fedlane.scheduling.lane import Lane
 from fedlane.scheduling.lane_2026 import Lane2026
 from fedlane.scheduling.mamab import MamabGmba, MamabOm
-from fedlane.scheduling.policy import Policy
+from fedlane.scheduling.policy import BatchPolicy, Policy, lift
 from fedlane.scheduling.rivals.age_of_update import AgeOfUpdate
 from fedlane.scheduling.rivals.clairvoyant import Clairvoyant
 from fedlane.scheduling.rivals.fedcs import FedCs
@@ -28,10 +28,9 @@ from fedlane.scheduling.rivals.proportional_fair import ProportionalFair
 from fedlane.scheduling.rivals.rbcs_f import RbcsF
 from fedlane.scheduling.rivals.thompson import Thompson
 from fedlane.scheduling.rivals.tifl import Tifl
-from fedlane.scheduling.single_policy import SinglePolicy, lift
 from fedlane.validate import InputError, nearest, unknown
 
-PolicyClass = type[Policy] | type[SinglePolicy]
+PolicyClass = type[BatchPolicy] | type[Policy]
 
 _policies: dict[str, PolicyClass] = {
     policy.name: policy
@@ -119,7 +118,7 @@ def split_name(text: str) -> tuple[str, dict[str, str]]:
     return name.strip(), inline
 
 
-def make_policy(text: str, settings: Mapping[str, Mapping[str, Any]] | None = None) -> Policy:
+def make_policy(text: str, settings: Mapping[str, Mapping[str, Any]] | None = None) -> BatchPolicy:
     """Return the policy that ``text`` names.
 
     Args:
@@ -128,7 +127,7 @@ def make_policy(text: str, settings: Mapping[str, Mapping[str, Any]] | None = No
             them, and they override the policy's defaults.
 
     Returns:
-        The policy; a `SinglePolicy` is lifted.
+        The policy; one that is written for one network runs on many.
 
     Raises:
         InputError: The policy or a parameter is unknown, or a value is out of bounds.
@@ -159,10 +158,10 @@ def make_policy(text: str, settings: Mapping[str, Mapping[str, Any]] | None = No
         policy = chosen(**{key: _converted(name, key, value, defaults[key]) for key, value in values.items()})
     except InputError as error:
         raise InputError(f"policy {name}: {error}") from None
-    return lift(policy) if isinstance(policy, SinglePolicy) else policy
+    return lift(policy)
 
 
-def resolved_parameters(policy: Policy) -> dict[str, Any]:
+def resolved_parameters(policy: BatchPolicy) -> dict[str, Any]:
     """Return the parameters of a policy object."""
     subject = getattr(policy, "single", policy)
     return {key: getattr(subject, key) for key in parameters(type(subject))}
@@ -193,6 +192,6 @@ def _import(name: str, classes: Mapping[str, PolicyClass]) -> PolicyClass:
         raise InputError(f"policy '{name}' cannot be imported: {error}") from error
     finally:
         sys.path.remove("")
-    if not (isinstance(loaded, type) and issubclass(loaded, Policy | SinglePolicy)):
-        raise InputError(f"policy '{name}' must be a subclass of Policy or SinglePolicy")
+    if not (isinstance(loaded, type) and issubclass(loaded, BatchPolicy | Policy)):
+        raise InputError(f"policy '{name}' must be a subclass of Policy or BatchPolicy")
     return loaded

@@ -8,7 +8,7 @@ rows.
 import numpy as np
 
 from fedlane.records import IntArray, State
-from fedlane.scheduling.restoring import check_within
+from fedlane.scheduling.policy import check_within
 from fedlane.validate import InputError
 
 

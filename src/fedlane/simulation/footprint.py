@@ -12,7 +12,7 @@ from fedlane.learning.datasets import dataset_info
 from fedlane.network.radio import block_rounds
 from fedlane.records import Problem
 from fedlane.scenario import Scenario
-from fedlane.scheduling.policy import Policy
+from fedlane.scheduling.policy import BatchPolicy
 from fedlane.simulation.tables import PART_ROWS
 from fedlane.simulation.trace_shape import TraceShape
 from fedlane.simulation.world import changes_with_time
@@ -73,7 +73,7 @@ class Footprint:
 
 
 def run_footprint(
-    scenario: Scenario, policy: Policy, seeds: int, *, learning: bool, device: str = "cpu", bounded: bool = False
+    scenario: Scenario, policy: BatchPolicy, seeds: int, *, learning: bool, device: str = "cpu", bounded: bool = False
 ) -> Footprint:
     """Estimate the memory of a run without allocating it.
 
@@ -90,7 +90,7 @@ def run_footprint(
     pairs = 0 if keeps_no_pairs(scenario, policy) else clients * channels
     draws = 8 * drawn * (pairs * (3 if scenario.network.fading == "rayleigh" else 2) + clients)
     space = 8.0 * NETWORK_ARRAYS * pairs + draws + SETUP_BYTES_PER_CLIENT * clients
-    growing, fixed = _trace_bytes(scenario, seeds, bounded, policy.predicts)
+    growing, fixed = _trace_bytes(scenario, seeds, bounded)
     per_seed = {"rounds": growing, "clients and channels": space}
     if learning:
         per_seed["the model"], for_learning = _learning_bytes(scenario, seeds, device)
@@ -102,7 +102,7 @@ def run_footprint(
     return Footprint(seeds, per_seed, fixed)
 
 
-def keeps_no_pairs(scenario: Scenario, policy: Policy) -> bool:
+def keeps_no_pairs(scenario: Scenario, policy: BatchPolicy) -> bool:
     """Whether the network keeps nothing for each client-channel pair: it is large, and the policy does not read it."""
     network = scenario.network
     constant = network.model == "paper" and not changes_with_time(scenario)
@@ -110,13 +110,11 @@ def keeps_no_pairs(scenario: Scenario, policy: Policy) -> bool:
     return constant and large and not policy.requires & {"channel_state", "distributions"}
 
 
-def _trace_bytes(
-    scenario: Scenario, seeds: int, bounded: bool, predicts: bool = False
-) -> tuple[float, dict[str, float]]:
+def _trace_bytes(scenario: Scenario, seeds: int, bounded: bool) -> tuple[float, dict[str, float]]:
     """Return the memory of the trace and of the tables per seed, and the fixed memory of a bounded trace."""
     clients, channels, rounds = scenario.network.clients, scenario.network.channels, scenario.rounds
     shape = TraceShape.of(seeds, rounds, clients, channels)
-    held, tabled = (size + PREDICTION_BYTES * predicts for size in (TRACE_BYTES_PER_CHANNEL, TABLE_BYTES_PER_CHANNEL))
+    held, tabled = (size + PREDICTION_BYTES for size in (TRACE_BYTES_PER_CHANNEL, TABLE_BYTES_PER_CHANNEL))
     if bounded and shape.bounded:
         kept = -(-rounds // shape.every)
         growing = kept * clients * BOUNDED_BYTES_PER_CLIENT + rounds * BOUNDED_BYTES_PER_ROUND
@@ -128,7 +126,7 @@ def _trace_bytes(
     return float(rounds * per_round), {}
 
 
-def _state_bytes(policy: Policy, scenario: Scenario, clients: int, channels: int) -> float:
+def _state_bytes(policy: BatchPolicy, scenario: Scenario, clients: int, channels: int) -> float:
     """Return the memory of a policy for one seed, from the size of its first state."""
     problem = Problem(
         clients=clients,
@@ -142,7 +140,7 @@ def _state_bytes(policy: Policy, scenario: Scenario, clients: int, channels: int
     return float(copies) * sum(array.nbytes for array in policy.init(problem).values())
 
 
-def _grown_state_bytes(policy: Policy, scenario: Scenario) -> float:
+def _grown_state_bytes(policy: BatchPolicy, scenario: Scenario) -> float:
     """Return the memory of a policy whose state must not be allocated, from its growth on small networks."""
     u, n = scenario.network.clients / GROWTH_CLIENTS - 1, scenario.network.channels / GROWTH_CHANNELS - 1
     small, more_clients, more_channels, both = (
@@ -238,7 +236,7 @@ def _limits(root: Path, path: str, limit: str, usage: str, cached: str) -> list[
 
 def check_memory(
     scenario: Scenario,
-    policy: Policy,
+    policy: BatchPolicy,
     seeds: int,
     *,
     learning: bool,

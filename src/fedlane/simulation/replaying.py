@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from fedlane.records import FloatArray
 from fedlane.scenario.run_settings import RunSettings
-from fedlane.scheduling.requirements import requires_losses
+from fedlane.scheduling.policy import requires_losses
 from fedlane.simulation.folder_files import OPTIONAL
 from fedlane.simulation.provenance import arithmetic
 from fedlane.simulation.results import EXTRA, MEASURES, Run

@@ -5,12 +5,11 @@ from dataclasses import replace
 from fedlane.privacy.loss_release import with_losses
 from fedlane.privacy.mechanisms import mechanism_of
 from fedlane.records import DelayDistributions, MechanismSpec
-from fedlane.scheduling.policy import Policy
-from fedlane.scheduling.requirements import requires_losses
+from fedlane.scheduling.policy import BatchPolicy, requires_losses
 from fedlane.simulation.setup import Setup
 
 
-def with_required_losses(policy: Policy, setup: Setup) -> Setup:
+def with_required_losses(policy: BatchPolicy, setup: Setup) -> Setup:
     """Return the setup of a run whose clients report their losses if the policy requires them.
 
     Raises:
@@ -22,7 +21,7 @@ def with_required_losses(policy: Policy, setup: Setup) -> Setup:
     return replace(setup, mechanism=with_losses(setup.mechanism, privacy.loss_clip, privacy.loss_noise))
 
 
-def run_caution(policy: Policy, distributions: DelayDistributions | None, mechanism: MechanismSpec) -> str | None:
+def run_caution(policy: BatchPolicy, distributions: DelayDistributions | None, mechanism: MechanismSpec) -> str | None:
     """Return one line that a user should know about a policy in this run, or None.
 
     Args:

@@ -45,7 +45,7 @@ class Run:
         summary: Mean and 95% interval over seeds of every measure, and general facts about the run.
         model: The global model's tensors by name; with several replicas, names begin with ``replicaN.``
         ledger: The run's ledger, which lists every charged upload; empty without a mechanism.
-        settings: Policy, seeds, learning and device; None for a real federation and in old folders.
+        settings: BatchPolicy, seeds, learning and device; None for a real federation and in old folders.
         provenance: Command, date, versions, commit, device and host class of every session; empty in old folders.
 
     Examples:

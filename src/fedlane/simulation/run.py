@@ -6,8 +6,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from fedlane.scenario import Scenario
-from fedlane.scheduling.policy import Policy
-from fedlane.scheduling.single_policy import SinglePolicy
+from fedlane.scheduling.policy import BatchPolicy, Policy
 from fedlane.simulation.results import Run
 from fedlane.simulation.setup import learning_task
 from fedlane.simulation.simulation import Simulation
@@ -33,7 +32,7 @@ def seed_list(seeds: int | Sequence[int]) -> Sequence[int]:
 
 def simulate(
     scenario: Scenario | str,
-    policy: str | Policy | SinglePolicy = "lane",
+    policy: str | BatchPolicy | Policy = "lane",
     *,
     rounds: int | None = None,
     seeds: int | Sequence[int] = (0,),

@@ -14,11 +14,8 @@ from fedlane.records import ClientLosses, DelayDistributions, IntArray, RoundRec
 from fedlane.rounds import Orders, Outcome, Rounds
 from fedlane.scenario import Scenario
 from fedlane.scenario.run_settings import RunSettings
-from fedlane.scheduling.lane_2026 import CELLS
-from fedlane.scheduling.policy import Policy
+from fedlane.scheduling.policy import DISTRIBUTION_CELLS, BatchPolicy, Policy, check_requirements, check_schedule, lift
 from fedlane.scheduling.registry import make_policy, resolved_parameters
-from fedlane.scheduling.requirements import check_requirements, check_schedule
-from fedlane.scheduling.single_policy import SinglePolicy, lift
 from fedlane.simulation.checkpoint import Checkpoint, check_agreement
 from fedlane.simulation.footprint import check_memory
 from fedlane.simulation.provenance import RunOrigin
@@ -69,7 +66,7 @@ class Simulation:
         spending: Accounting of the uploads; None without a mechanism.
         ledger: Record of every charged upload; None without a mechanism.
         federation: The models in training; None without learning.
-        settings: Policy, seeds, learning and device, as the run folder records them.
+        settings: BatchPolicy, seeds, learning and device, as the run folder records them.
         origin: Command, date, versions, device and host, as the run folder records them.
 
     Raises:
@@ -87,7 +84,7 @@ class Simulation:
     def __init__(
         self,
         scenario: Scenario,
-        policy: str | Policy | SinglePolicy = "lane",
+        policy: str | BatchPolicy | Policy = "lane",
         seeds: Sequence[int] = (0,),
         *,
         learning: bool = False,
@@ -109,9 +106,9 @@ class Simulation:
         self.feasible_scale = self.setup.feasible_scale(self.quota)
         self.distributions: DelayDistributions | None = None
         if "distributions" in policy.requires:
-            self.distributions = self.setup.network.distributions(CELLS)
+            self.distributions = self.setup.network.distributions(DISTRIBUTION_CELLS)
         self.caution = run_caution(policy, self.distributions, self.setup.mechanism)
-        self.trace = _empty_trace(self.setup, policy, bounded)
+        self.trace = _empty_trace(self.setup, bounded)
         mechanism = self.setup.mechanism
         private = mechanism_of(mechanism.name).has_ledger
         self.spending = PrivacySpending(mechanism) if private else None
@@ -342,18 +339,16 @@ def _check_seeds(seeds: Sequence[int]) -> None:
         raise InputError(f"seed must be less than 2^63, got {max(seeds)}")
 
 
-def _empty_trace(setup: Setup, policy: Policy, bounded: bool) -> Trace:
+def _empty_trace(setup: Setup, bounded: bool) -> Trace:
     """Return a trace without rounds, with room for what the run records."""
     problem = setup.problem
     new_trace = Trace.fitting if bounded else Trace.empty
     trace = new_trace(problem.replicas, problem.rounds, problem.clients, problem.channels).with_energy()
-    if not setup.always_present:
-        trace.with_presence()
-    return trace.with_predictions() if policy.predicts else trace
+    return trace if setup.always_present else trace.with_presence()
 
 
-def _made(policy: str | Policy | SinglePolicy, scenario: Scenario) -> Policy:
+def _made(policy: str | BatchPolicy | Policy, scenario: Scenario) -> BatchPolicy:
     """Return a policy that was given by its name or as an object."""
     if isinstance(policy, str):
         return make_policy(policy, scenario.policies)
-    return lift(policy) if isinstance(policy, SinglePolicy) else policy
+    return lift(policy)

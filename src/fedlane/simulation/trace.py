@@ -15,7 +15,7 @@ from fedlane.delay_predictions import NAMES
 from fedlane.files import fitting_array
 from fedlane.records import BoolArray, FloatArray, IntArray
 from fedlane.rounds import Outcome
-from fedlane.scheduling.resizing import with_clients
+from fedlane.scheduling.policy import with_clients
 from fedlane.simulation.segments import CHANNEL_ARRAYS, Segments, SegmentShape
 from fedlane.simulation.trace_checks import check_trace
 from fedlane.simulation.trace_shape import Totals, TraceShape, channel_arrays
@@ -182,6 +182,8 @@ class Trace:
 
     def append(self, outcome: Outcome, deadline_s: float) -> None:
         """Add one round."""
+        if outcome.orders.predicted is not None and not self.rounds:
+            self.with_predictions()
         t, row = self.rounds, self._next_row()
         channel, arrivals = outcome.orders.channel, outcome.arrivals
         replica, client = np.nonzero(channel >= 0)
@@ -258,6 +260,8 @@ class Trace:
         if self.totals is not None and "trace.shape" not in saved:
             self._restore_whole(saved, rounds, deadline_s)
             return
+        if f"trace.{NAMES[0]}" in saved:
+            self.with_predictions()
         self.rounds = rounds
         if self.totals is not None:
             self._restore_totals(saved)

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from fedlane.experiments.arena.tuned import TunedValues, parameter_text
+from fedlane.scheduling.policy import requires_losses
 from fedlane.scheduling.registry import make_policy, policies, split_name
-from fedlane.scheduling.requirements import requires_losses
 from fedlane.validate import InputError
 
 LEAGUES = {

@@ -7,7 +7,7 @@ from typing import Any
 from fedlane.experiments.engine.user_code import class_digests, code_digests
 from fedlane.experiments.engine.work_batches import WorkBatch, digest
 from fedlane.scenario import Scenario
-from fedlane.scheduling.policy import Policy
+from fedlane.scheduling.policy import BatchPolicy
 from fedlane.scheduling.registry import make_policy, resolved_parameters
 from fedlane.simulation.footprint import TRACE_BYTES_PER_CHANNEL, TRACE_BYTES_PER_CLIENT
 from fedlane.simulation.setup import own_data_digest
@@ -67,7 +67,7 @@ class Cell:
             **self._user_data(),
         }
 
-    def _user_code(self, policy: Policy) -> dict[str, str]:
+    def _user_code(self, policy: BatchPolicy) -> dict[str, str]:
         """Digests of the user's code that a result depends on, by module."""
         digests = class_digests(_class(policy))
         if self.learning and ":" in self.scenario.learning.model:
@@ -122,12 +122,12 @@ def unique_batches(batches: Iterable[WorkBatch]) -> list[WorkBatch]:
     return list({batch.key: batch for batch in batches}.values())
 
 
-def _class(policy: Policy) -> type:
+def _class(policy: BatchPolicy) -> type:
     """Class of a policy; a policy for a single replica is wrapped, and its own class counts."""
     return type(getattr(policy, "single", policy))
 
 
-def _class_name(policy: Policy) -> str | None:
+def _class_name(policy: BatchPolicy) -> str | None:
     """Name of a user's class, which may be registered under any name; None for FedLane's own."""
     policy_class = _class(policy)
     own = policy_class.__module__.partition(".")[0] == "fedlane"

@@ -9,7 +9,7 @@ from flwr.app import RecordDict
 from fedlane.files import fitting_array
 from fedlane.flower.protocol import LARGEST, LOSSES, LossReport
 from fedlane.records import ClientLosses
-from fedlane.scheduling.resizing import with_clients
+from fedlane.scheduling.policy import with_clients
 from fedlane.validate import InputError
 
 

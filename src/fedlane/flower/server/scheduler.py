@@ -15,9 +15,7 @@ from fedlane.flower.protocol import LARGEST, LossReport
 from fedlane.flower.server.reported_losses import ReportedLosses
 from fedlane.records import BoolArray, Delays, FloatArray, IntArray, Problem
 from fedlane.rounds import Arrivals, Orders, Outcome, Rounds
-from fedlane.scheduling.policy import Policy
-from fedlane.scheduling.requirements import check_federated, requires_losses
-from fedlane.scheduling.resizing import with_clients
+from fedlane.scheduling.policy import BatchPolicy, check_federated, requires_losses, with_clients
 from fedlane.simulation.trace import Trace
 from fedlane.validate import InputError
 
@@ -48,7 +46,7 @@ class Scheduler:
 
     def __init__(
         self,
-        policy: Policy,
+        policy: BatchPolicy,
         *,
         lanes: int,
         deadline_s: float,
@@ -63,8 +61,6 @@ class Scheduler:
         self.policy, self.seed = policy, seed
         self.rounds = Rounds(policy, problem, [seed], charge=charge)  # a round without orders takes no time
         self.trace = Trace.empty(1, rounds, 0, lanes).with_presence()
-        if policy.predicts:
-            self.trace.with_predictions()
         self.epsilon = np.zeros((rounds, 0))
         self.losses = ReportedLosses() if requires_losses(policy) else None
 

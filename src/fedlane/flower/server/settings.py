@@ -4,8 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any, TypedDict
 
-from fedlane.scheduling.policy import Policy
-from fedlane.scheduling.single_policy import SinglePolicy
+from fedlane.scheduling.policy import BatchPolicy, Policy
 from fedlane.validate import LARGEST_WEIGHT, InputError, at_least, positive
 
 
@@ -33,7 +32,7 @@ class ScheduleSettings:
 
     lanes: int
     deadline_s: float
-    policy: str | Policy | SinglePolicy = "lane"
+    policy: str | BatchPolicy | Policy = "lane"
     quotas: Mapping[str, float] | None = None
     min_clients: int = 1
     local_iterations: int | None = None
@@ -89,7 +88,7 @@ class SettingsByKeyword(TypedDict, total=False):
 
     lanes: int
     deadline_s: float
-    policy: str | Policy | SinglePolicy
+    policy: str | BatchPolicy | Policy
     quotas: Mapping[str, float] | None
     min_clients: int
     local_iterations: int | None

@@ -26,8 +26,8 @@ from fedlane.flower.server.settings import GuardSettings, ScheduleSettings, Sett
 from fedlane.flower.server.state import ServerState
 from fedlane.flower.server.strategy_arrays import to_model
 from fedlane.scenario import Scenario
+from fedlane.scheduling.policy import lift
 from fedlane.scheduling.registry import make_policy
-from fedlane.scheduling.single_policy import SinglePolicy, lift
 from fedlane.validate import InputError, at_least
 
 logger = logging.getLogger("fedlane.flower")
@@ -99,7 +99,7 @@ class LaneStrategy(Strategy):
         self.label = policy if isinstance(policy, str) else policy.name
         if isinstance(policy, str):
             policy = make_policy(policy, scenario.policies if scenario else None)
-        self.policy = lift(policy) if isinstance(policy, SinglePolicy) else policy
+        self.policy = lift(policy)
         self.inner = FedAvg(fraction_evaluate=0.0) if inner is None else inner
         self.federation, self.floor_s, self.scenario, self.before_round = federation, floor_s, scenario, before_round
         self.deadline_s = float(self.schedule.deadline_s)

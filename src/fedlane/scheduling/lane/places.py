@@ -29,7 +29,7 @@ from scipy.special import log_ndtr
 from fedlane.records import BoolArray, FloatArray, Problem, State
 from fedlane.scheduling.lane import location
 from fedlane.scheduling.lane.observations import Observed, Pair
-from fedlane.scheduling.restoring import check_within
+from fedlane.scheduling.policy import check_within
 
 MIN_CHANNELS = 8
 """The places are not fitted to fewer channels, because the factor model then has few unknowns."""

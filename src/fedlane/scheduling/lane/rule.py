@@ -28,10 +28,9 @@ from fedlane.scheduling.lane import (
     search,
     spread,
 )
-from fedlane.scheduling.lane.beliefs import Beliefs, beliefs, predicted, predictive_cdf
-from fedlane.scheduling.policy import Policy, check_trade_off
+from fedlane.scheduling.lane.beliefs import Beliefs, beliefs, predicted
+from fedlane.scheduling.policy import BatchPolicy, Choice, check_trade_off, check_within, fitting_state
 from fedlane.scheduling.ranges import QUOTA_SLACK, ParameterRange, Tunable
-from fedlane.scheduling.restoring import check_within, fitting_state
 from fedlane.scheduling.slots import check_slots, with_slots
 from fedlane.validate import InputError, at_least
 
@@ -42,17 +41,12 @@ _ALWAYS_CONSIDERED = 200
 
 
 @dataclass(frozen=True)
-class Lane(Policy):
+class Lane(BatchPolicy):
     """Drift plus penalty on the expected delay of the slowest client, with predictions for every pair."""
 
     name: ClassVar[str] = "lane"
     summary: ClassVar[str] = "FedLane's policy: queues against the expected delay of the slowest client (default)"
     version: ClassVar[int] = 3
-    per_client: ClassVar[frozenset[str]] = frozenset(
-        {"count", "information", "mean", "variance", "compute", "computed", "slot"}
-        | {"factor", "factor_cov", "client_place", "client_surprise"}
-    )
-    predicts: ClassVar[bool] = True
 
     ranges: ClassVar[Mapping[str, Tunable]] = {
         "V": ParameterRange(1.0, 50.0, "log"),
@@ -91,9 +85,16 @@ class Lane(Policy):
             **forgetting.no_surprise(problem),
         }
 
-    def select(self, state: State, context: Context, rng: RoundRng) -> IntArray:
-        """Predict the delays of all pairs and search for the matching with the largest objective."""
-        return self._select(state, context)[0]
+    def select(self, state: State, context: Context, rng: RoundRng) -> IntArray | Choice:
+        """Predict the delays of all pairs and search for the matching with the largest objective.
+
+        The predictions are quantiles of the distributions with which the matching was found.
+        """
+        assignment, row = self._select(state, context)
+        arrays = np.full((3, *assignment.shape), np.nan)
+        given = assignment >= 0
+        arrays[:, given] = context.problem.deadline_s * delay_rows.quantiles(row[given], PROBABILITIES)
+        return Choice(assignment, PredictedDelays(*arrays))
 
     def _select(self, state: State, context: Context) -> tuple[IntArray, FloatArray]:
         """Return the matching, and the predictive distribution of each of its pairs (R, U, CELLS + 1)."""
@@ -122,22 +123,6 @@ class Lane(Policy):
             found = _matching(self, part, some, value[r : r + 1, clients], replace(context, **of_some))
             assignment[r, clients], row[r, clients] = found[0][0], found[1][0]
         return assignment, row
-
-    def select_and_predict(
-        self, state: State, context: Context, rng: RoundRng
-    ) -> tuple[IntArray, PredictedDelays | None]:
-        """Return the matching, and the quantiles of the distributions with which it was found."""
-        if type(self).select is not Lane.select:  # a subclass with its own selection
-            return super().select_and_predict(state, context, rng)
-        assignment, row = self._select(state, context)
-        return assignment, _quantiles(assignment, row[assignment >= 0], context.problem.deadline_s)
-
-    def predictions(self, state: State, context: Context, assignment: IntArray) -> PredictedDelays:
-        """Return the quantiles of the assigned pairs' predictive distributions."""
-        deadline_s = context.problem.deadline_s
-        replica, client = np.nonzero(assignment >= 0)
-        row = predictive_cdf(state, (replica, client, assignment[replica, client]), deadline_s)
-        return _quantiles(assignment, row, deadline_s)
 
     def update(self, state: State, feedback: Feedback) -> State:
         """Add the measured delays to the observations, and fit the model again."""
@@ -214,13 +199,6 @@ def _fitted(state: State, deadline_s: float) -> State:
     variance = spread.shrunk(line.variance(mean), information, state["variance"])
     factors = location.fitted({n: state[n] for n in location.NAMES}, information, mean, variance, deadline_s)
     return {**line.arrays(), **factors, **places.fitted({**state, **factors}, information, mean, variance)}
-
-
-def _quantiles(assignment: IntArray, row: FloatArray, deadline_s: float) -> PredictedDelays:
-    """Return the quantiles of the assigned pairs from their rows, which are ordered by replica and client."""
-    arrays = np.full((3, *assignment.shape), np.nan)
-    arrays[:, assignment >= 0] = deadline_s * delay_rows.quantiles(row, PROBABILITIES)
-    return PredictedDelays(*arrays)
 
 
 def _matching(

@@ -16,7 +16,7 @@ import numpy as np
 from fedlane.compiled import kernel, part
 from fedlane.matching import max_sum_batch
 from fedlane.records import BoolArray, FloatArray, IntArray
-from fedlane.scheduling.lane.delay_rows import CELLS, WIDTHS
+from fedlane.scheduling.lane.delay_rows import WIDTHS
 
 _ZERO = 1e-3  # a smaller CDF value counts as 0, so that products can be divided again
 _SWEEPS = 30
@@ -29,19 +29,21 @@ def search_batch(
     previous: IntArray,
     trade_off: float,
     idle_channels: bool,
+    widths: FloatArray = WIDTHS,
 ) -> IntArray:
     """Return the best matching of the search for each replica, (R, U).
 
     Args:
         weight: Value of each pair apart from its delay (R, U, N).
-        rows: Predictive distributions (R, U, N, CELLS + 1).
+        rows: Distributions (R, U, N, G + 1): the CDF in each of G cells, and at the deadline.
         available: Which clients may be assigned (R, U).
         previous: The previous round's matching (R, U).
         trade_off: V.
         idle_channels: Whether channels may stay idle although clients are available.
+        widths: Widths of the cells (G,), in units of the deadline.
     """
     channels = weight.shape[2]
-    reward = rows[..., :CELLS] @ WIDTHS.astype(np.float32)  # the mean of [1 - delay / d_max]^+
+    reward = rows[..., : len(widths)] @ widths.astype(np.float32)  # the mean of [1 - delay / d_max]^+
     starts = np.empty((3, *available.shape), np.int64)
     for start, factor in zip(starts, (1.0, float(channels)), strict=False):
         value = trade_off * factor * reward
@@ -50,7 +52,7 @@ def search_batch(
         start[:] = max_sum_batch(value.astype(np.float64))  # the type for which the solver is compiled ahead
     starts[2] = previous
     result = np.full(available.shape, -1, np.int64)
-    improve_starts(weight, rows, WIDTHS, available, starts, trade_off * channels, idle_channels, result)
+    improve_starts(weight, rows, widths, available, starts, trade_off * channels, idle_channels, result)
     return result
 
 

@@ -11,8 +11,7 @@ import numpy as np
 
 from fedlane.records import BoolArray, Context, Feedback, Problem, State
 from fedlane.rng import RoundRng
-from fedlane.scheduling.estimates import STATISTICS
-from fedlane.scheduling.restoring import check_within
+from fedlane.scheduling.policy import check_within
 from fedlane.scheduling.rivals.client_choice import ClientChoice, largest
 
 
@@ -25,7 +24,6 @@ class AgeOfUpdate(ClientChoice):
 
     name: ClassVar[str] = "age-of-update"
     summary: ClassVar[str] = "the clients whose last punctual update is oldest (Yang et al. 2020)"
-    per_client: ClassVar[frozenset[str]] = STATISTICS | {"last"}
 
     def init(self, problem: Problem) -> State:
         """Return empty statistics; nobody has uploaded."""

@@ -15,18 +15,17 @@ import numpy as np
 
 from fedlane.records import Context, IntArray, Problem, State
 from fedlane.rng import RoundRng
-from fedlane.scheduling.policy import Policy, check_trade_off
+from fedlane.scheduling.policy import BatchPolicy, check_trade_off
 from fedlane.scheduling.rivals.best_round import best_round
 
 
 @dataclass(frozen=True)
-class Clairvoyant(Policy):
+class Clairvoyant(BatchPolicy):
     """Serves the best matching for this round's delays; its parameters are those of `lane-2026`."""
 
     name: ClassVar[str] = "clairvoyant"
     summary: ClassVar[str] = "drift plus penalty with this round's true delays (a yardstick)"
     requires: ClassVar[frozenset[str]] = frozenset({"channel_state"})
-    per_client: ClassVar[frozenset[str]] = frozenset()
 
     V: float = 5.0
     quota_slack: float = 0.125

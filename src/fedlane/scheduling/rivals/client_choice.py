@@ -1,24 +1,21 @@
 """The base of policies that choose clients only: their channels follow from a max-min matching on mean rewards."""
 
 from abc import abstractmethod
-from typing import ClassVar
 
 import numpy as np
 
 from fedlane.matching import max_min_matching
 from fedlane.records import BoolArray, Context, Feedback, FloatArray, IntArray, Problem, State
 from fedlane.rng import RoundRng
-from fedlane.scheduling.estimates import STATISTICS, check_statistics, empty_statistics, mean, record
-from fedlane.scheduling.policy import Policy
+from fedlane.scheduling.estimates import check_statistics, empty_statistics, mean, record
+from fedlane.scheduling.policy import BatchPolicy
 
 
-class ClientChoice(Policy):
+class ClientChoice(BatchPolicy):
     """Chooses clients; the chosen ones are matched with channels so that the smallest estimated reward is largest.
 
     The state holds the statistics of every pair, which also serve as the estimates.
     """
-
-    per_client: ClassVar[frozenset[str]] = STATISTICS
 
     def init(self, problem: Problem) -> State:
         """Return empty statistics."""

@@ -23,15 +23,14 @@ from fedlane.matching import max_sum_matching
 from fedlane.records import BoolArray, Context, Feedback, FloatArray, IntArray, Problem, State
 from fedlane.rng import RoundRng
 from fedlane.scheduling.estimates import STATISTICS, check_statistics, empty_statistics, optimistic_mean, record
-from fedlane.scheduling.policy import Policy, check_trade_off
+from fedlane.scheduling.policy import BatchPolicy, check_trade_off, check_within
 from fedlane.scheduling.ranges import EXPLORATION, QUOTA_SLACK, TRADE_OFF, ParameterRange, Tunable
-from fedlane.scheduling.restoring import check_within
-from fedlane.scheduling.rivals.recent_rounds import append_recent, check_recent, empty_recent, limited_to
+from fedlane.scheduling.rivals.recent_rounds import append_recent, check_recent, empty_recent
 from fedlane.validate import InputError, at_least
 
 
 @dataclass(frozen=True)
-class GlrCucb(Policy):
+class GlrCucb(BatchPolicy):
     """CUCB with queues, forced exploration and global restarts; the test sees the last ``history`` rounds.
 
     ``delta`` is the probability of a false alarm in a pair's test; 0 stands for 1 / sqrt(T). The state also holds the
@@ -40,7 +39,6 @@ class GlrCucb(Policy):
 
     name: ClassVar[str] = "glr-cucb"
     summary: ClassVar[str] = "a bandit that starts afresh when a test detects a change (Zhou et al. 2020)"
-    per_client: ClassVar[frozenset[str]] = STATISTICS
     ranges: ClassVar[Mapping[str, Tunable]] = {
         "V": TRADE_OFF,
         "exploration": EXPLORATION,
@@ -114,10 +112,6 @@ class GlrCucb(Policy):
         statistic = likelihood_ratio(state["recent_reward"][:, in_order].transpose(0, 2, 1), used)
         threshold = np.log(3.0 * np.maximum(used.sum(axis=2), 1) ** 1.5 / delta)
         return np.asarray((statistic >= threshold).any(axis=1))
-
-    def resize(self, state: State, old: Problem, new: Problem) -> State:
-        """Resize the statistics and queues, and forget clients that have left."""
-        return {**super().resize(state, old, new), **limited_to(state, new.clients)}
 
     def check_state(self, state: State, problem: Problem) -> State:
         """Check the statistics, the history and the restarts."""

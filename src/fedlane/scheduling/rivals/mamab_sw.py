@@ -13,13 +13,12 @@ from typing import ClassVar
 from fedlane.records import Context, Feedback, IntArray, Problem, State
 from fedlane.rng import RoundRng
 from fedlane.scheduling.mamab import MamabOm
+from fedlane.scheduling.policy import fitting_state
 from fedlane.scheduling.ranges import ParameterRange, Tunable
-from fedlane.scheduling.restoring import fitting_state
 from fedlane.scheduling.rivals.recent_rounds import (
     append_recent,
     check_recent,
     empty_recent,
-    limited_to,
     recent_statistics,
 )
 from fedlane.validate import at_least
@@ -31,7 +30,6 @@ class MamabSw(MamabOm):
 
     name: ClassVar[str] = "mamab-sw"
     summary: ClassVar[str] = "mamab-om on a sliding window of rounds (Garivier and Moulines 2008)"
-    per_client: ClassVar[frozenset[str]] = frozenset()
     ranges: ClassVar[Mapping[str, Tunable]] = {
         **MamabOm.ranges,
         "window": ParameterRange(10, 1000, "log", integer=True),
@@ -60,10 +58,6 @@ class MamabSw(MamabOm):
         """Record the round."""
         append_recent(state, feedback)
         return state
-
-    def resize(self, state: State, old: Problem, new: Problem) -> State:
-        """Forget clients that have left."""
-        return {**super().resize(state, old, new), **limited_to(state, new.clients)}
 
     def check_state(self, state: State, problem: Problem) -> State:
         """Check the record."""

@@ -19,9 +19,8 @@ import numpy as np
 
 from fedlane.records import BoolArray, ClientLosses, Context, Feedback, FloatArray, IntArray, Problem, State
 from fedlane.rng import RoundRng
-from fedlane.scheduling.estimates import STATISTICS
+from fedlane.scheduling.policy import check_within
 from fedlane.scheduling.ranges import ParameterRange, Tunable
-from fedlane.scheduling.restoring import check_within
 from fedlane.scheduling.rivals.client_choice import ClientChoice, largest, mean_delays, weighted_keys
 from fedlane.validate import InputError, at_least
 
@@ -40,7 +39,6 @@ class Oort(ClientChoice):
     name: ClassVar[str] = "oort"
     summary: ClassVar[str] = "large losses at acceptable delays, in proportion to utility (Lai et al. 2021)"
     requires: ClassVar[frozenset[str]] = frozenset({"losses", "sizes"})
-    per_client: ClassVar[frozenset[str]] = STATISTICS | {"last", "exploited"}
     ranges: ClassVar[Mapping[str, Tunable]] = {
         "exploration": ParameterRange(0.1, 1.0),
         "exploration_min": ParameterRange(0.0, 0.5),

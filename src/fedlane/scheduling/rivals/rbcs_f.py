@@ -18,11 +18,8 @@ import numpy as np
 
 from fedlane.records import BoolArray, Context, Feedback, FloatArray, IntArray, Problem, State
 from fedlane.rng import RoundRng
-from fedlane.scheduling.estimates import STATISTICS
-from fedlane.scheduling.policy import check_trade_off
-from fedlane.scheduling.queues import updated_queues
+from fedlane.scheduling.policy import check_trade_off, check_within, updated_queues
 from fedlane.scheduling.ranges import EXPLORATION, QUOTA_SLACK, TRADE_OFF, ParameterRange, Tunable
-from fedlane.scheduling.restoring import check_within
 from fedlane.scheduling.rivals.client_choice import ClientChoice, largest
 from fedlane.validate import positive
 
@@ -33,7 +30,6 @@ class RbcsF(ClientChoice):
 
     name: ClassVar[str] = "rbcs-f"
     summary: ClassVar[str] = "slowest exchange time against fairness queues, by sets of clients (Huang et al. 2021)"
-    per_client: ClassVar[frozenset[str]] = STATISTICS | {"queue"}
     ranges: ClassVar[Mapping[str, Tunable]] = {
         "V": TRADE_OFF,
         "exploration": EXPLORATION,

@@ -7,7 +7,7 @@ The arrays of a policy's state are ``recent_client`` (-1 for none), ``recent_rew
 import numpy as np
 
 from fedlane.records import Feedback, IntArray, Problem, State
-from fedlane.scheduling.restoring import check_within
+from fedlane.scheduling.policy import check_within
 
 
 def empty_recent(problem: Problem, window: int) -> dict[str, np.ndarray]:
@@ -48,13 +48,6 @@ def recent_statistics(state: State, clients: int) -> dict[str, np.ndarray]:
         "reward": total(state["recent_reward"][replica, row, channel]),
         "success": total(state["recent_success"][replica, row, channel]),
     }
-
-
-def limited_to(state: State, clients: int) -> dict[str, np.ndarray]:
-    """Return the record without clients from index ``clients`` on, who have left."""
-    gone = state["recent_client"] >= clients
-    nothing = {"recent_client": -1, "recent_reward": 0, "recent_success": 0}
-    return {name: np.where(gone, value, state[name]) for name, value in nothing.items()}
 
 
 def check_recent(state: State, problem: Problem) -> None:

@@ -18,18 +18,17 @@ import numpy as np
 from fedlane.matching import max_sum_matching
 from fedlane.records import Context, Feedback, FloatArray, IntArray, Problem, State
 from fedlane.rng import RoundRng
-from fedlane.scheduling.estimates import STATISTICS, check_statistics, empty_statistics, record
-from fedlane.scheduling.policy import Policy, check_trade_off
+from fedlane.scheduling.estimates import check_statistics, empty_statistics, record
+from fedlane.scheduling.policy import BatchPolicy, check_trade_off
 from fedlane.scheduling.ranges import QUOTA_SLACK, TRADE_OFF, Tunable
 
 
 @dataclass(frozen=True)
-class Thompson(Policy):
+class Thompson(BatchPolicy):
     """Draws every pair's reward and success from their posteriors, and serves the matching with the largest sum."""
 
     name: ClassVar[str] = "thompson"
     summary: ClassVar[str] = "combinatorial Thompson sampling with fairness queues"
-    per_client: ClassVar[frozenset[str]] = STATISTICS
     ranges: ClassVar[Mapping[str, Tunable]] = {
         "V": TRADE_OFF,
         "quota_slack": QUOTA_SLACK,

@@ -16,8 +16,8 @@ import numpy as np
 
 from fedlane.records import BoolArray, ClientLosses, Context, Feedback, FloatArray, IntArray, Problem, State
 from fedlane.rng import RoundRng
+from fedlane.scheduling.policy import check_within
 from fedlane.scheduling.ranges import ParameterRange, Tunable
-from fedlane.scheduling.restoring import check_within
 from fedlane.scheduling.rivals.client_choice import ClientChoice, largest, mean_delays
 from fedlane.validate import at_least, positive
 
