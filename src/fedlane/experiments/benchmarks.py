@@ -22,7 +22,7 @@ from fedlane.matching import max_min_matching
 from fedlane.records import Context
 from fedlane.rng import RoundStreams
 from fedlane.scenario import Scenario
-from fedlane.scheduling.lane_2026 import CELLS
+from fedlane.scheduling.policy import DISTRIBUTION_CELLS, Choice
 from fedlane.simulation.run import Simulation
 from fedlane.validate import InputError
 
@@ -120,16 +120,15 @@ def decision_s(clients: int, channels: int) -> float:
         }
     )
     simulation = Simulation(scenario, "lane", [0])
-    truth = simulation.setup.network.distributions(CELLS)
+    truth = simulation.setup.network.distributions(DISTRIBUTION_CELLS)
     pairs = clients * channels
     state = {
         **simulation.policy.init(simulation.setup.problem),
-        "count": np.full((1, clients, channels), 5, np.int32),
-        "success": np.rint(5 * truth.success).astype(np.int32),
-        "reward": 5 * truth.cdf.mean(axis=3),
+        "count": np.full((1, clients, channels), 5.0, np.float32),
+        "information": np.full((1, clients, channels), 5.0, np.float32),
         "slot": np.arange(pairs, dtype=np.int32).reshape(1, clients, channels),
         "slots": np.array([pairs]),
-        "history": (5 * truth.cdf).astype(np.float32).reshape(1, pairs, CELLS),
+        "history": np.concatenate([truth.cdf, truth.success[..., None]], -1, dtype=np.float32).reshape(1, pairs, -1),
     }
     rng = np.random.default_rng(0)
     streams = RoundStreams([0], "policy")
@@ -140,7 +139,8 @@ def decision_s(clients: int, channels: int) -> float:
         start = time.perf_counter()
         chosen = simulation.policy.select(state, context, streams.at(round))
         times.append(time.perf_counter() - start)
-        previous = np.asarray(chosen)  # genie states no predictions
+        assert isinstance(chosen, Choice)
+        previous = chosen.channel
     return max(times[1:])
 
 

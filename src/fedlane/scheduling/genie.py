@@ -9,7 +9,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from fedlane.records import Context, DelayDistributions, IntArray, State
+from fedlane.records import Context, DelayDistributions, FloatArray, IntArray, State
 from fedlane.rng import RoundRng
 from fedlane.scheduling.lane.search import search_batch
 from fedlane.scheduling.policy import BatchPolicy, check_trade_off
@@ -44,7 +44,7 @@ class Genie(BatchPolicy):
         """Search for the matching with the largest objective under the true distributions."""
         truth = context.distributions
         assert truth is not None, "a run supplies what a policy requires"
-        rows = np.concatenate([truth.cdf, truth.success[..., None]], axis=-1, dtype=np.float32)
+        rows: FloatArray = np.concatenate([truth.cdf, truth.success[..., None]], axis=-1).astype(np.float32)
         weight, cells = context.queue[..., None] * truth.success, truth.cdf.shape[-1]
         widths = np.full(cells, 1.0 / cells)
         return search_batch(weight, rows, context.available, context.previous, self.V, False, widths)
