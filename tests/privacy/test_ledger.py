@@ -311,3 +311,17 @@ def test_killed_at_any_moment_the_ledger_counts_at_least_what_the_server_saw(tmp
         assert min(report["stages"].values()) > 0, "every stage must have been hit"
     else:
         assert report["killed"] == 60
+
+
+@pytest.mark.parametrize("lines", [5, 7])
+def test_a_torn_line_is_removed_only_if_the_head_counts_every_line_before_it(ledger, lines):
+    """A line is begun after the head counts the one before it, so any other head means damage."""
+    whole = ledger.read_bytes()
+    torn = whole + b"{" * 100
+    digests = {5: json.loads(whole.splitlines()[4])["digest"], 7: "0" * 64}
+    ledger.write_bytes(torn)
+    ledger.with_name("ledger.head").write_text(json.dumps({"lines": lines, "digest": digests[lines]}))
+    for read in (ClientLedger, read_accounts):
+        with pytest.raises(LedgerError, match=r"are not whole lines|truncated"):
+            read(ledger)
+    assert ledger.read_bytes() == torn

@@ -314,3 +314,15 @@ def test_a_checkpoint_of_an_earlier_version_is_read(policy):
         incomplete = {name: array for name, array in arrays.items() if name != f"state.{missing}"}
         with pytest.raises(InputError, match=f"does not belong to policy {make_policy(policy).name}"):
             Scheduler(make_policy(policy), lanes=2, deadline_s=10.0, rounds=60, seed=3).restore(incomplete)
+
+
+@pytest.mark.parametrize("claim", CLAIMS)
+def test_half_of_the_clients_gain_no_quota_by_a_claim(claim):
+    """One of two and two of four: the middle of an even number is the honest client's divergence, not the claimed."""
+    for clients in (2, 4):
+        roster = Roster(64)
+        for number in range(clients):
+            honest = introduction(f"c{number}", tuple(60.0 + 40 * (k == number) for k in range(10)))
+            roster.admit(number, replace(honest, **CLAIMS[claim]) if number < clients // 2 else honest, 0)
+        quotas = roster.quotas(1)[0]
+        assert quotas[: clients // 2].max() <= 3 * quotas[clients // 2 :].max() * (1 + 1e-9)
