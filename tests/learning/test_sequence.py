@@ -12,8 +12,7 @@ from fedlane import Scenario, Simulation
 from fedlane.learning import datasets, embedding, shakespeare
 from fedlane.learning.clipping import clipping_slack
 from fedlane.learning.datasets import dataset_info, load_dataset, locate
-from fedlane.learning.evaluate import evaluate
-from fedlane.learning.model_interface import Batch, Objective
+from fedlane.learning.model_interface import Batch
 from fedlane.learning.models import make_model
 from fedlane.learning.strict import RecordGradients
 from fedlane.simulation.clipping_audit import audit_clipping
@@ -176,28 +175,3 @@ def test_the_audit_of_clipping_attacks_the_embedding_of_repeated_tokens():
     assert 0.9 < honest.real <= 1.0
     assert not honest.flagged
     assert audit_clipping("sequence", "shakespeare", batched=places_apart).flagged
-
-
-def test_the_accuracy_of_sequences_is_the_share_of_right_places_by_hand():
-    """Two models, three sequences of four places: 5 and 12 of 12 scores are largest at the right class."""
-    labels = torch.tensor([[0, 1, 2, 0], [1, 1, 0, 2], [2, 0, 0, 1]])
-    right = torch.tensor([[[1, 0, 0, 1], [0, 1, 0, 0], [1, 0, 0, 1]], [[1, 1, 1, 1]] * 3])
-    guesses = torch.where(right > 0, labels, (labels + 1) % 3)
-
-    class Fixed:
-        """Scores 1 for the guessed class and 0 for others, from inputs that are the samples' numbers."""
-
-        objective, test_batch = Objective("positions", 4), None
-
-        def bytes_per_sample(self):
-            return 1.0
-
-        def logits(self, weights, x):
-            return torch.nn.functional.one_hot(guesses[weights[:, 0].long()][:, x[0, :, 0].long()], 3).float()
-
-    for memory_bytes in (1.0, 2.0, 1e6):  # pieces of one sample, and all at once
-        model, numbers = torch.tensor([[0.0], [1.0]]), torch.arange(3.0)[:, None]
-        accuracy, loss = evaluate(Fixed(), model, numbers, labels, memory_bytes)
-        np.testing.assert_allclose(accuracy, [5 / 12, 1.0], rtol=1e-12)
-        wrong, good = np.log(2 + np.e), np.log(2 + np.e) - 1
-        np.testing.assert_allclose(loss, [(5 * good + 7 * wrong) / 12, good], rtol=1e-6)

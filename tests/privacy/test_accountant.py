@@ -173,3 +173,12 @@ def test_one_upload_more_than_agreed_exceeds_every_budget(changes):
     assert not exceeds_budget(agreed, 6, 0.5 * agreed.epsilon)
     assert exceeds_budget(agreed, 7, 0.5 * agreed.epsilon)
     assert exceeds_budget(agreed, 6, 2 * agreed.epsilon) == (agreed.mechanism == "rigorous")
+
+
+def test_a_long_curve_of_lower_bounds_never_exceeds_the_leakage():
+    """Counts in between those computed have the bound of fewer uploads. With all records, leakage has a formula."""
+    leaky = terms(mechanism="paper", sample_rate=1.0, step_noise=0.0, upload_noise=60.0, max_uploads=400)
+    curve = epsilon_curve(leaky, 400)
+    for uploads in range(1, 401):
+        exact = gaussian_epsilon(uploads**0.5 * 3 * 2 / 60.0, leaky.delta)
+        assert 0.9 * exact <= curve[uploads] <= exact * (1 + 1e-9)

@@ -3,13 +3,14 @@
 import json
 
 import dp_accounting
+import numpy as np
 import pytest
 from dp_accounting.pld import PLDAccountant
 
 from fedlane import cache
 from fedlane.privacy import Terms, account, calibrate, epsilon_curve
 from fedlane.privacy.accountant import check_budget
-from fedlane.privacy.calibrate import _search
+from fedlane.privacy.calibrate import _search, calibrate_clients
 from fedlane.privacy.composition import resolution
 from fedlane.privacy.gaussian import gaussian_delta, gaussian_epsilon, gaussian_noise
 from fedlane.validate import InputError
@@ -167,3 +168,28 @@ def test_calibration_works_without_a_writable_cache(tmp_path, monkeypatch):
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
     assert calibrate(3.0, 1e-4, sample_rate=1.0, steps=4) > 0
+
+
+@pytest.mark.parametrize("share", [0.5, 0.9, 0.99])
+def test_a_cached_noise_that_is_a_little_too_small_is_not_used(tmp_path, monkeypatch, share):
+    """Without sampling, epsilon is about proportional to 1 / z: even one percent less noise exceeds the budget."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    values = {"epsilon": 3.0, "delta": 1e-4, "sample_rate": 1.0, "steps": 4}
+    z = calibrate(**values)
+    (file,) = (tmp_path / "fedlane" / "calibration").iterdir()
+    stored = json.loads(file.read_text())
+    forged, text = [z * share], json.dumps(stored["key"], sort_keys=True)
+    file.write_text(json.dumps({**stored, "values": forged, "digest": cache._digest(text + repr(forged))}))
+    assert calibrate(**values) == z
+
+
+def test_clients_that_differ_in_anything_have_noise_of_their_own():
+    """Rates, budgets, deltas and steps, each changed alone; every step uses all records of four of the clients."""
+    rates = np.array([[1.0, 1.0, 1.0, 1.0], [1.0, 1.0, 1.0, 0.999]])
+    epsilon, delta = np.array([3.0, 4.0, 3.0, 3.0]), np.array([1e-4, 1e-4, 1e-6, 1e-4])
+    steps = np.array([4, 4, 4, 9])
+    found = calibrate_clients(rates, epsilon, delta, steps, 0.0, 0.0)
+    for (replica, client), z in np.ndenumerate(found):
+        terms = {"sample_rate": rates[replica, client], "steps": int(steps[client])}
+        assert z == calibrate(epsilon[client], delta[client], **terms)
+    assert len(np.unique(found)) == 5
