@@ -176,6 +176,7 @@ def test_a_ledger_alone_whose_noise_is_too_small_is_called_a_failure(folders, tm
     assert (status, "is not a run folder" in errors) == (2, True)
 
 
+@pytest.mark.slow
 def test_more_uploads_than_agreed_are_a_failure_under_the_paper_s_mechanism(folders, tmp_path, monkeypatch, capsys):
     """Client 0 may upload 5 times and has uploaded in all ten rounds of the ledger, which is shown without its run."""
 

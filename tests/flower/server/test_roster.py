@@ -326,3 +326,14 @@ def test_half_of_the_clients_gain_no_quota_by_a_claim(claim):
             roster.admit(number, replace(honest, **CLAIMS[claim]) if number < clients // 2 else honest, 0)
         quotas = roster.quotas(1)[0]
         assert quotas[: clients // 2].max() <= 3 * quotas[clients // 2 :].max() * (1 + 1e-9)
+
+
+def test_no_later_report_lowers_the_epsilon_that_a_client_has_reported():
+    """Neither one without the ledger's figures, as after a failed switch, nor one with a smaller figure."""
+    roster = Roster(1)
+    member = roster.admit(0, introduction("a", uploads=1), 0).ordered()
+    member = member.heard(Report("a", 0, 0, "trained", "", 0.1, 0.0, 2, 10, 0.75, 1e-5))
+    assert member.epsilon == 0.75
+    for uploads, limit, epsilon in ((0, 0, 0.0), (2, 10, 0.25)):
+        later = member.ordered().heard(Report("a", 1, 0, "failed", "no lane", 0.1, 0.0, uploads, limit, epsilon, 1e-5))
+        assert (later.uploads, later.epsilon) == (2, 0.75)
