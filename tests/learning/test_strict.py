@@ -292,3 +292,19 @@ def test_the_number_of_threads_is_restored():
     with one_thread():
         assert torch.get_num_threads() == 1
     assert torch.get_num_threads() == before
+
+
+@pytest.mark.parametrize("noise", [0.7, 1 / 3, 0.9])
+@pytest.mark.parametrize("clip_norm", [0.1, 0.3, 1.1])
+def test_no_deviation_of_noise_is_rounded_below_the_one_that_is_accounted(noise, clip_norm):
+    """In exact arithmetic, above z C and L z_l sqrt(2) by half of the proof's margin 2^-40, and hardly more."""
+    model, (x, targets) = make_model("softmax", (1, 8, 8), 10), records(5)
+    query, deviations = LossQuery(2.2, 1.25, np.array([[5 / 3]])), []
+    spec = replace(mechanism(5, 5, step_noise=noise, clip_norm=clip_norm), loss_query=query)
+    watched = replace(system_rows(spec, 5), add_noise=lambda move, step, amount: deviations.append(float(amount)))
+    train_strictly(model, model.initial(0)[None], client_data(x, targets), watched, 0.3, clip_norm, query)
+    steps = [Fraction(5 / 3), Fraction(noise), Fraction(noise)]
+    for given, exact in zip(
+        deviations, [Fraction(query.deviation), *(z * Fraction(clip_norm) for z in steps)], strict=True
+    ):
+        assert Fraction(1, 2**41) < Fraction(given) / exact - 1 < Fraction(1, 2**39)

@@ -13,7 +13,7 @@ from fedlane.privacy import (
     released_histogram,
     spent,
 )
-from fedlane.privacy.accountant import EXACT_UPLOADS
+from fedlane.privacy.accountant import EXACT_UPLOADS, exceeds_budget
 from fedlane.privacy.gaussian import gaussian_epsilon
 from fedlane.privacy.paper import composed_gaussian, formula_6, leakage_lower_bound
 from fedlane.validate import InputError
@@ -164,3 +164,21 @@ def test_the_noise_of_a_released_histogram_is_in_records():
     assert np.std(shares * total - 500) == pytest.approx(10.0, rel=5 / np.sqrt(2 * counts.size))
     np.testing.assert_allclose(released_histogram(np.array([[1, 0]]), 10.0, np.array([[-1.0, -1.0]])), [[0.5, 0.5]])
     np.testing.assert_allclose(released_histogram(np.array([[3, 1]]), 1.0, np.array([[0.0, -2.0]])), [[1.0, 0.0]])
+
+
+@pytest.mark.parametrize("changes", [{}, {"mechanism": "paper", "step_noise": 0.0, "upload_noise": 1e-3}])
+def test_one_upload_more_than_agreed_exceeds_every_budget(changes):
+    """Also where epsilon is not compared, because only a lower bound on it is known."""
+    agreed = terms(max_uploads=6, **changes)
+    assert not exceeds_budget(agreed, 6, 0.5 * agreed.epsilon)
+    assert exceeds_budget(agreed, 7, 0.5 * agreed.epsilon)
+    assert exceeds_budget(agreed, 6, 2 * agreed.epsilon) == (agreed.mechanism == "rigorous")
+
+
+def test_a_long_curve_of_lower_bounds_never_exceeds_the_leakage():
+    """Counts in between those computed have the bound of fewer uploads. With all records, leakage has a formula."""
+    leaky = terms(mechanism="paper", sample_rate=1.0, step_noise=0.0, upload_noise=60.0, max_uploads=400)
+    curve = epsilon_curve(leaky, 400)
+    for uploads in range(1, 401):
+        exact = gaussian_epsilon(uploads**0.5 * 3 * 2 / 60.0, leaky.delta)
+        assert 0.9 * exact <= curve[uploads] <= exact * (1 + 1e-9)

@@ -311,3 +311,62 @@ def test_killed_at_any_moment_the_ledger_counts_at_least_what_the_server_saw(tmp
         assert min(report["stages"].values()) > 0, "every stage must have been hit"
     else:
         assert report["killed"] == 60
+
+
+@pytest.mark.parametrize("lines", [5, 7])
+def test_a_torn_line_is_removed_only_if_the_head_counts_every_line_before_it(ledger, lines):
+    """A line is begun after the head counts the one before it, so any other head means damage."""
+    whole = ledger.read_bytes()
+    torn = whole + b"{" * 100
+    digests = {5: json.loads(whole.splitlines()[4])["digest"], 7: "0" * 64}
+    ledger.write_bytes(torn)
+    ledger.with_name("ledger.head").write_text(json.dumps({"lines": lines, "digest": digests[lines]}))
+    for read in (ClientLedger, read_accounts):
+        with pytest.raises(LedgerError, match=r"are not whole lines|truncated"):
+            read(ledger)
+    assert ledger.read_bytes() == torn
+
+
+def test_a_head_that_lags_behind_is_renewed_when_the_ledger_is_opened(ledger):
+    """The client was killed between the line and the head: the line counts, and can no longer be cut off unnoticed."""
+    whole = ledger.read_bytes()
+    digest = json.loads(whole.splitlines()[4])["digest"]
+    ledger.with_name("ledger.head").write_text(json.dumps({"lines": 5, "digest": digest}))
+    with ClientLedger(ledger) as opened:
+        assert opened.accounts["images"].uploads == 4
+    cut(ledger, 5 * LINE)
+    for read in (ClientLedger, read_accounts):
+        with pytest.raises(LedgerError, match="was truncated: it has 5 of 6 lines"):
+            read(ledger)
+
+
+def test_a_new_ledger_and_its_name_are_on_disk_before_it_is_used(tmp_path, monkeypatch):
+    """First the whole line, then the link that gives it its name, then the folder that holds the name."""
+    events, real_sync, real_link = [], os.fsync, os.link
+
+    def fsync(number):
+        real_sync(number)
+        name = Path(f"/proc/self/fd/{number}").readlink().name
+        events.append("folder" if name == tmp_path.name else (name, os.fstat(number).st_size))
+
+    def link(source, target):
+        events.append("link")
+        real_link(source, target)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    monkeypatch.setattr(os, "link", link)
+    with ClientLedger.create(tmp_path / "new", "client 7"):
+        assert events[:3] == [(f".new.{os.getpid()}", LINE), "link", "folder"]
+
+
+def test_a_summary_that_counts_as_many_lines_as_the_ledger_reveals_a_restored_copy(ledger, monkeypatch):
+    """A summary is written after one more line. Here ledger and head are those from before it, the summary is not."""
+    monkeypatch.setattr("fedlane.privacy.ledger.SUMMARY_LINES", 6)
+    head = ledger.with_name("ledger.head")
+    copies = ledger.read_bytes(), head.read_bytes()
+    with ClientLedger(ledger) as opened:
+        opened.reserve("images", 4, server_count=0)
+    ledger.write_bytes(copies[0])
+    head.write_bytes(copies[1])
+    with pytest.raises(LedgerError, match=r"was truncated: it has 6 lines, but its summary file .* after 7"):
+        ClientLedger(ledger)

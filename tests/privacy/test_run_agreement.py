@@ -174,3 +174,17 @@ def test_a_ledger_alone_whose_noise_is_too_small_is_called_a_failure(folders, tm
     assert "FAILED: " in command(monkeypatch, capsys, "privacy", "account", folder / NAME)[1]
     status, _, errors = command(monkeypatch, capsys, "privacy", "account", folder)
     assert (status, "is not a run folder" in errors) == (2, True)
+
+
+@pytest.mark.slow
+def test_more_uploads_than_agreed_are_a_failure_under_the_paper_s_mechanism(folders, tmp_path, monkeypatch, capsys):
+    """Client 0 may upload 5 times and has uploaded in all ten rounds of the ledger, which is shown without its run."""
+
+    def too_many(lines):
+        lines[0]["terms"] = [{**terms, "max_uploads": 5} for terms in lines[0]["terms"]]
+        for line in lines[1:]:
+            line["uploads"] = [[0, 0]]
+
+    folder = edited(folders / "paper", tmp_path / "run", too_many)
+    status, output, _ = command(monkeypatch, capsys, "privacy", "account", folder / NAME)
+    assert (status, "FAILED: 1 of 20 accounts exceed the agreed budget." in output) == (0, True)

@@ -113,3 +113,15 @@ def test_terms_that_accounting_cannot_compute_are_one_line(tmp_path, record_prop
     path.write_text(_line(good, "")[0])
     assert read_run_accounts(path).dataset == "x"
     record_property("attacks", tried + 1)
+
+
+def test_rounds_that_the_checkpoint_lacks_stay_charged_until_they_are_played_again(tmp_path):
+    """The process dies after five rounds, starts again from a checkpoint after two, and dies again at once."""
+    charged(tmp_path, range(5))
+    resumed = RunLedger(spec(), "images", [3, 8])
+    for round in range(2):
+        resumed.charge(round, ROUNDS[round])
+    resumed.attach_file(tmp_path)
+    np.testing.assert_array_equal(read_run_accounts(tmp_path / NAME).uploads, ROUNDS.sum(axis=0))
+    with pytest.raises(InputError, match="round 3 was charged to different clients before"):
+        resumed.charge(3, ~ROUNDS[3])

@@ -375,3 +375,11 @@ def test_the_command_writes_a_figure_and_says_what_its_bands_are(folder, tmp_pat
 def test_matplotlib_is_imported_only_to_draw():
     code = "import sys, fedlane.cli, fedlane.report.plotting; print('matplotlib' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "False\n"
+
+
+def test_the_parameters_of_a_user_s_policy_are_columns_like_those_of_a_built_in_one():
+    names = ("lane", "mamab-om:V=10", "my_rules:Patient:V=3,mode=fast", "my_rules:Patient")
+    data = table_data(pa.Table.from_pylist([{"policy": name, "seed": 0, "late_share": 0.1} for name in names]))
+    assert set(data.keys) == {"policy", "seed", "V", "mode"}
+    assert data.keys["V"] == [None, 10.0, 3.0, None]
+    assert data.keys["mode"] == [None, None, "fast", None]

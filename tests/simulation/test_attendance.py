@@ -179,3 +179,13 @@ def test_bad_combinations_are_refused_in_one_line():
     ):
         with pytest.raises(InputError, match=message):
             BASE.with_values(changes)
+
+
+def test_a_late_client_that_stays_until_the_deadline_has_a_delay_although_it_would_have_left_before_its_end():
+    """Client 0 leaves at 3 s, after the deadline of 2.9 s; an upload that would take longer is late, and is known."""
+    simulation = scripted(BASE.with_values({"network.deadline_s": 2.9}), seeds=range(6))
+    simulation.play(until=1)
+    delays_s = [row["delay_s"] for row in simulation.result().assignments.to_pylist() if row["client"] == 0]
+    assert len(delays_s) == 6
+    assert None not in delays_s
+    assert max(delays_s) > 3.0

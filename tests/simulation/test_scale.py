@@ -319,3 +319,20 @@ def test_lane_resumes_after_its_histories_have_grown(tmp_path):
     resumed.play()
     simulation.play()
     assert resumed.result().assignments.equals(simulation.result().assignments)
+
+
+@pytest.mark.usefixtures("files")
+def test_energies_stay_on_the_uploads_that_spent_them_when_rounds_go_to_files():
+    """Round-robin leaves channels idle, on which no energy of an earlier round may remain; results do not change."""
+    bounded, expected = (Simulation(scenario(), "round-robin", [0, 1], bounded=limit) for limit in (True, False))
+    bounded.play(until=15)
+    early = bounded.trace.played()
+    held = early.energy_j.copy()
+    bounded.play(until=47)
+    expected.play(until=47)
+    np.testing.assert_array_equal(early.energy_j, held)
+    now, first = bounded.trace.played(), bounded.trace.first
+    assert 0 < first < 47
+    assert np.any(now.client < 0)
+    np.testing.assert_array_equal(np.isnan(now.energy_j), now.client < 0)
+    np.testing.assert_array_equal(now.energy_j, expected.trace.energy_j[:, first:47])

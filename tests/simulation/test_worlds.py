@@ -1,5 +1,7 @@
 """Worlds: links that follow the simulated time, in any order of clocks, and presets in which every policy runs."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -273,3 +275,16 @@ def test_a_run_says_that_uplinks_were_not_measured():
     assert "have no uplink: their downlinks serve as uplinks, at another time, times 0.1" in run.summary["remark"]
     run = simulate(Scenario.load("cell-3gpp"), "random", rounds=2, seeds=[0], learning=False)
     assert "remark" not in run.summary
+
+
+@pytest.mark.parametrize("world", ["3gpp", "city"])
+def test_the_true_distributions_count_failed_uploads_as_late(world):
+    """P(punctual) = (1 - p) P(punctual if no upload failed), at the same instants and with the same fading."""
+    network = prepare(BASE.with_values({**CHANGING[world], "network.clients": 3, "network.channels": 4}), [5]).network
+    assert network.cell.upload_failure > 0
+    parts = network.seeds, network.topology, network.radio, network.compute, network.deadline_s
+    failing, perfect = (CellNetwork(*parts, replace(network.cell, upload_failure=p)) for p in (0.3, 0.0))
+    success, without = (cell.distributions(8).success[0] for cell in (failing, perfect))
+    assert without.max() > 0.5
+    error = (0.3 * 0.7 * without / failing.max_samples) ** 0.5
+    assert np.all(np.abs(success - 0.7 * without) <= 5 * error)

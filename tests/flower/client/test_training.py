@@ -1,5 +1,7 @@
 """Private training of a user's model: noise, steps, and the names and types of the arrays."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -9,7 +11,7 @@ from fedlane.flower.client.ledger_file import new_ledger, open_ledger
 from fedlane.flower.client.training import LocalTrainer, PrivacyAccount, TrainingTerms, open_privacy_account
 from fedlane.flower.client.weights import as_arrays, as_flat, as_stored, build_model, evaluate_arrays, first_arrays
 from fedlane.learning.datasets import load_dataset
-from fedlane.records import MechanismSpec
+from fedlane.records import LossQuery, MechanismSpec
 from fedlane.validate import InputError
 
 TERMS = {
@@ -301,3 +303,14 @@ def test_without_privacy_batch_normalisation_and_dropout_train():
     infinite = ArrayRecord({**sent, "norm.running_var": Array(np.array([np.inf], np.float32))})
     with pytest.raises(InputError, match="not finite"):
         make_trainer(model, infinite)
+
+
+def test_reported_losses_are_divided_by_the_expected_and_not_by_the_drawn_number_of_records():
+    """The size of a sample is private. Black images under a softmax model have a loss of ln 3 each; no noise."""
+    query = LossQuery(4.0, 1e-9, np.full((1, 1), 1e-9))
+    model, sent = build_model("softmax", (1, 4, 4), 3), first_arrays("softmax", (1, 4, 4), 3)
+    trainer = make_trainer(model, sent, (np.zeros((300, 1, 4, 4), np.uint8), np.arange(300) % 3))
+    account = account_with(replace(tiny_noise(0.1), loss_query=query))
+    drawn = [trainer.train_privately(account, 0.1).losses.mean * 30 / np.log(3) for _ in range(8)]
+    np.testing.assert_allclose(drawn, np.rint(drawn), atol=1e-4)
+    assert len(set(np.rint(drawn))) > 1

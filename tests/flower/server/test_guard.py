@@ -265,3 +265,16 @@ def test_one_client_s_metrics_cannot_harm_the_others():
     second = content(metrics={"num-examples": 30, "loss": [1.0, 2.0]})
     assert [dict(record) for record in common_metrics([first, second])] == [{"num-examples": 10}, {"num-examples": 30}]
     assert common_metrics([]) == []
+
+
+def test_the_claim_of_a_refused_update_does_not_count():
+    """Three refused clients claim one example each; the honest client's 90 are not cut down to three times that."""
+    guard, honest = Guard(max_update_norm=1.0), changed(client="h")
+    refused = {name: array + array.dtype.type(9.0) for name, array in MODEL.items()}
+    replies = [content(refused, changed(client=f"a{k}"), {"num-examples": 1}) for k in range(3)]
+    replies.append(content(report=honest, metrics={"num-examples": 90}))
+    updates = [guard.inspect(reply, Report.read(reply), MODEL, 100.0) for reply in replies]
+    reasons = guard.judge(updates, MODEL, 4)
+    assert [bool(reason) for reason in reasons] == [True, True, True, False]
+    assert replies[-1]["metrics"]["num-examples"] == 90
+    assert set(guard.claims) == {"h"}

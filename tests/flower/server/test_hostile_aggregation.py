@@ -164,3 +164,13 @@ def test_one_client_does_not_decide_the_evaluation(tmp_path, lie):
     server.start(LocalGrid(Liar("a"), *map(Node, "bcde")), model, num_rounds=2)
     accuracy = Run.load(tmp_path).summary["final_accuracy"]["mean"]
     assert accuracy == pytest.approx(0.5 if lie["num-examples"] == 10 else (4 * 0.5 + 3) / 7)
+
+
+def test_weights_that_begin_above_the_limit_may_shrink_but_not_grow():
+    """Clients accept weights up to 10, the limit is 5, and a model begins with 8 and -8: nothing is cut down to 5."""
+    model = {"w": np.array([8.0, -8.0, 1.0], np.float32)}
+    aggregation = Aggregation(FedAvg(), max_weight=10.0)
+    for change, expected in ((0.25, [8.0, -8.0, 5.0]), (-0.25, [7.75, -7.75, 0.75])):
+        moved = {"w": model["w"] + np.array([change, -change, 20 * change if change > 0 else change], np.float32)}
+        aggregated = aggregation.aggregate(1, [reply("a", moved), reply("b", moved)], model)
+        np.testing.assert_allclose(to_model(aggregated.arrays)["w"], expected, rtol=1e-6)

@@ -314,3 +314,26 @@ def test_a_checkpoint_of_an_earlier_version_is_read(policy):
         incomplete = {name: array for name, array in arrays.items() if name != f"state.{missing}"}
         with pytest.raises(InputError, match=f"does not belong to policy {make_policy(policy).name}"):
             Scheduler(make_policy(policy), lanes=2, deadline_s=10.0, rounds=60, seed=3).restore(incomplete)
+
+
+@pytest.mark.parametrize("claim", CLAIMS)
+def test_half_of_the_clients_gain_no_quota_by_a_claim(claim):
+    """One of two and two of four: the middle of an even number is the honest client's divergence, not the claimed."""
+    for clients in (2, 4):
+        roster = Roster(64)
+        for number in range(clients):
+            honest = introduction(f"c{number}", tuple(60.0 + 40 * (k == number) for k in range(10)))
+            roster.admit(number, replace(honest, **CLAIMS[claim]) if number < clients // 2 else honest, 0)
+        quotas = roster.quotas(1)[0]
+        assert quotas[: clients // 2].max() <= 3 * quotas[clients // 2 :].max() * (1 + 1e-9)
+
+
+def test_no_later_report_lowers_the_epsilon_that_a_client_has_reported():
+    """Neither one without the ledger's figures, as after a failed switch, nor one with a smaller figure."""
+    roster = Roster(1)
+    member = roster.admit(0, introduction("a", uploads=1), 0).ordered()
+    member = member.heard(Report("a", 0, 0, "trained", "", 0.1, 0.0, 2, 10, 0.75, 1e-5))
+    assert member.epsilon == 0.75
+    for uploads, limit, epsilon in ((0, 0, 0.0), (2, 10, 0.25)):
+        later = member.ordered().heard(Report("a", 1, 0, "failed", "no lane", 0.1, 0.0, uploads, limit, epsilon, 1e-5))
+        assert (later.uploads, later.epsilon) == (2, 0.75)

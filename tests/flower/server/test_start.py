@@ -579,3 +579,15 @@ def test_without_clients_the_wait_ends(tmp_path, caplog):
     assert "node 100 did not introduce itself: the message carries no Introduction" in caplog.text
     with pytest.raises(InputError, match="must be started"):
         strategy(tmp_path).configure_train(1, ARRAYS, None, None)
+
+
+def test_the_losses_that_come_with_a_refused_update_are_not_used(tmp_path):
+    class TooLarge(Reporting):
+        def train(self, weights):
+            return weights + np.float32(100)
+
+    settings = {"policy": LargestLoss(), "min_clients": 2, "lanes": 2, "losses": True, "max_update_norm": 10.0}
+    served = strategy(tmp_path, **settings)
+    served.start(LocalGrid(TooLarge("a", 9.5), Reporting("b", 2.5)), ARRAYS, num_rounds=1)
+    assert served.state.dropped == {"a": 1}
+    np.testing.assert_array_equal(served.state.scheduler.losses.latest().mean, [[np.nan, 2.5]])
