@@ -15,9 +15,10 @@ from fedlane.learning.adversary import (
 from fedlane.learning.architectures import Convolution
 from fedlane.learning.clipping import clipping_slack
 from fedlane.learning.layered_model import softmax
-from fedlane.learning.local import ClientData, TrainingBatch, train_locally
+from fedlane.learning.local import TrainingBatch, train_locally
 from fedlane.learning.models import ModuleModel, make_model
 from fedlane.validate import LARGEST_WEIGHT
+from support.client_records import one_client
 
 
 class Net(torch.nn.Module):
@@ -166,17 +167,10 @@ def device(request, monkeypatch):
     return torch.device("cuda" if request.param == "cuda" else "cpu")
 
 
-def client_data(x, targets, device):
-    """One client with the records (n, ...)."""
-    squares, order = x.flatten(1).square().sum(1), torch.arange(len(x), dtype=torch.int32)[None]
-    start, size = torch.zeros(1, 1, dtype=torch.int64), torch.tensor([[len(x)]])
-    return ClientData(*(tensor.to(device) for tensor in (x, targets, squares, order, start, size)))
-
-
 def padded_data(record_0, device):
     x = torch.rand(4, 4, 4, 1, generator=torch.Generator().manual_seed(3))
     x[0] = record_0
-    return client_data(x, torch.eye(10)[:4], device)
+    return one_client(x, torch.eye(10)[:4], device)
 
 
 def one_step(model, weights, data, indices, mask):
@@ -236,7 +230,7 @@ def test_a_null_sample_may_overflow_as_well(device):
     one_step(
         model,
         weights,
-        client_data(torch.rand(2, 8, 8, 3), torch.eye(10)[:2], device),
+        one_client(torch.rand(2, 8, 8, 3), torch.eye(10)[:2], device),
         indices=[1, 0],
         mask=[True, False],
     )

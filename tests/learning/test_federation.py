@@ -20,11 +20,6 @@ FLOAT_TOLERANCE = 2e-4
 """Largest difference of a replica's weights, alone or among others, after 10 rounds: rounding depends on shapes."""
 
 
-@pytest.fixture(scope="module")
-def data():
-    return load_dataset("fashion-mnist-mini")
-
-
 def federation(
     data,
     seeds=(0,),

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 import torch
 
-from fedlane.learning.datasets import load_dataset
 from fedlane.learning.federation import FederationBatch
 from fedlane.learning.local import TrainingBatch, as_inputs, train_locally
 from fedlane.learning.loss_reports import add_loss_noise_, estimated_losses, record_losses
@@ -18,11 +17,6 @@ from fedlane.records import LossQuery, MechanismSpec
 from support import slow
 
 CLIENTS, ROUND = 4, 3
-
-
-@pytest.fixture(scope="module")
-def data():
-    return load_dataset("fashion-mnist-mini")
 
 
 def federation(

@@ -9,7 +9,6 @@ import torch
 
 from fedlane import Scenario, Simulation
 from fedlane.learning import schedule as schedules
-from fedlane.learning.datasets import load_dataset
 from fedlane.learning.federation import FederationBatch
 from fedlane.learning.local import train_locally
 from fedlane.learning.models import make_model
@@ -32,11 +31,6 @@ PUNCTUAL = np.array(
     ]
 )
 """Three rounds of two replicas; nobody is punctual in the second round of the second."""
-
-
-@pytest.fixture(scope="module")
-def data():
-    return load_dataset("fashion-mnist-mini")
 
 
 def federation(data, optimization, seeds=(3, 9), model="softmax", **mechanism):

@@ -168,6 +168,10 @@ class Waits(Policy):
         return {"waited": state["waited"] + 1, "round": state["round"] + 1}
 
 
+def test_the_checker_accepts_the_resize_that_every_policy_has():
+    check_policy(Waits())
+
+
 def forgets(self, state, old, new):
     return state if old is new else self.init(new)
 
@@ -196,7 +200,6 @@ def restarts(self, state, old, new):
         ({"per_client": frozenset({"wait"})}, r"per_client names \['wait'\], which are not in the state"),
     ],
 )
-def test_the_checker_checks_resize(parts, message):
-    check_policy(Waits())
+def test_the_checker_refuses_a_wrong_resize(parts, message):
     with pytest.raises(PolicyError, match=message):
         check_policy(type("Broken", (Waits,), parts)())
