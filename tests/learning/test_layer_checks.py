@@ -12,6 +12,8 @@ from fedlane.validate import InputError
 from support.terminal import fedlane
 from support.user_modules import Centred, Forest, checked, federation, with_layer
 
+pytestmark = pytest.mark.slow  # torch.func imports a compiler, which takes 3 s of processor time
+
 
 @pytest.mark.parametrize(
     "layer",

@@ -15,6 +15,8 @@ from fedlane.records import MechanismSpec
 from support.client_records import one_client
 from support.user_modules import RATE, Forest, LargePositions, Positions, checked, one_hot, records
 
+pytestmark = pytest.mark.slow  # torch.func imports a compiler, which takes 3 s of processor time
+
 
 @pytest.mark.parametrize("clip_norm", [0.4, None])
 def test_a_module_with_constants_takes_the_steps_of_autograd(clip_norm):
