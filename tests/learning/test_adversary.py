@@ -76,6 +76,7 @@ def test_no_weights_make_a_real_client_exceed_the_clip_norm(name, record_propert
         assert 0.5 < finding.ratio <= 1.0, finding.attack
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
 def test_no_weights_make_a_simulated_contribution_exceed_the_derived_slack(name, record_property):
     make, shape, climbs = CASES[name]
@@ -120,6 +121,7 @@ def ghost_sum(model, weights, x, targets, clip_norm):
     return sums[0].double()
 
 
+@pytest.mark.slow
 def test_the_search_breaks_norms_from_gram_matrices():
     make, shape, _ = CASES["cnn"]
     model, (x, targets) = make(), hostile_records(shape, 10, copies=1)
@@ -143,6 +145,7 @@ def width_dependent_sum(model, weights, x, targets, clip_norm):
     return (gradients * (clip_norm / gradients.norm(dim=1).clamp(min=clip_norm))[:, None]).sum(0)
 
 
+@pytest.mark.slow
 def test_the_search_breaks_batched_products_whose_rounding_depends_on_the_batch():
     """Each contribution is clipped correctly, but three equal records change when a fourth one joins."""
     model, (x, targets) = make_model("mlp", (1, 8, 8), 10), hostile_records((8, 8, 1), 10, copies=3)

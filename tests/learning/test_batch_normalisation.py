@@ -21,20 +21,20 @@ PUNCTUAL = np.array([[[True, True, True], [True, False, True]], [[True, False, T
 
 def trained_by_pytorch(learner, start, round, replica, client):
     """The state of `Forest` after one client's plain training loop, on the simulation's batches and dropout masks."""
-    module = Forest()
+    module = Forest().train()
     module.load_state_dict(start)
     counter = torch.tensor([(round * 3 + client) * STEPS])
     row, chosen = torch.tensor([replica]), torch.tensor([client])
     indices, mask = draw_samples(learner.data, learner.sampling, learner.batch_key[row], row, chosen, counter, STEPS)
-    optimiser = torch.optim.SGD(module.train().parameters(), RATE)
     for step in range(STEPS):
         batch = indices[0, step][mask[0, step]]
         images = learner.data.images[batch].permute(0, 3, 1, 2) / 255
         torch.manual_seed(int(bits(learner.layer_key[row], counter + step)))
         loss = nn.functional.cross_entropy(module(images), learner.data.targets[batch].argmax(1))
-        optimiser.zero_grad()
-        loss.backward()
-        optimiser.step()
+        gradients = torch.autograd.grad(loss, list(module.parameters()))
+        with torch.no_grad():
+            for parameter, gradient in zip(module.parameters(), gradients, strict=True):
+                parameter -= RATE * gradient
     return module.state_dict()
 
 
@@ -171,6 +171,7 @@ def test_modules_that_mix_records_by_themselves_train_on_whole_batches():
     torch.testing.assert_close(weights[0, :640].view(10, 64), -module.out.weight.grad, rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_a_resumed_run_keeps_running_statistics(tmp_path):
     values = {"learning.model": "support.user_modules:LargeForest", "privacy.mechanism": "none", "rounds": 4,
               "learning.learning_rate": 0.1}  # fmt: skip

@@ -103,6 +103,7 @@ def test_the_released_sums_have_the_stated_mean_and_variance():
     assert abs(np.corrcoef(released[:, 0], again[:, 0])[0, 1]) < 4 / np.sqrt(count)  # another seed's noise
 
 
+@pytest.mark.slow
 def test_reports_are_unbiased_with_the_stated_deviation(data):
     """300 rounds at a learning rate of almost 0, so that the model stays: the mean report is the client's clipped mean.
 

@@ -83,6 +83,7 @@ def strategy_of(optimizer):
     }[optimizer]()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("optimizer", ["sgd", "momentum", "adam", "yogi"])
 def test_server_steps_agree_with_flower_s_strategies(optimizer, monkeypatch):
     identity = pytest.importorskip("flwr.supercore.task_identity").TaskIdentity
@@ -131,6 +132,7 @@ def test_server_steps_of_a_federation_agree_with_a_slow_loop(data, optimizer):
     torch.testing.assert_close(learner.weights.double(), expected, rtol=1e-3, atol=1e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("momentum", "proximal"), [(0.7, 0.0), (0.0, 2.0), (0.7, 2.0)])
 @pytest.mark.parametrize("clip_norm", [None, 0.3])
 @pytest.mark.parametrize("model", ["softmax", "mlp"])
@@ -307,6 +309,7 @@ def test_settings_out_of_range(change, message):
         Optimization(**change)
 
 
+@pytest.mark.slow
 def test_a_schedule_carries_the_optimisers_and_old_files_open(data, tmp_path):
     values = {
         "rounds": 3,
@@ -332,6 +335,7 @@ def test_a_schedule_carries_the_optimisers_and_old_files_open(data, tmp_path):
         schedules.LearningTask.from_arrays(arrays)
 
 
+@pytest.mark.slow
 def test_an_interrupted_run_resumes_to_the_bit_and_refuses_a_checkpoint_without_the_server_s_memory(tmp_path):
     scenario = Scenario.load("quickstart").with_values(
         {"rounds": 4, "learning": {"server_optimizer": "adam", "momentum": 0.5, "aggregation": "unbiased"}}

@@ -131,6 +131,7 @@ def plays(monkeypatch):
     return load_dataset("shakespeare")
 
 
+@pytest.mark.slow
 def test_shakespeare_s_samples_are_windows_of_a_role_s_lines(plays):
     import json
     import lzma
@@ -151,6 +152,7 @@ def test_shakespeare_s_samples_are_windows_of_a_role_s_lines(plays):
         assert position + 20 < 0.8 * len(roles[client])
 
 
+@pytest.mark.slow
 def test_shakespeare_trains_from_its_preset(plays):
     changes = {"rounds": 20, "privacy.mechanism": "none", "learning.evaluate_every": 20}
     simulation = Simulation(Scenario.load("shakespeare").with_values(changes), "random", [0], learning=True)

@@ -35,6 +35,12 @@ MODELS = {
     "cnn": lambda: make_model("cnn", (1, 8, 8), 10),
     "module": lambda: ModuleModel(Net),
 }
+EVERY_MODEL = [
+    "softmax",
+    "mlp",
+    pytest.param("cnn", marks=pytest.mark.slow),
+    pytest.param("module", marks=pytest.mark.slow),
+]
 
 
 def records(size, kind="floats", seed=0):
@@ -43,7 +49,7 @@ def records(size, kind="floats", seed=0):
     return images if kind == "bytes" else images / 255.0, torch.eye(10)[torch.arange(size) % 10]
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", EVERY_MODEL)
 def test_a_record_s_gradient_depends_on_nothing_but_the_weights_and_the_record(name):
     """Bit for bit: whoever else is in the data set, at any position, whatever was computed before; hostile weights."""
     model = MODELS[name]()
@@ -65,7 +71,7 @@ def test_a_record_s_gradient_depends_on_nothing_but_the_weights_and_the_record(n
     assert checked >= 17 * 5
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", EVERY_MODEL)
 def test_a_joining_record_adds_exactly_its_own_contribution(name):
     model = MODELS[name]()
     x, targets = hostile_records((8, 8, 1), 10, copies=5)
@@ -134,7 +140,7 @@ def mechanism(size, batch, **changes):
     return MechanismSpec.simple(np.array([[size]]), **{**values, **changes})
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", EVERY_MODEL)
 @pytest.mark.parametrize("kind", ["bytes", "floats"])
 def test_strict_training_is_the_training_that_simulations_do(name, kind):
     """Next to no noise: the same weights to float32 precision, for samples of different sizes."""
@@ -167,7 +173,7 @@ def loss_rows(size, **changes):
     return spec.loss_query, rows
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", EVERY_MODEL)
 @pytest.mark.parametrize("kind", ["bytes", "floats"])
 def test_strict_losses_are_those_that_simulations_report(name, kind):
     """Without noise, the sums over the first step's sample; some losses are clipped and some are not."""

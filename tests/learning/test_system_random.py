@@ -88,6 +88,7 @@ def test_models_that_no_honest_server_sends_are_refused():
             check_global_model(torch.tensor([[0.0, value]]))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["mlp", "softmax"])
 def test_large_weights_cannot_round_the_noise_away(name):
     """A server sends biases of 2^20, where float32 has steps of 1/8, and the 14th of 14 equal records moves the sum

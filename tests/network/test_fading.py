@@ -29,6 +29,7 @@ def test_the_autocorrelation_is_clarke_s(wavelengths):
     assert error < 0.009
 
 
+@pytest.mark.slow
 def test_a_single_link_has_clarke_s_autocorrelation_over_time():
     """An average over 2,000 places of one link's path; up to 3.5 wavelengths the only error is that of the average."""
     fading, places = ClarkeFading([11], 1), np.random.default_rng(0).uniform(0, 1e6, 2000)

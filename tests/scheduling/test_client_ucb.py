@@ -160,6 +160,7 @@ def written_by_an_earlier_version(folder, label):
     path.write_text(text.replace("ucb-index", "single-ucb"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("label", ["single-ucb", "single-ucb:exploration=0.1"])
 def test_a_folder_of_the_former_single_ucb_opens_and_is_not_resumed(label, tmp_path):
     written_by_an_earlier_version(tmp_path / "r", label)

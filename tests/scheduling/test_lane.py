@@ -452,6 +452,7 @@ def test_exhausted_clients_are_left_out_until_none_is_left():
         assert np.array_equal(idle, np.arange(30) >= np.argmax(idle))
 
 
+@pytest.mark.slow
 def test_absent_clients_are_left_out_and_not_forgotten():
     changes = {"rounds": 150, "privacy.mechanism": "none", "availability.model": "markov"}
     changes |= {"availability.mean_on_s": 60.0, "availability.mean_off_s": 30.0}

@@ -171,6 +171,7 @@ def tries_after_a_late_first_look(replicas, rounds):
     return tries
 
 
+@pytest.mark.slow
 def test_a_late_first_look_does_not_always_lock_a_client_out_of_its_best_channel():
     """Client 0 needs 3.5 s and more elsewhere, and 0.7 s there, but its first look was late.
 
@@ -184,6 +185,7 @@ def test_a_late_first_look_does_not_always_lock_a_client_out_of_its_best_channel
     assert np.all(tries[again] >= 20)
 
 
+@pytest.mark.slow
 def test_client_6_tries_channel_2_again():
     """Seed 23, in which a late first look once kept client 6 from its best channel for all of 500 rounds."""
     scenario = Scenario.load("paper-fmnist").with_values({"privacy.mechanism": "none", "rounds": 500})

@@ -72,6 +72,7 @@ def test_the_optimistic_probability_rises_with_the_predicted_one_and_falls_with_
     np.testing.assert_allclose(raised[-1], 1.0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("probability", [0.12, 0.17])
 def test_a_client_that_is_seldom_punctual_anywhere_is_not_given_up(probability):
     """Client 0 is punctual with a small probability p on both channels, however often it is late at first.
@@ -125,6 +126,7 @@ def test_a_late_upload_s_surprise_is_limited_on_both_sides(monkeypatch):
     assert forgetting.late_surprise(cut, slow)[0] == -forgetting.LARGEST_SURPRISE
 
 
+@pytest.mark.slow
 def test_a_pair_that_becomes_permanently_late_is_soon_abandoned():
     """Client 0 is fast on channel 0 for 200 rounds. Then all of its uploads there are late.
 

@@ -238,6 +238,7 @@ def test_genie_finds_the_best_matching_nearly_always():
     assert exact >= 50
 
 
+@pytest.mark.slow
 def test_lane_groups_slow_clients():
     """Two fast and two slow clients on two channels: equal pairs take (1 + 3) / 2 s per round, mixed pairs 3 s."""
     delay_s = np.array([1.0, 1.0, 3.0, 3.0])
