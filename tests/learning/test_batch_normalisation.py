@@ -12,6 +12,7 @@ from fedlane.learning.models import Batch
 from fedlane.learning.module_checks import TEST_BATCH
 from fedlane.learning.sampling import draw_samples
 from fedlane.simulation.results import RunFolder
+from support.tensors import assert_close
 from support.user_modules import RATE, STEPS, Centred, Forest, checked, federation, one_hot, records, with_layer
 
 CLIENT = np.array([[[0, 1, 2], [2, -1, 0]], [[1, 0, 2], [2, 1, 0]]])
@@ -64,7 +65,7 @@ def test_parameters_and_running_statistics_are_those_of_pytorch(two_rounds):
     learner, expected = two_rounds
     for weights, state in zip(learner.weights, expected, strict=True):
         for name, tensor in learner.model.tensors(weights).items():
-            torch.testing.assert_close(tensor.double(), state[name], rtol=1e-3, atol=1e-4)
+            assert_close(tensor.double(), state[name], rtol=1e-3, atol=1e-4)
 
 
 def test_batches_are_counted_once_for_every_step(two_rounds):
@@ -160,6 +161,7 @@ def test_training_leaves_frozen_statistics_as_they_are():
     assert (float(named["norm.running_mean"]), int(named["norm.num_batches_tracked"])) == (0.0, 0)
 
 
+@pytest.mark.slow  # the check of the module calls torch.func, which imports a compiler
 def test_modules_that_mix_records_by_themselves_train_on_whole_batches():
     model, (x, labels) = checked(Centred), records(4)
     assert model.whole_batch
@@ -168,7 +170,7 @@ def test_modules_that_mix_records_by_themselves_train_on_whole_batches():
     batch = Batch(x[None], targets[None], seeds=torch.zeros(1, dtype=torch.int64))
     model.descend(weights, batch, None, torch.ones(1, 4))
     nn.functional.cross_entropy(module(x.permute(0, 3, 1, 2)), targets, reduction="sum").backward()
-    torch.testing.assert_close(weights[0, :640].view(10, 64), -module.out.weight.grad, rtol=1e-4, atol=1e-6)
+    assert_close(weights[0, :640].view(10, 64), -module.out.weight.grad, rtol=1e-4, atol=1e-6)
 
 
 @pytest.mark.slow

@@ -18,6 +18,7 @@ from fedlane.learning.counter_rng import (
     seeded_normals,
 )
 from support.distributions import exponential_cdf, kolmogorov, uniform_cdf
+from support.tensors import assert_close
 
 CPU = torch.device("cpu")
 
@@ -128,7 +129,7 @@ def test_compiled_normals_are_the_reference_s(count):
     deviation = torch.tensor([1.0, 2.0, 0.5])
     compiled = add_normals_(torch.zeros(3, count), key, counter, deviation)
     reference = torch.stack([seeded_normals(seed, count) for seed in bits(key, counter).tolist()])
-    torch.testing.assert_close(compiled, reference * deviation[:, None], rtol=1e-5, atol=1e-5)
+    assert_close(compiled, reference * deviation[:, None], rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.slow

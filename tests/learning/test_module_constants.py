@@ -13,6 +13,7 @@ from fedlane.learning.strict import train_strictly
 from fedlane.learning.system_random import system_rows
 from fedlane.records import MechanismSpec
 from support.client_records import one_client
+from support.tensors import assert_close
 from support.user_modules import RATE, Forest, LargePositions, Positions, checked, one_hot, records
 
 pytestmark = pytest.mark.slow  # torch.func imports a compiler, which takes 3 s of processor time
@@ -30,7 +31,7 @@ def test_a_module_with_constants_takes_the_steps_of_autograd(clip_norm):
         loss = nn.functional.cross_entropy(module(image.permute(2, 0, 1)[None]), label[None])
         gradient = torch.cat([part.reshape(-1) for part in torch.autograd.grad(loss, list(module.parameters()))])
         expected -= gradient * (1.0 if clip_norm is None else min(1.0, clip_norm / float(gradient.norm())))
-    torch.testing.assert_close(moved[0], expected, rtol=1e-4, atol=1e-6)
+    assert_close(moved[0], expected, rtol=1e-4, atol=1e-6)
 
 
 @pytest.fixture(scope="module")
@@ -50,7 +51,7 @@ def test_a_real_client_trains_a_module_with_constants_as_simulations_do(client):
     train_strictly(model, strict, *client, RATE, 0.5)
     with torch.no_grad():
         train_locally(model, fast, *client, RATE, 0.5)
-    torch.testing.assert_close(strict, fast, rtol=1e-4, atol=1e-5)
+    assert_close(strict, fast, rtol=1e-4, atol=1e-5)
     assert float((strict - first).abs().max()) > 1e-3
     model.check_constants()
 

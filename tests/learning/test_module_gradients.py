@@ -12,6 +12,7 @@ from fedlane.learning import module_checks
 from fedlane.learning.model_interface import Batch
 from fedlane.learning.module_checks import checked_module
 from fedlane.learning.module_gradients import slow_layer
+from support.tensors import assert_close
 
 pytestmark = pytest.mark.slow  # torch.func imports a compiler, which takes 3 s of processor time
 
@@ -106,7 +107,7 @@ def test_steps_agree_with_autograd_one_record_at_a_time(name, clip_norm):
         model.descend(weights, Batch(x, targets), clip_norm, scale, move)
     expected = slow_step(model, weights[0], x[0], targets[0], clip_norm, scale[0])
     assert expected.abs().max() > 1e-3
-    torch.testing.assert_close(move[0], expected, rtol=1e-4, atol=1e-6)
+    assert_close(move[0], expected, rtol=1e-4, atol=1e-6)
 
 
 @pytest.mark.parametrize("name", MODULES)
@@ -132,7 +133,7 @@ def test_a_record_that_overflows_contributes_nothing_and_leaves_the_others_alone
         model.descend(weights, Batch(x, targets), 0.5, torch.ones(1, RECORDS), move)
     others = [0, 1, 3, 4]
     expected = slow_step(model, weights[0], x[0, others], targets[0, others], 0.5, torch.ones(4))
-    torch.testing.assert_close(move[0], expected, rtol=1e-4, atol=1e-6)
+    assert_close(move[0], expected, rtol=1e-4, atol=1e-6)
 
 
 class Bypass(nn.Linear):
@@ -190,7 +191,7 @@ def test_the_fallback_names_the_layer(make, reason, caplog):
     move = torch.zeros_like(weights)
     model.descend(weights, Batch(x, targets), 0.3, torch.ones(1, 4), move)
     expected = slow_step(model, weights[0], x[0], targets[0], 0.3, torch.ones(4))
-    torch.testing.assert_close(move[0], expected, rtol=1e-4, atol=1e-6)
+    assert_close(move[0], expected, rtol=1e-4, atol=1e-6)
 
 
 def test_hooks_and_special_embeddings_use_the_fallback():

@@ -16,6 +16,7 @@ from fedlane.learning.strict import ClippedSum, RecordGradients, one_thread, tra
 from fedlane.learning.system_random import _add_noise, system_rows
 from fedlane.records import LossQuery, MechanismSpec
 from support.client_records import one_client
+from support.tensors import assert_close
 
 
 class Net(torch.nn.Module):
@@ -152,7 +153,7 @@ def test_strict_training_is_the_training_that_simulations_do(name, kind):
     train_strictly(model, strict, data, rows, 0.3, 0.5)
     with torch.no_grad():
         train_locally(model, fast, data, rows, 0.3, 0.5)
-    torch.testing.assert_close(strict, fast, rtol=1e-4, atol=1e-5)
+    assert_close(strict, fast, rtol=1e-4, atol=1e-5)
     assert float((strict - first).abs().max()) > 1e-3
 
 
@@ -182,7 +183,7 @@ def test_strict_losses_are_those_that_simulations_report(name, kind):
     query, rows = loss_rows(40)
     released = train_strictly(model, weights.clone(), data, rows, 0.3, 0.5, query)
     expected = loss_sums(model, weights, data, rows, query)
-    torch.testing.assert_close(released, expected, rtol=1e-5, atol=1e-5)
+    assert_close(released, expected, rtol=1e-5, atol=1e-5)
     unclipped = loss_sums(model, weights, data, rows, replace(query, clip=np.inf))
     assert 0 < float(expected[0, 0]) < float(unclipped[0, 0])
 
@@ -238,7 +239,7 @@ def test_a_record_on_which_a_module_fails_contributes_nothing(monkeypatch, caplo
     assert torch.equal(released, expected)
     rows = replace(rows, mask=rows.indices != 2)
     train_strictly(model, without, one_client(x, targets), rows, 0.3, 0.5)
-    torch.testing.assert_close(weights, without, rtol=0, atol=1e-8)
+    assert_close(weights, without, rtol=0, atol=1e-8)
 
 
 def pressing(scores, presses):

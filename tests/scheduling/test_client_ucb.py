@@ -170,6 +170,7 @@ def test_a_folder_of_the_former_single_ucb_opens_and_is_not_resumed(label, tmp_p
     assert "\n" not in str(error.value)
 
 
+@pytest.mark.slow
 def test_a_checkpoint_that_does_not_say_who_was_absent_is_refused_by_its_version(tmp_path):
     """Version 1 had no array `absent`."""
     simulation = Simulation(Scenario.load("paper-fmnist").with_values({"rounds": 20}), "cs-ucb-q", [3])
