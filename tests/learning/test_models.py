@@ -206,6 +206,7 @@ def sequential():
     return torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(784, 10))
 
 
+@pytest.mark.slow  # torch.func imports a compiler, which takes 3 s of processor time
 @pytest.mark.parametrize("chunk", [2, 64])
 @pytest.mark.parametrize("clip_norm", [1.0, None])
 def test_a_user_s_module_moves_like_the_built_in_model(chunk, clip_norm):
@@ -220,6 +221,7 @@ def test_a_user_s_module_moves_like_the_built_in_model(chunk, clip_norm):
     assert_close(built_in.logits(a, batch.x), own.logits(a, batch.x), rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow  # torch.func imports a compiler, which takes 3 s of processor time
 def test_a_module_by_import_path(monkeypatch):
     monkeypatch.syspath_prepend(str(__import__("pathlib").Path(__file__).parent))
     model = make_model("test_models:Net", (1, 28, 28), 10)

@@ -97,8 +97,8 @@ def test_a_late_upload_never_says_more_than_a_punctual_one():
     for weight in (slow, np.ones(len(slow)), slow + 1e-3):
         value, information = late_information(expected, np.full(len(slow), CUT), weight)
         assert np.isfinite(value).all()
-        assert np.all((information >= 0) & (information <= 1))
-        assert np.all(value >= expected.mean)
+        assert np.all((information >= 0) & (information <= 1 + 1e-12))  # rounding
+        assert np.all(value >= expected.mean - 1e-12)
 
 
 def after_upload(expected, log_network):

@@ -65,7 +65,7 @@ def test_the_optimistic_probability_of_an_untried_pair_is_the_predicted_one():
 def test_the_optimistic_probability_rises_with_the_predicted_one_and_falls_with_the_count():
     punctual, count = np.linspace(0.0, 1.0, 1001)[:, None], np.array([0.5, 1.0, 2.0, 5.0, 20.0, 500.0])
     raised = observations.optimistic(punctual, count)
-    assert np.all(np.diff(raised, axis=0) >= 0)
+    assert np.all(np.diff(raised, axis=0) >= -1e-15)  # rounding
     assert np.all(np.diff(raised, axis=1) <= 1e-15)
     assert np.all(raised >= punctual - 1e-15)
     assert np.all(raised[0] > 0)  # all uploads were late
