@@ -12,6 +12,8 @@ from fedlane.privacy.run_ledger import NAME, _line
 from fedlane.simulation.run_agreement import read_agreeing_accounts
 from fedlane.validate import InputError
 
+pytestmark = pytest.mark.slow
+
 SETTINGS = {
     "rigorous": ["privacy.mechanism=rigorous", "privacy.max_uploads=6"],
     "unequal": ["data.partition=dirichlet", "data.noniid_degree=0.5", "privacy.epsilon=[6,6,6,6,6,9,9,9,9,9]"],
