@@ -18,6 +18,8 @@ from fedlane.validate import InputError
 QUIET = Session(quiet=True)
 POLICIES = ("lane", "mamab-om:T0=5", "mamab-gmba:T0=5", "random", "round-robin", "single-ucb", "ucb-index", "genie")
 
+REPORTED = ("uploads", "epsilon", "epsilon_paper")
+
 
 def scenario(**changes):
     """A small run with the mechanism `rigorous` on the embedded data."""
@@ -35,7 +37,7 @@ def scenario(**changes):
     return Scenario.load("quickstart").with_values({**values, **changes})
 
 
-@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("policy", ["lane", *(pytest.param(p, marks=pytest.mark.slow) for p in POLICIES[1:])])
 def test_policies_handle_budgets_that_run_out(policy):
     """Fewer clients than channels remain, then none, and no client spends more than it agreed to."""
     run = simulate(scenario(), policy, seeds=[0, 1])
@@ -62,16 +64,17 @@ def test_the_schedule_is_the_same_without_learning():
 
 @pytest.mark.slow
 def test_epsilons_agree_with_dp_accounting():
-    run = simulate(scenario(privacy__max_uploads=40), "lane", seeds=[2], learning=False)
+    rounds_played = 12
+    run = simulate(scenario(rounds=rounds_played), "lane", seeds=[2], learning=False)
     clients, setup = run.clients.to_pydict(), prepare(run.scenario, [2])
     z = setup.mechanism.step_noise[0, 0]
     for uploads, epsilon in set(zip(clients["uploads"], clients["epsilon"], strict=True)):
         exact = account(z, 16 / 800, 2 * uploads, 1e-5, histogram_noise=10.0)
         assert exact - 1e-9 <= epsilon <= exact * 1.002
-    rounds = np.array(run.client_rounds["epsilon"]).reshape(40, 10)
+    rounds = np.array(run.client_rounds["epsilon"]).reshape(rounds_played, 10)
     assert np.all(np.diff(rounds, axis=0) >= 0)
     np.testing.assert_array_equal(rounds[-1], clients["epsilon"])
-    uploaded = np.zeros((40, 10), bool)
+    uploaded = np.zeros((rounds_played, 10), bool)
     uploaded[run.assignments["round"].to_numpy(), run.assignments["client"].to_numpy()] = True
     # every upload is charged, late ones included, and nothing else
     np.testing.assert_array_equal(np.diff(rounds, axis=0) > 0, uploaded[1:])
@@ -79,15 +82,17 @@ def test_epsilons_agree_with_dp_accounting():
 
 @pytest.mark.slow
 def test_the_paper_mechanism_reports_its_formula_and_its_leakage():
-    run = simulate("paper-fmnist", "random", rounds=30, seeds=[0], learning=False)
-    clients = run.clients.to_pydict()
+    paper = Scenario.load("paper-fmnist").with_values({"privacy.max_uploads": 10, "rounds": 10})
+    run = simulate(paper, "random", seeds=[0], learning=False)
     noise = float(paper_noise(25.0, 1e-3, 6000, 64, 5))
-    for uploads, epsilon, by_formula in zip(
-        clients["uploads"], clients["epsilon"], clients["epsilon_paper"], strict=True
-    ):
+    reported = {tuple(row) for row in zip(*(run.clients[name].to_pylist() for name in REPORTED), strict=True)}
+    assert len(reported) > 2
+    for uploads, epsilon, by_formula in reported:
+        exact = leakage_lower_bound(noise, 64 / 6000, 5, 1e-3, uploads)
         assert by_formula == pytest.approx(float(formula_6(25.0, 1e-3, uploads)))
-        assert by_formula < 0.8 * leakage_lower_bound(noise, 64 / 6000, 5, 1e-3, uploads) < epsilon
-        assert epsilon <= leakage_lower_bound(noise, 64 / 6000, 5, 1e-3, uploads)
+        assert by_formula < 0.8 * exact < epsilon
+        # The run computes all counts together, so the last digits depend on the processor's instructions.
+        assert epsilon <= exact * (1 + 1e-9)
     (warning,) = [note for note in notes(run.summary) if "leaks" in note]
     assert "the paper's formula gives" in warning
     assert run.summary["privacy"]["epsilon_composed"] > run.summary["privacy"]["epsilon_paper"]
@@ -138,7 +143,7 @@ def test_a_run_resumed_after_a_crash_charges_nothing_twice(tmp_path):
 def test_quotas_come_from_the_noised_histogram():
     """The released label shares depend on the seed; without noise they are the true ones."""
     noisy, other, raw = (
-        prepare(scenario(privacy__histogram_noise=noise), [seed]).problem.quotas[0]
+        prepare(scenario(privacy__histogram_noise=noise, learning__batch_size=800), [seed]).problem.quotas[0]
         for noise, seed in ((40.0, 0), (40.0, 1), (0.0, 0))
     )
     assert np.ptp(raw) < 1e-9  # equal sizes, one dominant class each: equal quotas
@@ -148,7 +153,7 @@ def test_quotas_come_from_the_noised_histogram():
 
 
 def test_less_private_clients_have_larger_quotas_under_rigorous_noise():
-    """The noise term of theta is the mechanism's noise."""
+    """The noise term of theta is the mechanism's noise, which has a closed form if every sample has all records."""
     epsilon = [2.0] * 5 + [20.0] * 5
     setup = prepare(
         scenario(
@@ -156,6 +161,7 @@ def test_less_private_clients_have_larger_quotas_under_rigorous_noise():
             privacy__histogram_noise=0.0,
             privacy__theta_noise="sqrt_d",
             privacy__least_noise=0.1,
+            learning__batch_size=800,
         ),
         [0],
     )
@@ -165,7 +171,7 @@ def test_less_private_clients_have_larger_quotas_under_rigorous_noise():
 
 
 def test_too_little_noise_is_refused_unless_it_is_allowed():
-    wild = scenario(privacy__epsilon=60.0, privacy__max_uploads=5)
+    wild = scenario(privacy__epsilon=60.0, privacy__max_uploads=5, learning__batch_size=800)
     with pytest.raises(InputError, match=r"privacy\.least_noise 0\.5"):
         prepare(wild, [0])
     assert prepare(wild.with_values({"privacy.least_noise": 0.1}), [0]).mechanism.step_noise.max() < 0.5
@@ -188,7 +194,7 @@ def test_a_schedule_carries_the_mechanism(tmp_path):
 @pytest.mark.parametrize("mechanism", ["paper", "rigorous"])
 def test_accounting_of_a_replica_depends_on_its_own_seed_only(mechanism):
     """The clients' data sizes differ, so that sample rates are rounded."""
-    settings = {"privacy__mechanism": mechanism, "data__imbalance": 0.4, "rounds": 10, "privacy__epsilon": 4.0}
+    settings = {"privacy__mechanism": mechanism, "data__imbalance": 0.4, "rounds": 10, "privacy__epsilon": 1.0}
     settings["network__clients"] = 5  # every client's noise is calibrated
     among = simulate(scenario(**settings), "lane", seeds=[1, 7], learning=False)
     alone = simulate(scenario(**settings), "lane", seeds=[7], learning=False)
@@ -237,13 +243,13 @@ def test_a_run_with_a_changed_ledger_is_not_resumed(tmp_path, change):
 
 @pytest.mark.slow
 def test_rounding_many_data_sizes_to_few_curves_keeps_lower_bounds():
-    run = Simulation(scenario(privacy__mechanism="paper", data__imbalance=0.5, rounds=8), "random", range(6))
+    run = Simulation(scenario(privacy__mechanism="paper", data__imbalance=0.5, rounds=8, privacy__max_uploads=8), "random", range(6))
     run.play()
     assert len(run.spending.terms) < 35  # for 60 clients
     clients, spec = run.result().clients.to_pydict(), run.setup.mechanism
     for replica, client, uploads, epsilon in list(
         zip(clients["replica"], clients["client"], clients["uploads"], clients["epsilon"], strict=True)
-    )[:20]:
+    )[:8]:
         at = replica, client
         exact = leakage_lower_bound(spec.upload_noise[at], spec.sample_rate[at], 2, 1e-5, uploads)
         assert epsilon <= exact * (1 + 1e-9)
