@@ -19,7 +19,9 @@ FEW = AuditPlan(trials=4000)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.long) for seed in range(1, 5))])  # how often it may err is judged by test_the_confidence_is_kept
+@pytest.mark.parametrize(
+    "seed", [0, *(pytest.param(seed, marks=pytest.mark.long) for seed in range(1, 5))]
+)  # how often it may err is judged by test_the_confidence_is_kept
 def test_the_right_mechanism_is_never_flagged_and_the_bound_is_tight(seed):
     result = audit(AuditPlan(seed=seed))
     assert not result.flagged

@@ -39,7 +39,9 @@ def test_a_run_with_epsilon_alone_says_that_its_delta_is_too_large_once(tmp_path
 
 
 def test_simulate_warns():
-    scenario = Scenario.load("quickstart").with_values({"privacy.delta": 0.01, "privacy.epsilon": 2.0, "rounds": 3, "learning.batch_size": 800})
+    scenario = Scenario.load("quickstart").with_values(
+        {"privacy.delta": 0.01, "privacy.epsilon": 2.0, "rounds": 3, "learning.batch_size": 800}
+    )
     with pytest.warns(ScenarioWarning, match=r"privacy\.delta should be below 1/\|D\|"):
         simulate(scenario, "random", learning=False)
 

@@ -377,7 +377,13 @@ def test_terms_whose_noise_is_too_small_are_refused(tmp_path):
 @pytest.mark.parametrize("epsilon", [0.15, 1.0, 8.0])
 def test_calibrated_terms_hold_and_slightly_smaller_noise_does_not(epsilon):
     noise = calibrate(epsilon, 1e-5, sample_rate=0.02, steps=40, histogram_noise=50.0)
-    agreed = {"sample_rate": 0.02, "local_iterations": 4, "epsilon": epsilon, "max_uploads": 10, "histogram_noise": 50.0}
+    agreed = {
+        "sample_rate": 0.02,
+        "local_iterations": 4,
+        "epsilon": epsilon,
+        "max_uploads": 10,
+        "histogram_noise": 50.0,
+    }
     check_budget(terms(step_noise=noise, **agreed))
     with pytest.raises(InputError, match="more than the agreed"):
         check_budget(terms(step_noise=0.98 * noise, **agreed))

@@ -19,6 +19,7 @@ from fedlane.cli.session import Session
 from fedlane.simulation.checkpoint import Checkpoint
 from fedlane.simulation.results import COLUMNS, RunFolder
 from fedlane.validate import InputError
+from support.small_runs import PAPER, UNSAMPLED
 from support.terminal import fedlane
 
 ROUNDS = 36
@@ -98,16 +99,21 @@ def test_kills_at_random_instants(tmp_path, kills):
         assert_same(Run.load(folder), whole)
 
 
+OTHERS = [
+    *("mamab-gmba", "single-ucb:beta=0.3", "ucb-index", "round-robin", "proportional-fair", "age-of-update", "fedcs"),
+    *("rbcs-f", "thompson", "mamab-sw:window=9,T0=1", "mamab-discounted:T0=1", "glr-cucb:delta=0.5", "clairvoyant"),
+]
+
+
 @pytest.mark.parametrize(
     "policy",
     [
-        *("lane", "mamab-om", "mamab-gmba", "single-ucb:beta=0.3", "ucb-index", "round-robin", "genie", "random"),
-        *("proportional-fair", "age-of-update", "fedcs", "rbcs-f", "thompson", "mamab-sw:window=9,T0=1"),
-        *("mamab-discounted:T0=1", "glr-cucb:delta=0.5", "clairvoyant"),
+        *("lane", "mamab-om", "genie", "random"),
+        *(pytest.param(policy, marks=pytest.mark.slow) for policy in OTHERS),
     ],
 )
 def test_every_policy_resumes_to_the_same_schedule(policy, tmp_path):
-    scenario = Scenario.load("paper-fmnist").with_values({"rounds": 60, "privacy.max_uploads": 20})
+    scenario = UNSAMPLED.with_values({"rounds": 60, "privacy.max_uploads": 20})
 
     def finish(simulation):
         simulation.play()
@@ -123,7 +129,7 @@ def test_every_policy_resumes_to_the_same_schedule(policy, tmp_path):
 
 def test_checkpoints_without_punctual_are_resumed(tmp_path):
     """Earlier versions did not store `punctual`; it follows from the delays and the deadline."""
-    simulation = Simulation(Scenario.load("paper-fmnist").with_values({"rounds": 30}), "lane", [3, 5])
+    simulation = Simulation(PAPER.with_values({"rounds": 30}), "lane", [3, 5])
     for _ in range(20):
         simulation.step()
     saved = simulation.checkpoint()
@@ -138,7 +144,7 @@ def test_checkpoints_without_punctual_are_resumed(tmp_path):
 
 
 def test_a_checkpoint_of_another_version_of_the_policy_is_refused_in_one_line(tmp_path, monkeypatch):
-    simulation = Simulation(Scenario.load("paper-fmnist").with_values({"rounds": 9}), "random", [0])
+    simulation = Simulation(PAPER.with_values({"rounds": 9}), "random", [0])
     simulation.step()
     RunFolder.create(tmp_path / "r").write(simulation.result(), checkpoint=simulation.checkpoint())
     assert Checkpoint.load(tmp_path / "r").version == 1
@@ -151,7 +157,7 @@ def test_a_checkpoint_of_another_version_of_the_policy_is_refused_in_one_line(tm
 
 
 def test_damaged_and_foreign_checkpoints_are_refused(tmp_path):
-    simulation = Simulation(Scenario.load("paper-fmnist").with_values({"rounds": 9}), "lane", [0])
+    simulation = Simulation(PAPER.with_values({"rounds": 9}), "lane", [0])
     simulation.step()
     RunFolder.create(tmp_path / "r").write(simulation.result(), checkpoint=simulation.checkpoint())
     path = tmp_path / "r" / "checkpoint.npz"
@@ -169,7 +175,7 @@ def test_damaged_and_foreign_checkpoints_are_refused(tmp_path):
 
 def test_a_finished_run_keeps_no_checkpoint(tmp_path):
     """An interrupted run keeps its checkpoint, a finished one removes it."""
-    simulation = Simulation(Scenario.load("paper-fmnist").with_values({"rounds": 4}), "lane", [0])
+    simulation = Simulation(PAPER.with_values({"rounds": 4}), "lane", [0])
     simulation.step()
     folder = RunFolder.create(tmp_path / "r")
     folder.write(simulation.result(), checkpoint=simulation.checkpoint(), interrupted=True)
@@ -181,7 +187,7 @@ def test_a_finished_run_keeps_no_checkpoint(tmp_path):
 
 def test_a_write_that_is_cut_off_leaves_a_folder_that_can_be_resumed_or_nothing(tmp_path, monkeypatch, record_property):
     """The process dies before any rename of the first write: with a checkpoint there is always its scenario."""
-    simulation = Simulation(Scenario.load("quickstart").with_values({"rounds": 6}), "lane", [0], learning=False)
+    simulation = Simulation(UNSAMPLED.with_values({"rounds": 6}), "lane", [0], learning=False)
     simulation.step()
     run, checkpoint, rename = simulation.result(), simulation.checkpoint(), Path.replace
 
@@ -211,7 +217,7 @@ def test_a_write_that_is_cut_off_leaves_a_folder_that_can_be_resumed_or_nothing(
 
 
 def test_a_full_disk_is_one_line_whichever_file_it_cuts_off(tmp_path, record_property):
-    simulation = Simulation(Scenario.load("quickstart").with_values({"rounds": 6}), "lane", [0], learning=True)
+    simulation = Simulation(UNSAMPLED.with_values({"rounds": 6}), "lane", [0], learning=True)
     simulation.step()
     run, checkpoint = simulation.result(), simulation.checkpoint()
     sizes = (1, 100, 2000, 5000, 8000, 20_000, 30_000)
@@ -227,6 +233,7 @@ def test_a_full_disk_is_one_line_whichever_file_it_cuts_off(tmp_path, record_pro
     record_property("attacks", len(sizes))
 
 
+@pytest.mark.slow
 def test_a_run_that_has_tried_many_pairs_is_resumed(tmp_path):
     """The histories of `lane` grow beyond their first 64 rows (with few rounds left, it looks at fewer pairs)."""
     changes = {"rounds": 60, "network.clients": 30, "privacy.mechanism": "none"}

@@ -9,14 +9,17 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from fedlane import Run, Scenario, Simulation
+from fedlane import Run, Simulation
 from fedlane.simulation import trace_shape
 from fedlane.simulation.results import RunFolder
 from fedlane.simulation.segments import NAME, PREDICTED_SCHEMA, remove_segments
 from fedlane.simulation.trace_checks import check_segments
 from fedlane.validate import InputError
+from support.small_runs import UNSAMPLED, played
 
-TERMS = Scenario.load("quickstart").with_values({"rounds": 40})
+pytestmark = pytest.mark.slow
+
+TERMS = UNSAMPLED.with_values({"rounds": 40})
 SEEDS = (0, 1)
 PLAYED = 30
 
@@ -54,9 +57,7 @@ def finish(folder):
 
 def expected():
     """The same run in memory."""
-    simulation = Simulation(TERMS, "lane", SEEDS)
-    simulation.play()
-    return simulation.result()
+    return played(TERMS, seeds=SEEDS).result()
 
 
 def groups(path):

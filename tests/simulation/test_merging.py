@@ -16,7 +16,7 @@ SMALL = {"rounds": 8, "network.clients": 6, "learning.evaluate_every": 4, "learn
 SCENARIO = Scenario.load("quickstart").with_values(SMALL)
 """Every sample has all records of a client, so that epsilon has a closed form."""
 LEARNING = SCENARIO.with_values({"learning.batch_size": 64})
-PLAIN = Scenario.load("paper-fmnist").with_values({"rounds": 8})
+PLAIN = Scenario.load("paper-fmnist").with_values({"rounds": 8, "privacy.max_uploads": 8})
 
 
 def same_schedule(one, two):

@@ -6,14 +6,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from fedlane import Scenario, simulate
+from fedlane import simulate
 from fedlane.simulation import optimal_delays as module
 from fedlane.simulation.optimal_delays import optimal_delays
 from fedlane.simulation.setup import prepare
 from fedlane.theory import optimum
+from support.small_runs import PAPER
 from support.terminal import fedlane
-
-PAPER = Scenario.load("paper-fmnist")
 
 
 def test_it_serves_seven_eighths_of_the_quotas():
@@ -57,6 +56,7 @@ def test_budgets_that_end_before_the_run_have_no_yardstick():
     assert optimal_delays(replace(setup, mechanism=short)) is None
 
 
+@pytest.mark.slow
 def test_genie_ends_near_the_optimum_and_random_far_from_it():
     """A run of 500 rounds may end a little below the optimum."""
     seeds = [0, 1, 2, 3, 4]
@@ -67,6 +67,7 @@ def test_genie_ends_near_the_optimum_and_random_far_from_it():
         assert low < ratio.mean() < high
 
 
+@pytest.mark.slow
 def test_compare_shows_delays_relative_to_the_optimum(tmp_path):
     options = ("--policy", "random", "--policy", "genie", "--rounds", "30", "--seeds", "2", "--no-learning")
     shown = fedlane("compare", "paper-fmnist", *options, "--out", "o", cwd=tmp_path, code=0).stdout
@@ -86,6 +87,7 @@ def test_compare_shows_delays_relative_to_the_optimum(tmp_path):
     assert "delay_over_optimum" in (tmp_path / "o" / "comparison.csv").read_text()
 
 
+@pytest.mark.slow
 def test_a_comparison_of_another_network_has_no_such_column(tmp_path):
     options = ("--policy", "random", "--rounds", "5", "--no-learning", "--set", "network.clients=40")
     shown = fedlane("compare", "paper-fmnist", *options, "--out", "o", cwd=tmp_path, code=0).stdout

@@ -51,6 +51,7 @@ def scenario(mechanism, **changes):
     return Scenario.load("quickstart").with_values({**SETTINGS, "privacy.mechanism": mechanism, **changes})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("target", ["classes", "values"])
 def test_private_losses_of_own_data_stay_in_the_budget_and_the_run_replays(here, target):
     np.savez("my.npz", **arrays(target))
@@ -109,6 +110,7 @@ def sequences():
     return model, tokens, (tokens + 1) % 7
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make", [numbers, sequences])
 def test_losses_of_every_kind_equal_a_slow_loop_and_are_clipped(make):
     torch.manual_seed(0)

@@ -18,14 +18,15 @@ from fedlane.validate import InputError
 QUIET = Session(quiet=True)
 POLICIES = ("lane", "mamab-om:T0=5", "mamab-gmba:T0=5", "random", "round-robin", "single-ucb", "ucb-index", "genie")
 
+SAMPLED = {"learning__batch_size": 16}
 REPORTED = ("uploads", "epsilon", "epsilon_paper")
 
 
 def scenario(**changes):
-    """A small run with the mechanism `rigorous` on the embedded data."""
+    """A small run with the mechanism `rigorous` on the embedded data, with all records in every sample."""
     values = {
         "network.clients": 10,
-        "learning.batch_size": 16,
+        "learning.batch_size": 800,
         "learning.local_iterations": 2,
         "privacy.mechanism": "rigorous",
         "privacy.epsilon": 6.0,
@@ -37,10 +38,11 @@ def scenario(**changes):
     return Scenario.load("quickstart").with_values({**values, **changes})
 
 
-@pytest.mark.parametrize("policy", ["lane", *(pytest.param(p, marks=pytest.mark.slow) for p in POLICIES[1:])])
+@pytest.mark.slow
+@pytest.mark.parametrize("policy", POLICIES)
 def test_policies_handle_budgets_that_run_out(policy):
     """Fewer clients than channels remain, then none, and no client spends more than it agreed to."""
-    run = simulate(scenario(), policy, seeds=[0, 1])
+    run = simulate(scenario(**SAMPLED), policy, seeds=[0, 1])
     clients, rounds = run.clients.to_pydict(), run.client_rounds.to_pydict()
     assert max(clients["uploads"]) == 12
     assert max(clients["epsilon"]) <= 6.0
@@ -55,8 +57,9 @@ def test_policies_handle_budgets_that_run_out(policy):
     assert any("budgets are exhausted" in note for note in notes(run.summary))
 
 
+@pytest.mark.slow
 def test_the_schedule_is_the_same_without_learning():
-    with_, without = (simulate(scenario(), "lane", seeds=[3], learning=learning) for learning in (True, False))
+    with_, without = (simulate(scenario(**SAMPLED), "lane", seeds=[3], learning=learning) for learning in (True, False))
     assert with_.assignments.equals(without.assignments)
     assert with_.clients.equals(without.clients)
     assert with_.client_rounds.equals(without.client_rounds)
@@ -65,7 +68,7 @@ def test_the_schedule_is_the_same_without_learning():
 @pytest.mark.slow
 def test_epsilons_agree_with_dp_accounting():
     rounds_played = 12
-    run = simulate(scenario(rounds=rounds_played), "lane", seeds=[2], learning=False)
+    run = simulate(scenario(rounds=rounds_played, **SAMPLED), "lane", seeds=[2], learning=False)
     clients, setup = run.clients.to_pydict(), prepare(run.scenario, [2])
     z = setup.mechanism.step_noise[0, 0]
     for uploads, epsilon in set(zip(clients["uploads"], clients["epsilon"], strict=True)):
@@ -143,7 +146,7 @@ def test_a_run_resumed_after_a_crash_charges_nothing_twice(tmp_path):
 def test_quotas_come_from_the_noised_histogram():
     """The released label shares depend on the seed; without noise they are the true ones."""
     noisy, other, raw = (
-        prepare(scenario(privacy__histogram_noise=noise, learning__batch_size=800), [seed]).problem.quotas[0]
+        prepare(scenario(privacy__histogram_noise=noise), [seed]).problem.quotas[0]
         for noise, seed in ((40.0, 0), (40.0, 1), (0.0, 0))
     )
     assert np.ptp(raw) < 1e-9  # equal sizes, one dominant class each: equal quotas
@@ -161,7 +164,6 @@ def test_less_private_clients_have_larger_quotas_under_rigorous_noise():
             privacy__histogram_noise=0.0,
             privacy__theta_noise="sqrt_d",
             privacy__least_noise=0.1,
-            learning__batch_size=800,
         ),
         [0],
     )
@@ -171,17 +173,18 @@ def test_less_private_clients_have_larger_quotas_under_rigorous_noise():
 
 
 def test_too_little_noise_is_refused_unless_it_is_allowed():
-    wild = scenario(privacy__epsilon=60.0, privacy__max_uploads=5, learning__batch_size=800)
+    wild = scenario(privacy__epsilon=60.0, privacy__max_uploads=5)
     with pytest.raises(InputError, match=r"privacy\.least_noise 0\.5"):
         prepare(wild, [0])
     assert prepare(wild.with_values({"privacy.least_noise": 0.1}), [0]).mechanism.step_noise.max() < 0.5
 
 
+@pytest.mark.slow
 def test_a_schedule_carries_the_mechanism(tmp_path):
     """Learning from a saved schedule gives the same model as the run."""
     from fedlane.learning.replay import Schedule, learn
 
-    simulation = Simulation(scenario(rounds=6), "lane", [1], learning=True)
+    simulation = Simulation(scenario(rounds=6, **SAMPLED), "lane", [1], learning=True)
     simulation.play()
     simulation.schedule().save(tmp_path / "s.npz")
     loaded = Schedule.load(tmp_path / "s.npz")
@@ -194,7 +197,13 @@ def test_a_schedule_carries_the_mechanism(tmp_path):
 @pytest.mark.parametrize("mechanism", ["paper", "rigorous"])
 def test_accounting_of_a_replica_depends_on_its_own_seed_only(mechanism):
     """The clients' data sizes differ, so that sample rates are rounded."""
-    settings = {"privacy__mechanism": mechanism, "data__imbalance": 0.4, "rounds": 10, "privacy__epsilon": 1.0}
+    settings = {
+        **SAMPLED,
+        "privacy__mechanism": mechanism,
+        "data__imbalance": 0.4,
+        "rounds": 10,
+        "privacy__epsilon": 1.0,
+    }
     settings["network__clients"] = 5  # every client's noise is calibrated
     among = simulate(scenario(**settings), "lane", seeds=[1, 7], learning=False)
     alone = simulate(scenario(**settings), "lane", seeds=[7], learning=False)
@@ -243,7 +252,11 @@ def test_a_run_with_a_changed_ledger_is_not_resumed(tmp_path, change):
 
 @pytest.mark.slow
 def test_rounding_many_data_sizes_to_few_curves_keeps_lower_bounds():
-    run = Simulation(scenario(privacy__mechanism="paper", data__imbalance=0.5, rounds=8, privacy__max_uploads=8), "random", range(6))
+    run = Simulation(
+        scenario(**SAMPLED, privacy__mechanism="paper", data__imbalance=0.5, rounds=8, privacy__max_uploads=8),
+        "random",
+        range(6),
+    )
     run.play()
     assert len(run.spending.terms) < 35  # for 60 clients
     clients, spec = run.result().clients.to_pydict(), run.setup.mechanism

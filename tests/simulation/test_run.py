@@ -14,16 +14,15 @@ from fedlane.scheduling import SinglePolicy
 from fedlane.simulation import results, table_parts
 from fedlane.simulation.results import COLUMNS, MEASURES, RunFolder
 from fedlane.validate import InputError
+from support.small_runs import PAPER, UNSAMPLED, played
 
 RIVALS = [
     *("proportional-fair", "age-of-update", "rbcs-f", "thompson", "mamab-sw:window=9,T0=1", "mamab-discounted:T0=1"),
     *("glr-cucb:delta=0.5", "clairvoyant"),
 ]
-POLICIES = [
-    "lane",
+OTHERS = [
     "mamab-om",
     "mamab-gmba",
-    "random",
     "round-robin",
     "single-ucb",
     "cs-ucb-q:beta=0.01",
@@ -34,19 +33,16 @@ POLICIES = [
     "fedcs",  # leaves channels idle if nobody fits
     *RIVALS,
 ]
-PLAIN = Scenario.load("paper-fmnist").with_values({"privacy.mechanism": "none"})
-"""The paper's network, without privacy to account for."""
+"""All policies that require no losses, but `lane` and `random`; those that do are in test_losses.py."""
 
 
 def traces(policy, seeds, rounds=60, **values):
     scenario = Scenario.load("paper-fmnist").with_values({"rounds": rounds, **values})
-    simulation = Simulation(scenario, policy, seeds)
-    simulation.play()
-    return simulation
+    return played(scenario, policy, seeds)
 
 
 @pytest.mark.parametrize("seeds", [10, pytest.param(200, marks=pytest.mark.long)])
-@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("policy", ["lane", "random", *(pytest.param(p, marks=pytest.mark.slow) for p in OTHERS)])
 def test_seed_7_alone_is_seed_7_among_others_to_the_bit(policy, seeds):
     alone, among = traces(policy, [7], rounds=40).trace, traces(policy, range(seeds), rounds=40).trace
     for name in ("client", "download_s", "compute_s", "upload_s", "delay_s", "queue", "available"):
@@ -67,7 +63,7 @@ def test_any_number_of_clients_and_channels_uses_all_of_the_fewer(policy):
 
 
 def test_delay_clock_and_punctuality_of_a_round():
-    run = simulate(PLAIN, "random", rounds=50, seeds=[3, 5], learning=False)
+    run = simulate(PAPER, "random", rounds=50, seeds=[3, 5], learning=False)
     assignments, rounds = run.assignments.to_pydict(), run.rounds.to_pydict()
     delay = np.array(assignments["delay_s"])
     parts = sum(np.array(assignments[part]) for part in ("download_s", "compute_s", "upload_s"))
@@ -84,7 +80,7 @@ def test_delay_clock_and_punctuality_of_a_round():
 
 
 def test_participation_queues_and_uploads_from_the_assignments():
-    run = simulate(PLAIN, "lane", rounds=80, seeds=[1], learning=False)
+    run = simulate(PAPER, "lane", rounds=80, seeds=[1], learning=False)
     a, c = run.assignments.to_pydict(), run.clients.to_pydict()
     counts = np.bincount(a["client"], minlength=10)
     in_time = np.bincount(a["client"], a["punctual"], minlength=10)
@@ -127,7 +123,7 @@ def test_quotas_do_not_depend_on_the_policy_and_feasibility_is_reported():
     np.testing.assert_allclose(slack.quota, literal.quota / 2)
     np.testing.assert_allclose(slack.feasible_scale, 2 * literal.feasible_scale)
     np.testing.assert_allclose(literal.quota.sum(axis=1), 4)
-    hopeless = simulate(PLAIN, "random", rounds=2, seeds=[38], learning=False).summary
+    hopeless = simulate(PAPER, "random", rounds=2, seeds=[38], learning=False).summary
     assert list(hopeless["infeasible_seeds"]) == ["38"]
     assert hopeless["infeasible_seeds"]["38"] == hopeless["feasible_scale"]["mean"] < 1
 
@@ -190,6 +186,7 @@ class LargestFirst(SinglePolicy):
         return np.where(context.available & (rank < context.problem.channels), rank, -1)
 
 
+@pytest.mark.slow
 def test_a_policy_sees_the_number_of_records_of_every_client():
     check_policy(LargestFirst())
     simulation = traces(LargestFirst(), [0, 1], 3, **{"data.imbalance": 0.6})
@@ -226,8 +223,7 @@ def test_interval():
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory):
     folder = tmp_path_factory.mktemp("runs") / "a"
-    scenario = Scenario.load("quickstart").with_values({"learning.batch_size": 800})  # epsilon has a closed form
-    run = simulate(scenario, "mamab-om:V=10", rounds=12, seeds=[0, 1], learning=False)
+    run = simulate(UNSAMPLED, "mamab-om:V=10", rounds=12, seeds=[0, 1], learning=False)
     run.save(folder)
     return run, folder
 

@@ -22,14 +22,17 @@ from fedlane.simulation.replaying import prepare_replay
 from fedlane.simulation.results import RunFolder
 from fedlane.simulation.segments import NAME as SEGMENTS
 from fedlane.validate import InputError
+from support.small_runs import UNSAMPLED, played
+
+pytestmark = pytest.mark.slow
 
 ROUNDS = 50
 
 
 def scenario(**changes: object) -> Scenario:
-    """A scenario of 10 clients on 4 channels; all records are in every sample, so that epsilon has a closed form."""
+    """A scenario of 10 clients on 4 channels."""
     values = {key.replace("__", "."): value for key, value in changes.items()}
-    return Scenario.load("quickstart").with_values({"rounds": ROUNDS, "learning.batch_size": 800, **values})
+    return UNSAMPLED.with_values({"rounds": ROUNDS, **values})
 
 
 @pytest.fixture
@@ -43,9 +46,7 @@ def files(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def whole(run_scenario: Scenario, policy: str = "lane", seeds: tuple[int, ...] = (0, 1)) -> Run:
     """The run with every round in memory."""
-    simulation = Simulation(run_scenario, policy, seeds)
-    simulation.play()
-    return simulation.result()
+    return played(run_scenario, policy, seeds).result()
 
 
 def check_same(run: Run, expected: Run, every: int = 1) -> None:
@@ -225,7 +226,6 @@ def peak_bytes(rounds: int) -> int:
     return peak
 
 
-@pytest.mark.slow
 @pytest.mark.usefixtures("files")
 def test_memory_does_not_grow_with_the_rounds(monkeypatch):
     monkeypatch.setattr(trace_shape, "CLIENT_ROWS", 1000)

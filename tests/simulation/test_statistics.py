@@ -8,17 +8,15 @@ from functools import cache
 import numpy as np
 import pytest
 
-from fedlane import Scenario, Simulation
+from support.small_runs import PAPER, played
 
 LIVELOCKED = (13, 38, 64, 73, 84)
 """Seeds on which the additive queue grows without bound although the quotas can be served."""
 
 
 @cache
-def played(policy, seeds, rounds=500):
-    simulation = Simulation(Scenario.load("paper-fmnist").with_values({"rounds": rounds}), policy, seeds)
-    simulation.play()
-    return simulation
+def run(policy, seeds, rounds=500):
+    return played(PAPER.with_values({"rounds": rounds}), policy, seeds)
 
 
 def participation(simulation):
@@ -34,7 +32,7 @@ def seeds(request):
 @pytest.fixture
 def delay_s(seeds):
     """The mean duration of a policy's run."""
-    return lambda policy: played(policy, seeds).trace.delay_s.sum(axis=1).mean()
+    return lambda policy: run(policy, seeds).trace.delay_s.sum(axis=1).mean()
 
 
 @pytest.mark.xdist_group("statistics")
@@ -54,9 +52,9 @@ class TestStatistics:
         assert delay_s("round-robin") < delay_s("random")
 
     def test_the_index_without_quotas_starves_clients_and_the_fairness_queue_does_not(self, seeds):
-        assert participation(played("ucb-index:exploration=0.1", seeds)).min(axis=1).mean() < 0.05
+        assert participation(run("ucb-index:exploration=0.1", seeds)).min(axis=1).mean() < 0.05
         for beta in (0.01, 0.1):
-            assert participation(played(f"single-ucb:beta={beta}", seeds)).min(axis=1).mean() > 0.15
+            assert participation(run(f"single-ucb:beta={beta}", seeds)).min(axis=1).mean() > 0.15
 
     def test_lane_is_faster_than_random_and_nearly_as_fast_as_genie(self, delay_s):
         assert delay_s("lane") <= 0.54 * delay_s("random")
@@ -77,7 +75,7 @@ class TestStatistics:
         T times the shortfall, because it only adds the rounds that are owed. The tighter bounds that the project
         states for V = 7, 30 and 0.05, are for seeds 3000 to 3039; here p was chosen after the longest queue was seen.
         """
-        simulation = played(policy, seeds, rounds)
+        simulation = run(policy, seeds, rounds)
         servable = simulation.feasible_scale >= 1.1
         assert servable.mean() > 0.7
         assert servable[[seed for seed in LIVELOCKED if seed in seeds]].all()
@@ -89,8 +87,8 @@ class TestStatistics:
 
     @pytest.mark.slow
     def test_the_additive_queue_livelocks_but_lane_and_success_weights_do_not(self):
-        additive = played("mamab-om:V=10,quota_slack=0.125", LIVELOCKED, 5000).trace.queue.max(axis=2)
+        additive = run("mamab-om:V=10,quota_slack=0.125", LIVELOCKED, 5000).trace.queue.max(axis=2)
         assert additive[:, -1].min() > 1000
         assert np.all(additive[:, -1] > 1.3 * additive[:, 2500])  # still growing
-        success = played("mamab-om:V=10,quota_slack=0.125,queue_weight=success", LIVELOCKED, 5000)
+        success = run("mamab-om:V=10,quota_slack=0.125,queue_weight=success", LIVELOCKED, 5000)
         assert success.trace.queue.max() < 30

@@ -147,6 +147,7 @@ def test_steps_on_sequences_agree_with_autograd_one_sample_at_a_time(make):
     torch.testing.assert_close(moved, expected, atol=1e-6, rtol=1e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("changes", [{}, {"privacy": PRIVATE}])
 def test_a_class_at_every_position_is_learned(here, monkeypatch, changes):
     save_copying(here)
@@ -197,6 +198,7 @@ def test_built_in_models_refuse_targets_at_every_position(here):
         )
 
 
+@pytest.mark.slow
 def test_a_run_on_float_targets_is_saved_shown_drawn_and_replayed(here, scenario):
     (here / "my.toml").write_text(scenario.with_values({"privacy": PRIVATE}).to_toml())
     result = command("run", "my.toml", "--policy", "random", "--seeds", "2", "--out", "run", cwd=here, code=0)
