@@ -43,7 +43,7 @@ def test_the_contract_suite_accepts_a_policy_that_requires_losses():
     check_policy(LargestLoss(by_rms=True))
 
 
-@pytest.mark.parametrize("mechanism", ["none", "paper", "rigorous"])
+@pytest.mark.parametrize("mechanism", ["none", "paper", pytest.param("rigorous", marks=pytest.mark.slow)])
 def test_losses_come_with_the_last_punctual_upload(mechanism):
     """The policy sees no losses at first; afterwards those of exactly the clients that were punctual before."""
     seen = []
@@ -120,6 +120,7 @@ def test_a_run_is_resumed_to_the_bit(tmp_path):
         Simulation.resume(folder.path)
 
 
+@pytest.mark.slow
 def test_losses_cost_no_more_epsilon_and_the_summary_says_how_they_were_released():
     simulation = trained()
     mechanism, query = simulation.setup.mechanism, simulation.setup.mechanism.loss_query
@@ -140,6 +141,7 @@ def test_losses_cost_no_more_epsilon_and_the_summary_says_how_they_were_released
     assert "losses" not in simulate(scenario(), rounds=1, learning=False).summary["privacy"]
 
 
+@pytest.mark.slow
 def test_exact_losses_under_the_paper_s_mechanism_are_labelled_unprotected():
     with pytest.warns(UserWarning, match="sees exact losses, which the mechanism 'paper' does not protect"):
         run = simulate(scenario("paper"), LargestLoss(), rounds=2)

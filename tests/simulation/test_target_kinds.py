@@ -110,6 +110,7 @@ def last_loss(run, replica):
     return losses[-1].as_py()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model", ["softmax", "mlp", "cnn"])
 @pytest.mark.parametrize("clip_norm", [None, 0.5])
 def test_steps_on_numbers_agree_with_autograd_one_sample_at_a_time(model, clip_norm):
@@ -130,6 +131,7 @@ def test_steps_on_numbers_agree_with_autograd_one_sample_at_a_time(model, clip_n
     torch.testing.assert_close(moved, expected, atol=1e-6, rtol=1e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make", [Tagger, Slow])
 def test_steps_on_sequences_agree_with_autograd_one_sample_at_a_time(make):
     model = checked_module(make, (5,), 7, per_record=True, tokens=7, objective=Objective("positions", 5))
