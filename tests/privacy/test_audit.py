@@ -79,7 +79,7 @@ def test_a_tensor_without_noise_is_flagged(monkeypatch, tensor):
 
 @pytest.mark.slow
 def test_the_paper_s_mechanism_is_flagged():
-    result = audit(AuditPlan.of("paper", trials=4000))
+    result = audit(AuditPlan.of("paper"))
     assert result.flagged
     assert result.epsilon_low_gaussian is None
     assert result.epsilon_low > 2 * result.claim
@@ -95,10 +95,10 @@ def test_the_paper_s_whole_mlp_with_fewer_trials():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("pixels", "records"), [(4, 4), pytest.param(14, 16, marks=pytest.mark.long)])
-def test_a_convolutional_network_can_be_attacked(pixels, records):
+@pytest.mark.parametrize("records", [4, pytest.param(16, marks=pytest.mark.long)])
+def test_a_convolutional_network_can_be_attacked(records):
     """One step; the same attack runs on a GPU, against its kernels (benchmarks/gpu_mutations.py)."""
-    plan = AuditPlan(model="cnn", pixels=pixels, records=records, batch_size=records, local_iterations=1, trials=400)
+    plan = AuditPlan(model="cnn", pixels=14, records=records, batch_size=records, local_iterations=1, trials=400)
     assert not audit(plan).flagged
     assert audit(plan, replace(plan.spec(), step_noise=plan.spec().step_noise / 10)).flagged
 

@@ -134,7 +134,7 @@ def corruptions(folder):
 
 
 @pytest.mark.slow
-def test_every_damage_is_detected_or_leaves_the_accounts_unchanged(summarised, record_property, monkeypatch):
+def test_every_damage_is_detected_or_leaves_the_accounts_unchanged(summarised, monkeypatch):
     """Single edits of any of the three files: what opens has the right accounts."""
     monkeypatch.setattr(os, "fsync", lambda number: None)  # thousands of them, and no crash
     folder = summarised.parent
@@ -154,7 +154,6 @@ def test_every_damage_is_detected_or_leaves_the_accounts_unchanged(summarised, r
         for file, content in kept.items():
             (folder / file).write_bytes(content)
     tried = detected + harmless
-    record_property("attacks", tried)
     assert tried >= 1200
     assert min(detected, harmless) > 100
 

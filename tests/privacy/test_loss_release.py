@@ -155,7 +155,7 @@ def test_exact_losses_are_not_part_of_the_paper_s_claim():
 
 
 def test_the_search_for_hostile_weights_covers_losses():
-    assert audit_clipping("softmax").losses == pytest.approx(1.0, abs=1e-12)
+    assert audit_clipping("softmax").losses == pytest.approx(1.0, abs=1e-6)  # of single precision
 
     def loose(model, weights, x, targets, clip):
         return record_losses(model, weights, x, targets, 1.01 * clip)

@@ -31,13 +31,6 @@ SETTINGS = {
 }
 
 
-@pytest.fixture
-def here(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    own_data._load.cache_clear()
-    return tmp_path
-
-
 def arrays(target, shift=0.0):
     """Vectors of four clients with classes, or with numbers whose size grows with the client's index."""
     rng = np.random.default_rng(5)

@@ -9,7 +9,6 @@ import pytest
 
 from fedlane import Scenario, Simulation, simulate
 from fedlane.experiments.engine.cells import Cell
-from fedlane.learning import own_data
 from fedlane.learning.partition import chosen_clients
 from fedlane.learning.schedule import Schedule, learn
 from fedlane.simulation.results import RunFolder
@@ -39,13 +38,6 @@ def save(folder, shift=0.0, clients=6):
     (x, y), (x_test, y_test) = clusters(len(ids), shift), clusters(60)
     np.savez(folder / "my.npz", x_train=x, y_train=y, x_test=x_test, y_test=y_test, client_train=ids)
     return y, ids
-
-
-@pytest.fixture
-def here(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    own_data._load.cache_clear()
-    return tmp_path
 
 
 @pytest.fixture

@@ -11,7 +11,6 @@ import torch
 
 import fedlane
 from fedlane import Run, Scenario, Simulation, simulate
-from fedlane.learning import own_data
 from fedlane.learning.dataset_records import Objective
 from fedlane.learning.datasets import load_dataset
 from fedlane.learning.model_interface import Batch
@@ -28,13 +27,6 @@ learning = { model = "mlp", learning_rate = 0.05, batch_size = 16, evaluate_ever
 """)
 PRIVATE = {"mechanism": "paper", "epsilon": 25.0, "delta": 1e-3}
 NOISE = 0.1
-
-
-@pytest.fixture
-def here(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    own_data._load.cache_clear()
-    return tmp_path
 
 
 def line(n, outputs=1):
