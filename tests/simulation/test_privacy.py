@@ -198,8 +198,9 @@ def test_a_schedule_carries_the_mechanism(tmp_path):
 @pytest.mark.parametrize("mechanism", ["paper", "rigorous"])
 def test_accounting_of_a_replica_depends_on_its_own_seed_only(mechanism):
     """The clients' data sizes differ, so that sample rates are rounded."""
-    settings = {**SAMPLED, "privacy__mechanism": mechanism, "privacy__epsilon": 1.0, "data__imbalance": 0.4}
-    settings |= {"rounds": 10, "network__clients": 5}  # every client's noise is calibrated
+    settings = {"privacy__mechanism": mechanism, "privacy__max_uploads": 4, "data__imbalance": 0.4, "rounds": 6}
+    # Every client's noise is calibrated, which is quick for large samples and a small epsilon.
+    settings |= {"network__clients": 5, "learning__batch_size": 400, "privacy__epsilon": 1.0}
     among = simulate(scenario(**settings), "lane", seeds=[1, 7], learning=False)
     alone = simulate(scenario(**settings), "lane", seeds=[7], learning=False)
     mine = among.clients.filter(among.clients["replica"].to_numpy() == 1)
@@ -247,7 +248,7 @@ def test_a_run_with_a_changed_ledger_is_not_resumed(tmp_path, change):
 
 @pytest.mark.slow
 def test_rounding_many_data_sizes_to_few_curves_keeps_lower_bounds():
-    settings = {"privacy__mechanism": "paper", "data__imbalance": 0.5, "rounds": 8, "privacy__max_uploads": 8}
+    settings = {"privacy__mechanism": "paper", "data__imbalance": 0.5, "rounds": 6, "privacy__max_uploads": 4}
     run = played(scenario(**SAMPLED, **settings), "random", range(6))
     assert len(run.spending.terms) < 35  # for 60 clients
     clients, spec = run.result().clients.to_pydict(), run.setup.mechanism

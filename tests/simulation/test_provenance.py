@@ -289,7 +289,11 @@ def test_an_interrupted_replay_is_one_line(copied, monkeypatch):
         step(simulation)
 
     monkeypatch.setattr(Simulation, "step", interrupted)
-    result = fedlane("replay", "run", cwd=copied.parent, code=130)
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a program in the background ignores Ctrl-C
+    try:
+        result = fedlane("replay", "run", cwd=copied.parent, code=130)
+    finally:
+        signal.signal(signal.SIGINT, before)
     assert result.stderr == "fedlane: interrupted: run was not replayed to its end; it is unchanged\n"
 
 
