@@ -304,7 +304,7 @@ def test_no_deviation_of_noise_is_rounded_below_the_one_that_is_accounted(noise,
     query, deviations = LossQuery(2.2, 1.25, np.array([[5 / 3]])), []
     spec = replace(mechanism(5, 5, step_noise=noise, clip_norm=clip_norm), loss_query=query)
     watched = replace(system_rows(spec, 5), add_noise=lambda move, step, amount: deviations.append(float(amount)))
-    train_strictly(model, model.initial(0)[None], client_data(x, targets), watched, 0.3, clip_norm, query)
+    train_strictly(model, model.initial(0)[None], one_client(x, targets), watched, 0.3, clip_norm, query)
     steps = [Fraction(5 / 3), Fraction(noise), Fraction(noise)]
     for given, exact in zip(
         deviations, [Fraction(query.deviation), *(z * Fraction(clip_norm) for z in steps)], strict=True

@@ -99,6 +99,7 @@ def test_values_out_of_bounds_are_refused(changes, message):
         calibrate(**{**TASKS["small"], **changes})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("epsilon", [5.96e-14, 1e-9, 1e-6])
 def test_tiny_epsilons_are_calibrated_where_the_curve_is_flat(epsilon):
     """The epsilon of large noise is 0: Newton's method has no slope there, and bisection is used."""
