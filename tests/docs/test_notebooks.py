@@ -10,6 +10,7 @@ import pytest
 
 from support.parts import missing
 
+pytestmark = pytest.mark.long
 ROOT = Path(__file__).parent.parent.parent
 PLAYER = Path(__file__).parent.parent / "support" / "play_notebook.py"
 NOTEBOOKS = sorted((ROOT / "examples").glob("*.ipynb"))
@@ -24,7 +25,6 @@ def printed(notebook):
     ]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_notebook(path, tmp_path):
     if any(importlib.util.find_spec(name) is None for name in ("nbclient", "nbformat", "ipykernel")):
@@ -42,7 +42,3 @@ def test_notebook(path, tmp_path):
     again = nbformat.read(tmp_path / "again.ipynb", as_version=4)
     assert printed(again) == printed(stored)
     assert any(printed(stored))
-
-
-def test_there_are_two():
-    assert [path.stem for path in NOTEBOOKS] == ["compare_policies", "first_federation"]

@@ -91,6 +91,38 @@ def test_titled_blocks_are_the_examples():
                 assert block.code in example.read_text(), f"{page.name} and {example.name} differ"
 
 
+@pytest.mark.parametrize(
+    ("got", "same"),
+    [
+        ("title\n a  334 ± 55  0.9%  1,106\nend", True),
+        ("title\n a  331 ± 50  0.8%  1,110\nend", True),
+        ("title\n a  334 ± 5   0.9%  1,106\nend", False),
+        ("title\n a  434 ± 55  0.9%  1,106\nend", False),
+        ("title\n a  334 ± 55  1.9%  1,106\nend", False),
+        ("title\n a  334 ± 55  0.9%  1,206\nend", False),
+        ("title\n b  334 ± 55  0.9%  1,106\nend", False),
+        ("title\n a  334 ± 55  0.9%\nend", False),
+    ],
+)
+def test_numbers_that_depend_on_the_processor_are_compared_with_a_tolerance(got, same):
+    assert play_page.about_the_same("...\n a    334 ± 55   0.9%  1,106\n...", got) == same
+
+
+@pytest.mark.parametrize(
+    ("code", "commands"),
+    [
+        ("fedlane run --out a  # why it's run\n", [["fedlane", "run", "--out", "a"]]),
+        ("cd b\n../bin/fedlane run \\\n    --seeds 2\n", [["cd", "b"], ["../bin/fedlane", "run", "--seeds", "2"]]),
+        ("ls\n", None),
+        ("fedlane run && ls\n", None),
+        ("fedlane show 'a b'\n", None),
+        ("fedlane show $HOME *.toml\n", None),
+    ],
+)
+def test_blocks_of_plain_fedlane_commands_need_no_shell(code, commands):
+    assert play_page.fedlane_commands(code) == commands
+
+
 @pytest.mark.slow
 def test_wrong_pages_are_noticed(play, tmp_path):
     page = tmp_path / "page.md"

@@ -1,5 +1,6 @@
 """Run folders and a browser for the tests of the report page."""
 
+import asyncio
 import contextlib
 import shutil
 from pathlib import Path
@@ -39,6 +40,31 @@ def chromium():
             yield browser
         finally:
             browser.close()
+
+
+@contextlib.contextmanager
+def shared_chromium():
+    """Start a browser for many tests; yield a context manager that gives it to one of them.
+
+    Playwright keeps its event loop running, suspended on a stack of its own, and `asyncio.run` then refuses to start
+    another one in this thread. So the loop counts as running only while the browser is in use.
+    """
+    with chromium() as running:
+        loop = asyncio.get_running_loop()
+
+        @contextlib.contextmanager
+        def in_use():
+            asyncio._set_running_loop(loop)
+            try:
+                yield running
+            finally:
+                asyncio._set_running_loop(None)
+
+        asyncio._set_running_loop(None)
+        try:
+            yield in_use
+        finally:
+            asyncio._set_running_loop(loop)
 
 
 class Tab:

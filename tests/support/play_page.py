@@ -8,7 +8,8 @@ imported everything, and so is every `fedlane` command; a program takes seconds 
 
 A block is ```python (one namespace for the page) or ```bash. With title="FILE" it is written to that file instead. A
 ```text block right behind it is its output, compared with doctest's `...`. Before it may stand
-<!-- not run: reason --> or <!-- fails: status -->, and then its output is what it writes to stderr.
+<!-- not run: reason -->, or <!-- fails: status -->, and then its output is what it writes to stderr, or
+<!-- about: reason -->, and then the numbers of its output need not be exactly those that the page shows.
 """
 
 import contextlib
@@ -25,8 +26,9 @@ import traceback
 from dataclasses import dataclass
 from pathlib import Path
 
+NUMBER = re.compile(r"(?:± *)?\d+(?:,\d{3})*(?:\.\d+)?")
 FENCE = re.compile(
-    r"(?:^<!-- (?P<marker>not run|fails): (?P<value>[^>]+?) -->\n\s*)?"
+    r"(?:^<!-- (?P<marker>not run|fails|about): (?P<value>[^>]+?) -->\n\s*)?"
     r'^```(?P<language>\w+)(?: title="(?P<title>[^"]+)")?\n(?P<code>.*?)^```\n'
     r"(?:\n*^```text\n(?P<output>.*?)^```\n)?",
     re.MULTILINE | re.DOTALL,
@@ -42,6 +44,7 @@ class Block:
     output: str | None
     skipped: str | None
     status: int
+    about: bool
 
 
 def blocks(page):
@@ -60,6 +63,7 @@ def blocks(page):
                 match["output"],
                 match["value"] if match["marker"] == "not run" else None,
                 int(match["value"]) if match["marker"] == "fails" else 0,
+                match["marker"] == "about",
             )
         )
     return found
@@ -71,16 +75,42 @@ def same(want, got):
     return doctest.OutputChecker().check_output(want, got, doctest.ELLIPSIS)
 
 
-PLAIN = re.compile(r"[\w ./:=,@%+-]*")
-"""A line without anything that a shell would expand, quote, pipe or redirect."""
+def about_the_same(want, got):
+    """Whether an output has the words that the page shows, and about the same numbers.
+
+    A policy that compares estimates decides otherwise when the last digit of one is rounded differently, which depends
+    on the processor. From then on it is another sample of the same run: a mean over five seeds or more changes by a
+    few percent at most, the half-width of its interval (behind a plus-minus sign) by more.
+    """
+    pattern = f"({NUMBER.pattern})".join(map(_spaced, NUMBER.split(want.strip())))
+    found = re.fullmatch(pattern, got.strip(), re.DOTALL)
+    return found is not None and all(map(_near, NUMBER.findall(want), found.groups()))
+
+
+def _spaced(text):
+    """Return a pattern for a text in which `...` is anything, and spaces are as many as a table needs."""
+    return re.sub(r"(\\\s)+", r"\\s+", re.escape(text)).replace(r"\.\.\.", ".*?")
+
+
+def _near(want, got):
+    values = [float(text.strip("± ").replace(",", "")) for text in (want, got)]
+    relative = 0.2 if want.startswith("±") else 0.05
+    last_digits = 5.0 * 10.0 ** -len(want.partition(".")[2]) if "." in want else 0.0
+    return abs(values[0] - values[1]) <= max(relative * values[0], 1.001 * last_digits)
+
+
+PLAIN = re.compile(r"[\w./:=,@%+-]+")
+"""A word in which a shell expands nothing, and which does not quote, pipe or redirect."""
 FEW_ROUNDS, FEW_SEEDS = 5, 2
+
+
 def fedlane_commands(code):
     """Return the words of each line of a block that holds nothing but `fedlane` and `cd`; None for any other block."""
     lines = [re.sub(r"(^|\s)#.*", "", line).split(" ") for line in code.replace("\\\n", " ").splitlines()]
-    commands = [[word for word in line if word] for line in lines]
+    commands = [words for words in ([word for word in line if word] for line in lines) if words]
     plain = all(PLAIN.fullmatch(word) for words in commands for word in words)
-    known = all(Path(words[0]).name == "fedlane" or (words[0] == "cd" and len(words) == 2) for words in commands if words)
-    return [words for words in commands if words] if plain and known else None
+    known = all(Path(words[0]).name == "fedlane" or (words[0] == "cd" and len(words) == 2) for words in commands)
+    return commands if plain and known else None
 
 
 def with_few_rounds(words):
@@ -88,7 +118,8 @@ def with_few_rounds(words):
     if words[1] not in ("run", "compare", "sweep"):
         return words
     seeds = ["--seeds", str(FEW_SEEDS)] if "--seeds" in words else []
-    return [*words, "--rounds", str(FEW_ROUNDS), *seeds]  # the last of several values counts
+    workers = ["--workers", "1"] if "--workers" in words else []
+    return [*words, "--rounds", str(FEW_ROUNDS), *seeds, *workers]  # the last of several values counts
 
 
 def run_fedlane(words):
@@ -174,7 +205,7 @@ def play(block, namespace, few):
         if status != block.status:
             return f"ended with {status}, not {block.status}:\n{err[-2000:]}"
         got = err if block.status else out
-    if block.output is not None and not same(block.output, got):
+    if block.output is not None and not (about_the_same if block.about else same)(block.output, got):
         return f"the page shows\n{block.output}\nbut it is\n{got}"
     return None
 
@@ -212,11 +243,11 @@ def play_in_a_fork(page, folder, few):
         os.chdir(folder)
         sys.path.insert(0, folder)
         os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [folder, os.environ.get("PYTHONPATH")]))
-        with open(write, "w") as answer:
+        with os.fdopen(write, "w") as answer:
             answer.write(json.dumps(play_page(Path(page), few)))
         os._exit(0)
     os.close(write)
-    with open(read) as answer:
+    with os.fdopen(read) as answer:
         told = answer.read()
     status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     return json.loads(told) if status == 0 else [f"{page}: the player ended with {status}"]
