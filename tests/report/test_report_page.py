@@ -3,8 +3,6 @@
 import json
 import re
 import shutil
-import subprocess
-import sys
 
 import numpy as np
 import pyarrow as pa
@@ -14,6 +12,7 @@ import pytest
 from fedlane.report.page import build_page
 from fedlane.report.page_data import page_data
 from support.browsing import Tab, save_run
+from support.terminal import fedlane
 
 pytestmark = [pytest.mark.xdist_group("browser"), pytest.mark.slow]
 
@@ -33,8 +32,7 @@ def folders(tmp_path_factory):
 @pytest.fixture(scope="module")
 def compared(folders):
     """Address of the page that `fedlane report` writes for a compare folder."""
-    command = [sys.executable, "-c", "from fedlane.cli import main; main()", "report", str(folders / "compare")]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    done = fedlane("report", folders / "compare", cwd=folders, code=0)
     page = folders / "compare" / "report.html"
     assert "2 runs" in done.stdout
     assert str(page) in done.stdout
@@ -183,13 +181,13 @@ def test_dark_and_light_follow_the_system_and_the_button(browser, compared):
         assert light.page.locator("#theme").get_attribute("aria-label") == "Switch to the light theme"
 
 
-@pytest.mark.parametrize("width", [320, 390])
-def test_a_phone_does_not_scroll_sideways(browser, compared, width):
-    with Tab(browser, compared, width=width) as tab:
-        for details in tab.page.locator("details.figure-numbers").all():
-            details.locator("summary").click()
-            details.locator("table").wait_for()
-        assert tab.scroll_width() == width
+def test_a_phone_does_not_scroll_sideways(browser, compared):
+    with Tab(browser, compared) as tab:
+        for width in tab.screens([320, 390], themes=["light"]):
+            for details in tab.page.locator("details.figure-numbers").all():
+                details.locator("summary").click()
+                details.locator("table").wait_for()
+            assert tab.scroll_width() == width
 
 
 def test_markup_in_names_stays_text(browser, folders, tmp_path):

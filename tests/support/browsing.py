@@ -80,7 +80,20 @@ class Tab:
         self.page.on("pageerror", lambda error: self.errors.append(str(error)))
         self.page.on("dialog", lambda dialog: (self.errors.append("dialog"), dialog.dismiss()))
         self.page.goto(url)
+        self._wait()
+
+    def _wait(self):
         self.page.wait_for_selector("html[data-ready]")
+
+    def screens(self, widths, themes=("light", "dark")):
+        """Load the page again on every screen; yield its width."""
+        for width in widths:
+            for theme in themes:
+                self.page.set_viewport_size({"width": width, "height": 900})
+                self.page.emulate_media(color_scheme=theme)
+                self.page.reload()
+                self._wait()
+                yield width
 
     def __enter__(self):
         return self
