@@ -126,6 +126,7 @@ def header(shape, dtype="|u1"):
     return b"\x93NUMPY\x01\x00" + struct.pack("<H", len(text)) + text
 
 
+@pytest.mark.slow
 def test_compressed_arrays_do_not_fill_the_memory(tmp_path):
     """A megabyte of zeros that were gigabytes, in one array or in many, and headers that promise more than follows."""
     path = tmp_path / "bomb.npz"

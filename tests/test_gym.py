@@ -38,6 +38,7 @@ def vector(count, **options):
     return gymnasium.make_vec(fg.ID, num_envs=count, vectorization_mode="vector_entry_point", **options)
 
 
+@pytest.mark.slow
 def test_gymnasiums_checker_finds_nothing():
     """Warnings are errors in these tests."""
     from gymnasium.utils.env_checker import check_env
@@ -46,7 +47,7 @@ def test_gymnasiums_checker_finds_nothing():
     check_env(gymnasium.make(fg.ID, scenario="quickstart", rounds=10, render_mode="ansi").unwrapped)
 
 
-@pytest.mark.parametrize("policy", ["lane", "random"])
+@pytest.mark.parametrize("policy", [pytest.param("lane", marks=pytest.mark.slow), "random"])
 @pytest.mark.parametrize("changes", [{}, {"network.fading": "rayleigh", "network.clients": 3, "network.channels": 5}])
 def test_a_policys_assignments_give_the_simulations_rounds(policy, changes):
     """Delays, queues, punctuality and clock are exactly those of `simulate` with the same seed; the reward follows

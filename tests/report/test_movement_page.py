@@ -89,6 +89,7 @@ def test_an_old_folder_has_no_movement_absence_or_energy():
     assert run["battery_j"] is None
 
 
+@pytest.mark.slow
 def test_the_page_of_a_large_fleet_that_moves_stays_within_its_limit(tmp_path):
     settings = [*MOVING, *AWAY, "network.clients=4000", "network.channels=20", "data.samples_per_client=1"]
     settings += ["privacy.mechanism='none'", "learning.batch_size=1"]
