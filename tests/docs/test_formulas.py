@@ -25,6 +25,18 @@ def test_every_formula_can_be_converted():
             assert "<math" in module.mathml(formula), f"{path.name}: {formula}"
 
 
+def test_spaces_around_functions_signs_and_bars():
+    module = load_docs_module("formulas")
+    thin = '<mspace width="0.167em"></mspace>'
+    assert f"<mi>E</mi>{thin}<mi>ln</mi>{thin}<mi>n</mi>" in module.mathml(r"E \ln n")
+    assert f"<mi>ln</mi>{thin}<mi>max</mi><mo" in module.mathml(r"\ln \max(n, 1)")
+    assert thin not in module.mathml(r"d_{\max}")
+    assert '<mo form="prefix">&#x02212;</mo><mi>t</mi>' in module.mathml(r"\exp(-t)")
+    assert '<mo form="prefix">&#x0002B;</mo><mi>&#x0221E;</mi>' in module.mathml(r"e = +\infty")
+    assert '<mo form="prefix">' not in module.mathml("a - b")
+    assert '<mo stretchy="false" lspace="0" rspace="0">&#x0007C;</mo>' in module.mathml(r"\lvert D \rvert")
+
+
 def test_unknown_commands_are_reported():
     with pytest.raises(ValueError, match="unknown command"):
         load_docs_module("formulas").mathml(r"\nonsense{x}")
