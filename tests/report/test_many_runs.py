@@ -10,9 +10,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from fedlane import Run
-from fedlane.report.page import build_page
 from fedlane.report.page_data import page_data
-from support.browsing import Tab, save_run
+from support.browsing import Tab, page_of, save_run
 
 pytestmark = [pytest.mark.xdist_group("browser"), pytest.mark.slow]
 
@@ -50,12 +49,6 @@ def many(tmp_path_factory):
         policy = f"mamab-om:V={V},exploration=0.05"
         save_run(base / f"run-{V}", policy=policy, rounds=6, seeds=(0, 1), learning=False)
     return sorted(base.iterdir())
-
-
-def page_of(tmp_path, folders):
-    path = tmp_path / "page.html"
-    path.write_text(build_page(page_data(folders)))
-    return path.as_uri()
 
 
 def overview(tab):

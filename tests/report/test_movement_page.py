@@ -16,7 +16,7 @@ from fedlane.report.page_fit import PAGE_BYTES
 from fedlane.report.run_files import signature
 from fedlane.report.watch import Watch
 from fedlane.simulation.results import RunFolder
-from support.browsing import Tab, save_run
+from support.browsing import Tab, page_of, save_run
 from support.packed import unpacked
 
 pytestmark = pytest.mark.xdist_group("browser")
@@ -36,9 +36,7 @@ def moving(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def page(moving):
-    path = moving.parent / "page.html"
-    path.write_text(build_page(page_data([moving])))
-    return path.as_uri()
+    return page_of(moving.parent, [moving])
 
 
 def positions(folder, replica):

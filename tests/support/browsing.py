@@ -6,6 +6,8 @@ import shutil
 from pathlib import Path
 
 from fedlane import Scenario, simulate
+from fedlane.report.page import build_page
+from fedlane.report.page_data import page_data
 from support.parts import missing
 
 SETTINGS = ["learning.evaluate_every=3"]
@@ -21,6 +23,13 @@ def save_run(
     run = simulate(loaded, policy=policy, rounds=rounds, seeds=list(seeds), learning=learning)
     run.save(folder)
     return run
+
+
+def page_of(folder: Path, runs):
+    """Write the page of run folders into a folder and return its address."""
+    path = folder / "page.html"
+    path.write_text(build_page(page_data(runs)))
+    return path.as_uri()
 
 
 @contextlib.contextmanager

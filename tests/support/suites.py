@@ -24,7 +24,7 @@ They are about four times what the slowest tests need: processor time grows on a
 SHARED_LIMITS_S = {"quick": 4.0, "test": 60.0}
 WHOLE_FILE = re.compile(r"^pytestmark = .*\bmark\.(slow|long)\b", re.MULTILINE)
 TOO_MUCH = "more than this suite allows; make it cheaper, or mark it (tests/support/suites.py)"
-SLOWEST = 60
+SLOWEST = 12
 """Number of tests that are listed at the end with their processor time."""
 
 
