@@ -13,6 +13,8 @@ from fedlane.rng import RoundStreams
 from fedlane.scheduling import Policy, make_policy
 from support.parts import missing
 
+pytestmark = pytest.mark.slow
+
 try:
     import gymnasium
 
@@ -38,7 +40,6 @@ def vector(count, **options):
     return gymnasium.make_vec(fg.ID, num_envs=count, vectorization_mode="vector_entry_point", **options)
 
 
-@pytest.mark.slow
 def test_gymnasiums_checker_finds_nothing():
     """Warnings are errors in these tests."""
     from gymnasium.utils.env_checker import check_env
@@ -47,7 +48,7 @@ def test_gymnasiums_checker_finds_nothing():
     check_env(gymnasium.make(fg.ID, scenario="quickstart", rounds=10, render_mode="ansi").unwrapped)
 
 
-@pytest.mark.parametrize("policy", [pytest.param("lane", marks=pytest.mark.slow), "random"])
+@pytest.mark.parametrize("policy", ["lane", "random"])
 @pytest.mark.parametrize("changes", [{}, {"network.fading": "rayleigh", "network.clients": 3, "network.channels": 5}])
 def test_a_policys_assignments_give_the_simulations_rounds(policy, changes):
     """Delays, queues, punctuality and clock are exactly those of `simulate` with the same seed; the reward follows
@@ -205,7 +206,6 @@ def test_a_round_is_rendered_as_text():
     assert len(lines) == 1 + (info["assignment"] >= 0).sum() == 5
 
 
-@pytest.mark.slow
 def test_the_example_learns_and_is_a_policy(tmp_path, monkeypatch):
     """A short training improves the agent, and the result passes the checks of a policy."""
     import torch
