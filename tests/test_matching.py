@@ -151,6 +151,7 @@ def test_many_rows_are_matched_exactly(shape, kind):
     assert e[rows, a[rows]].sum() == pytest.approx(e[i, j].sum(), rel=1e-12)
 
 
+@pytest.mark.slow
 def test_prices_that_prove_nothing_are_discarded(monkeypatch):
     """An auction that overshoots leaves a column with a price but without a row: the matching is computed again."""
     edges = assignment.Edges(np.array([0, 2]), np.array([2, 4]), np.array([0, 1, 0, 1]), np.array([9.0, 8.0, 9.0, 1.0]))
