@@ -52,9 +52,12 @@ def pytest_configure(config):
         config.option.markexpr = f"({SUITES[suite]}) and ({chosen})" if chosen else SUITES[suite]
     if not _is_worker(config):
         _make_cache(config)
-        if suite != "all":
-            _compile_kernels(config)
     config.pluginmanager.register(Costs(suite), "costs")
+
+
+def pytest_sessionstart(session):  # before the workers start
+    if not _is_worker(session.config) and session.config.getoption("--suite") != "all":
+        _compile_kernels(session.config)
 
 
 def _is_worker(config):
