@@ -1,9 +1,7 @@
 """`fedlane arena` and `fedlane arena tune`: the leaderboard, its folder and page, and what is refused."""
 
 import json
-import os
-import subprocess
-import sys
+import signal
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -23,8 +21,8 @@ from fedlane.experiments.engine.cells import Cell
 from fedlane.experiments.engine.local_runners import InProcessRunner
 from fedlane.scenario import presets
 from fedlane.simulation.optimal_delays import optimal_delays
-from support.browsing import chromium
 from support.terminal import fedlane as command
+from support.terminal import fedlane_forked
 
 COUNTED = "support.counted_policy:Counted"
 TINY = ("arena", "--world", "churn", "--world", "drifting", "--rounds", "4", "--seeds", "2", "--no-learning")
@@ -140,17 +138,12 @@ class TestCommand:
         assert done.returncode == 2
         assert len(done.stderr.splitlines()) == 1
 
-    @pytest.mark.slow
     def test_a_killed_arena_continues(self, tmp_path, counted):
         """The second cell kills the process; the first is not computed again."""
         policies = ("--policy", f"{COUNTED}:tag=1", "--policy", f"{COUNTED}:tag=2,kill=true")
         words = [*TINY, *policies, "--no-pages", "--out", "a"]
-        tests = str(Path(__file__).resolve().parents[1])
-        paths = os.pathsep.join([*filter(None, [os.environ.get("PYTHONPATH")]), tests])
-        environment = {**os.environ, "PYTHONPATH": paths, "KILL_ONCE": str(tmp_path / "killed")}
-        code = "import sys; sys.argv[0] = 'fedlane'; from fedlane.cli import main; main()"
-        run = subprocess.run([sys.executable, "-c", code, *words], cwd=tmp_path, env=environment, check=False)
-        assert run.returncode == -9
+        with fedlane_forked(*words, cwd=tmp_path, KILL_ONCE=str(tmp_path / "killed")) as arena:
+            assert arena.wait().returncode == -signal.SIGKILL, arena.result.stderr
         assert counted() == ["1", "2"]
         command(*words, cwd=tmp_path, code=0)
         assert counted() == ["1", "2", "2", "1", "2"]
@@ -251,18 +244,18 @@ def test_losses_are_learned_even_where_the_others_are_only_scheduled(tmp_path):
 
 
 @pytest.mark.slow
-def test_the_page_opens_in_a_browser_without_errors(folder):
+def test_the_page_opens_in_a_browser_without_errors(folder, browser):
     errors = []
-    with chromium() as browser:
-        tab = browser.new_page()
-        tab.on("console", lambda message: errors.append(message.text))
-        tab.on("pageerror", lambda error: errors.append(str(error)))
-        tab.goto((Path(folder) / "leaderboard.html").as_uri())
-        assert tab.locator("section#churn tbody tr").count() >= 4
-        assert tab.locator("section#churn svg polyline").count() == 6
-        tab.locator("section#churn a", has_text="genie").first.click()
-        tab.wait_for_selector("html[data-ready]")
-        assert "churn" in tab.title()
+    tab = browser.new_page()
+    tab.on("console", lambda message: errors.append(message.text))
+    tab.on("pageerror", lambda error: errors.append(str(error)))
+    tab.goto((Path(folder) / "leaderboard.html").as_uri())
+    assert tab.locator("section#churn tbody tr").count() >= 4
+    assert tab.locator("section#churn svg polyline").count() == 6
+    tab.locator("section#churn a", has_text="genie").first.click()
+    tab.wait_for_selector("html[data-ready]")
+    assert "churn" in tab.title()
+    tab.close()
     assert not errors
 
 

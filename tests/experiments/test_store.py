@@ -234,7 +234,8 @@ class TestPlannedPieces:
 
 @full_data
 @pytest.mark.slow
-def test_workers_schedule_and_learn_what_this_process_does(tmp_path, fashion_mnist):
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")  # Python 3.12: a process with threads
+def test_workers_schedule_and_learn_what_this_process_does(tmp_path, fashion_mnist, forked_workers):
     plan, stores = plan_of(LANE, RANDOM), [ResultStore(tmp_path / name, rounds=ROUNDS) for name in ("here", "workers")]
     finished, learned = [], []
     for store, runner in zip(stores, (None, ProcessRunner(2)), strict=True):
@@ -265,7 +266,7 @@ def small_test_set(cifar10, monkeypatch):
     monkeypatch.setattr(schedule, "load_dataset", lambda name: dataclasses.replace(cifar10, test=few))
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.xdist_group("cifar10")  # unpacked once
 @pytest.mark.parametrize(("policy", "setting"), [("random", "tau-1"), ("mamab-om:V=100", "private")])
 def test_an_experiment_on_cifar10_learns_the_same_as_a_fresh_run(tmp_path, small_test_set, policy, setting):

@@ -199,6 +199,11 @@ class TestCommand:
         result = command(*BASE, *options, cwd=tmp_path, code=2)
         assert "--ray-address is empty" in result.stderr
 
+    def test_the_extra_is_named_where_ray_is_missing(self, tmp_path, monkeypatch):
+        monkeypatch.setitem(sys.modules, "ray", None)
+        result = command(*BASE, "--grid", "network.channels=2,3", "--ray", cwd=tmp_path, code=2)
+        assert "pip install fedlane[ray]" in result.stderr
+
     @pytest.mark.slow
     def test_a_missing_main_guard_is_one_line(self, tmp_path):
         call = "fedlane.sweep('quickstart', grid={'network.channels': [2, 3]}, rounds=3, learning=False, workers=2)"

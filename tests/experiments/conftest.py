@@ -1,0 +1,14 @@
+"""Fixtures of the tests of experiments."""
+
+import multiprocessing
+
+import pytest
+
+from fedlane.experiments.engine import local_runners
+
+
+@pytest.fixture
+def forked_workers(monkeypatch):
+    """Workers that are forked, which have imported everything, instead of started anew."""
+    context = multiprocessing.get_context("fork")
+    monkeypatch.setattr(local_runners.multiprocessing, "get_context", lambda method: context)
