@@ -43,6 +43,7 @@ def test_the_kernels_of_training_are_known_before_the_run(mechanism, kernels):
     assert names(entry_points(simulation)) == {*kernels, "gather_images", "mlp_tail"}
 
 
+@pytest.mark.slow
 def test_a_large_network_needs_the_general_solver():
     scenario = Scenario.load("quickstart").with_values({"network.clients": 18})
     simulation = Simulation(scenario, "lane", [0], learning=False)

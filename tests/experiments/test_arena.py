@@ -45,6 +45,7 @@ def folder(tmp_path_factory):
 
 
 class TestMeasures:
+    @pytest.mark.slow
     def test_a_cell_has_the_measures_of_its_seeds(self):
         world = make_world("churn", ["learning.evaluate_every=2", "learning.target_accuracy=0.01"], 6)
         (batch,) = Cell(world.scenario, "random", (3, 5)).batches(MEASURE)
@@ -99,6 +100,7 @@ class TestWorlds:
 
 
 class TestCommand:
+    @pytest.mark.slow
     def test_the_leaderboard_has_one_row_per_world_entrant_and_seed(self, folder):
         table = pq.read_table(folder / "leaderboard.parquet")
         assert table.num_rows == 2 * 6 * 2  # lane and mamab-om also with the tuned values of the package
@@ -109,6 +111,7 @@ class TestCommand:
         assert table["final_accuracy"].null_count == table.num_rows
         assert {row["league"] for row in table.to_pylist() if row["policy"] == "genie"} == {"yardstick"}
 
+    @pytest.mark.slow
     def test_the_page_shows_every_entrant_and_links_to_its_run(self, folder):
         page = (folder / "leaderboard.html").read_text()
         assert len(list((folder / "runs").glob("*.html"))) == 2 * 6
@@ -117,6 +120,7 @@ class TestCommand:
             assert f'href="runs/{run.name}">{label}</a>' in page
         assert "<script" not in page
 
+    @pytest.mark.slow
     def test_nothing_is_computed_twice_and_an_arena_may_grow(self, tmp_path, counted):
         base = (*TINY, "--policy", COUNTED, "--no-pages", "--out", "a")
         command(*base, cwd=tmp_path, code=0)
@@ -127,6 +131,7 @@ class TestCommand:
         command(*base, "--world", "phones", "--policy", "random", cwd=tmp_path, code=0)
         assert len(counted()) == 3
 
+    @pytest.mark.slow
     def test_a_policy_joins_by_its_import_path_and_json_has_the_standings(self, tmp_path):
         done = command(*TINY, "--policy", COUNTED, "--policy", "random", "--json", "--out", "a", cwd=tmp_path, code=0)
         entries = json.loads(done.stdout)["standings"]
@@ -138,6 +143,7 @@ class TestCommand:
         assert done.returncode == 2
         assert len(done.stderr.splitlines()) == 1
 
+    @pytest.mark.slow
     def test_a_killed_arena_continues(self, tmp_path, counted):
         """The second cell kills the process; the first is not computed again."""
         policies = ("--policy", f"{COUNTED}:tag=1", "--policy", f"{COUNTED}:tag=2,kill=true")
@@ -149,6 +155,7 @@ class TestCommand:
         assert counted() == ["1", "2", "2", "1", "2"]
         assert pq.read_table(tmp_path / "a/leaderboard.parquet").num_rows == 8
 
+    @pytest.mark.slow
     def test_dry_run_writes_nothing(self, tmp_path):
         done = command(*TINY, "--policy", "random", "--dry-run", "--out", "a", cwd=tmp_path, code=0)
         assert "churn random (schedule only)" in done.stdout
@@ -157,6 +164,7 @@ class TestCommand:
         cells = json.loads(command(*TINY, "--policy", "random", "--dry-run", "--json", cwd=tmp_path, code=0).stdout)
         assert [cell["stored"] for cell in cells["cells"]] == [False, False]
 
+    @pytest.mark.slow
     def test_quick_is_small_and_trains_only_where_losses_are_required(self, tmp_path, monkeypatch):
         monkeypatch.setattr("fedlane.experiments.arena.estimate.estimated_arena_seconds", lambda *plan: 1.0)
         words = ("arena", "--quick", "--policy", "random", "--policy", "tifl", "--dry-run", "--json")
@@ -206,6 +214,7 @@ class TestCommand:
 
 
 class TestTuneCommand:
+    @pytest.mark.slow
     def test_tuned_values_enter_the_arena(self, tmp_path):
         words = ("--world", "churn", "--policy", "lane", "--trials", "3", "--seeds", "2", "--rounds", "4")
         done = command("arena", "tune", *words, "--out", "t", "--json", cwd=tmp_path, code=0)
@@ -233,6 +242,7 @@ class TestTuneCommand:
         assert len(done.stderr.splitlines()) == 1
 
 
+@pytest.mark.slow
 def test_losses_are_learned_even_where_the_others_are_only_scheduled(tmp_path):
     worlds = (make_world("churn", ["learning.evaluate_every=1"], 3),)
     plan = ArenaPlan(worlds, tuple(entrants(["random", "oort"], TunedValues())), (0,), learning=False)

@@ -24,6 +24,8 @@ from fedlane.validate import InputError
 from support.forked import Forked
 from support.terminal import fedlane
 
+pytestmark = pytest.mark.slow
+
 EXAMPLES = Path(__file__).parents[2] / "examples"
 SCENARIO = Scenario.load("quickstart").with_values({"rounds": 6, "network.clients": 5, "learning.evaluate_every": 2})
 
@@ -63,7 +65,6 @@ def rebuilt(folder, *options, cwd):
         return script.wait()
 
 
-@pytest.mark.slow
 def test_an_artifact_is_rebuilt_elsewhere(comparison, tmp_path):
     archive = tmp_path / "paper.zip"
     line = fedlane("artifact", comparison, "--out", archive, cwd=tmp_path, code=0).stdout
@@ -89,7 +90,6 @@ def test_an_artifact_is_rebuilt_elsewhere(comparison, tmp_path):
         assert (after / "figures" / figure).stat().st_size > 5_000
 
 
-@pytest.mark.slow
 def test_a_packed_run_that_was_changed_does_not_agree(comparison, tmp_path):
     pack_artifact([comparison / "mamab-om-V-3"], tmp_path / "a.zip")
     folder = unpacked(tmp_path / "a.zip", tmp_path)
@@ -111,7 +111,6 @@ def test_a_packed_run_that_was_changed_does_not_agree(comparison, tmp_path):
     assert "NOT everything agrees" in done.stdout
 
 
-@pytest.mark.slow
 def test_a_policy_in_the_current_folder_is_packed(tmp_path):
     """It is rebuilt by a process that has imported nothing."""
     shutil.copy(EXAMPLES / "patient_policy.py", tmp_path)

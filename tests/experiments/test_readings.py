@@ -28,6 +28,7 @@ from fedlane.validate import InputError
 
 
 class TestDesign:
+    @pytest.mark.slow
     def test_is_the_stored_one_and_has_at_least_60_different_readings(self):
         assert design_text(even_design()) == design_text(stored_design())
         assert len({reading.levels for reading in stored_design()}) >= 60
@@ -183,6 +184,7 @@ class Refusing:
         return iter(())
 
 
+@pytest.mark.slow
 class TestMapping:
     @pytest.fixture(scope="class")
     def judged(self, tmp_path_factory):

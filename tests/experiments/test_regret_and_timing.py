@@ -34,6 +34,7 @@ def a_result(client, clients, queue=0.0):
 
 
 class TestMeanRewards:
+    @pytest.mark.slow
     def test_against_a_round_by_round_simulation(self):
         """Simulates 4000 rounds of every pair, with the reward that a policy observes."""
         network = prepare(SMALL.scenario(), [7]).network
@@ -143,6 +144,7 @@ class TestComplexity:
         x = np.array([2.0, 5.0, 30.0])
         assert exponent(x, 3.0 * x**1.7) == pytest.approx(1.7)
 
+    @pytest.mark.slow
     def test_panels_have_both_matchings_with_exponents(self, monkeypatch):
         monkeypatch.setattr(regret_and_timing, "CLIENTS", (10, 40, 160))
         monkeypatch.setattr(regret_and_timing, "CHANNELS", (2, 20, 100))

@@ -62,6 +62,7 @@ def plan_of(*experiments, seeds=2):
 
 
 class TestSchedules:
+    @pytest.mark.slow
     @pytest.mark.parametrize(
         "experiment",
         [

@@ -77,6 +77,7 @@ class TestGrid:
 
 
 class TestTable:
+    @pytest.mark.slow
     def test_one_row_per_cell_and_seed_equal_to_separate_runs(self):
         grid = {"network.channels": [2, 3], "policies.lane.V": [1.0, 20.0]}
         table = fedlane.sweep("quickstart", ["lane", "random"], grid, seeds=[4, 2], rounds=8, learning=False)
@@ -115,6 +116,7 @@ class TestTable:
         table = fedlane.sweep("quickstart", "random", {"learning.learning_rate": [0.05, 0.5]}, rounds=3)
         assert table["final_accuracy"].null_count == 0
 
+    @pytest.mark.slow
     def test_a_cell_that_cannot_run_is_left_out_with_a_warning(self):
         grid = {"network.clients": [10, 12], "compute.cycles_per_sample": [[1e5] * 10, 1e5]}
         with pytest.warns(RuntimeWarning, match=r"1 of 4 cells failed; the first: compute\.cycles_per_sample must"):
@@ -142,6 +144,7 @@ class TestCommand:
         assert len(counted()) == 4
         assert (tmp_path / "s" / "sweep.parquet").read_bytes() == before
 
+    @pytest.mark.slow
     def test_a_sweep_grows_by_values_policies_and_seeds(self, tmp_path, counted):
         options = ("--policy", COUNTED, "--out", "s", "--quiet")
         command(*BASE, "--grid", "network.channels=2,3", *options, cwd=tmp_path, code=0)
@@ -153,6 +156,7 @@ class TestCommand:
         command(*BASE, *more, "--seeds", "2", cwd=tmp_path, code=0)
         assert pq.read_table(tmp_path / "s" / "sweep.parquet").num_rows == 12
 
+    @pytest.mark.slow
     def test_a_cell_s_file_that_holds_something_else_is_computed_again(self, tmp_path, counted):
         options = (
             *BASE,
@@ -262,6 +266,7 @@ class TestCommand:
         assert failure["values"]["network.clients"] == 12
         assert failure["error"].startswith("compute.cycles_per_sample must be one value or one per client (12)")
 
+    @pytest.mark.slow
     def test_a_dry_run_lists_cells_and_writes_nothing(self, tmp_path):
         options = ("--grid", "network.channels=2,3", "--policy", "random", "--out", "s", "--dry-run")
         result = command(*BASE, *options, cwd=tmp_path, code=0)
@@ -301,6 +306,7 @@ class TestCommand:
         assert line in printed
         assert list(tmp_path.iterdir()) == []
 
+    @pytest.mark.slow
     def test_a_sweep_can_be_drawn(self, tmp_path):
         options = ("--grid", "network.channels=2,3", "--grid", "policies.lane.V=1,20", "--policy", "lane")
         command(*BASE, *options, "--policy", "random", "--seeds", "3", "--out", "s", "--quiet", cwd=tmp_path, code=0)
