@@ -7,6 +7,7 @@ import pytest
 from support.terminal import fedlane
 
 
+@pytest.mark.slow
 def test_compare_saves_a_folder_per_policy_that_show_reads(tmp_path):
     names = ("lane", "mamab-om:V=10,T0=5", "random")
     options = [part for name in names for part in ("--policy", name)]

@@ -216,6 +216,7 @@ class TestMapping:
             judge_readings(replace(plan, first_seed=1), folder, Refusing(), lambda: None)
 
 
+@pytest.mark.slow
 def test_the_picture_is_drawn(tmp_path):
     cells = [[HOLDS, REFUTED], [NOT_DECIDED, NOT_COMPUTED], ["holds, uncorrected", "refuted, uncorrected"]]
     written = draw_verdict_map(["1. first", "2. second", "3. third"], ["map-00", "map-01"], cells, tmp_path / "map")

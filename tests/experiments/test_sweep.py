@@ -257,6 +257,7 @@ class TestCommand:
         result = command(*BASE, "--grid", "network.channels=2,3", "--out", "other", cwd=tmp_path, code=2)
         assert "is not empty and does not hold a sweep" in result.stderr
 
+    @pytest.mark.slow
     def test_failures_are_collected_and_the_others_continue(self, tmp_path):
         options = ("--grid", "network.clients=10,12", "--grid", f"compute.cycles_per_sample={[1e5] * 10},1e5")
         result = command(*BASE, *options, "--out", "s", cwd=tmp_path, code=1)
