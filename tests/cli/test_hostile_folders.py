@@ -19,6 +19,8 @@ from support.terminal import fedlane
 NESTED = "[" * 100_000 + "]" * 100_000
 ESCAPES = "\x1b]0;owned\x07\x1b[2J\x9b31m\x08\r‮evil"
 CONTROL = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f‪-‮⁦-⁩]")
+SOME_OR_ALL = [pytest.param(4, marks=pytest.mark.slow), pytest.param(1, marks=pytest.mark.long)]
+"""Every 4th of the places that are attacked, or every one."""
 
 
 def check(result, what):
@@ -29,10 +31,6 @@ def check(result, what):
         (line,) = result.stderr.splitlines()
         assert line.startswith("fedlane: "), what
     return result.returncode == 2
-
-
-SOME_OR_ALL = [pytest.param(4, marks=pytest.mark.slow), pytest.param(1, marks=pytest.mark.long)]
-"""Every 4th of the places that are attacked, or every one."""
 
 
 @pytest.mark.parametrize("every", SOME_OR_ALL)

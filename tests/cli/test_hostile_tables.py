@@ -1,6 +1,5 @@
 """Tables, models and archives of a stranger's run folder: a result or one line, in bounded memory and time."""
 
-import contextlib
 import copy
 import itertools
 import json
@@ -18,16 +17,8 @@ from fedlane.report.page_data import page_data
 from fedlane.report.watch import Watch
 from fedlane.simulation.results import COLUMNS
 from fedlane.validate import InputError
+from support.refusals import refused
 from support.terminal import fedlane
-
-
-def refused(use, *arguments):
-    """Whether a function refuses its arguments with an `InputError`; any other error fails the test."""
-    with contextlib.suppress(InputError):
-        use(*arguments)
-        return False
-    return True
-
 
 INDICES = {"replica", "round", "client", "channel"}
 

@@ -21,19 +21,12 @@ from fedlane.experiments.engine.cells import Cell
 from fedlane.experiments.engine.local_runners import InProcessRunner
 from fedlane.scenario import presets
 from fedlane.simulation.optimal_delays import optimal_delays
+from support.counted_policy import COUNTED
 from support.terminal import fedlane as command
 from support.terminal import fedlane_forked
 
-COUNTED = "support.counted_policy:Counted"
 TINY = ("arena", "--world", "churn", "--world", "drifting", "--rounds", "4", "--seeds", "2", "--no-learning")
 POLICIES = ("--policy", "lane", "--policy", "random", "--policy", "mamab-om", "--policy", "genie")
-
-
-@pytest.fixture(autouse=True)
-def counted(tmp_path, monkeypatch):
-    """A log with one line for each simulation that a `Counted` policy starts."""
-    monkeypatch.setenv("COUNTED_LOG", str(tmp_path / "log"))
-    return lambda: (tmp_path / "log").read_text().split() if (tmp_path / "log").exists() else []
 
 
 @pytest.fixture(scope="module")

@@ -1,13 +1,13 @@
 """The claims on small synthetic stores with known answers."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from fedlane.experiments.claims import CLAIMS, Verdict, judge, table
+from fedlane.experiments.claims import CLAIMS, Verdict, judge, table, theory
 from fedlane.experiments.long_runs import LONG_POLICIES, long_plan, long_store
 from fedlane.experiments.reproduce import FIGURES, ReproductionPlan
 from fedlane.experiments.store import Experiment, ResultStore, _save
@@ -78,6 +78,16 @@ def write_curve(
 ) -> None:
     arrays = {"round": tested, "clock_s": clock_s[None], "accuracy": curve[None], "loss": 1 - curve[None]}
     _save(store._path("learned", experiment, seed), arrays)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def times() -> Iterator[None]:
+    """Decisions of GMBA take half as long as OM's; no clock is asked."""
+    seconds = np.linspace(0.9, 1.1, 20), 2 * np.linspace(0.9, 1.1, 20)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(theory, "decision_times", lambda: seconds)
+        patch.setattr(theory, "published_times", lambda: seconds)
+        yield
 
 
 @pytest.fixture(scope="module")

@@ -22,11 +22,11 @@ from fedlane.experiments.engine.work_batches import WorkBatch, attempt, perform
 from fedlane.report.seed_measures import seed_measures
 from fedlane.scheduling.baselines import Random
 from fedlane.validate import InputError
+from support.counted_policy import COUNTED
 from support.forked import Forked
 from support.waiting import wait_for
 
 QUICK = Scenario.load("quickstart").with_values({"rounds": 6})
-COUNTED = "support.counted_policy:Counted"
 
 
 def cell(policy="lane", seeds=(0, 1), learning=False, device="cpu", **changes):
@@ -193,8 +193,7 @@ class TestBatches:
 
 
 class TestComputing:
-    def test_a_stored_batch_is_not_computed_again(self, tmp_path, monkeypatch):
-        monkeypatch.setenv("COUNTED_LOG", str(tmp_path / "log"))
+    def test_a_stored_batch_is_not_computed_again(self, tmp_path, counted):
         subjects = [cell(f"{COUNTED}:tag={tag}") for tag in (1, 2, 1)]
         batches = [batch for subject in subjects for batch in subject.batches()]
         store = BatchStore(tmp_path / "cells")
@@ -202,7 +201,7 @@ class TestComputing:
         second = compute(batches, store, InProcessRunner())
         third = compute(batches, BatchStore(tmp_path / "cells"), InProcessRunner())
         assert [(r.computed, r.reused) for r in (first, second, third)] == [(1, 0), (1, 1), (0, 2)]
-        assert (tmp_path / "log").read_text().split() == ["1", "2"]
+        assert counted() == ["1", "2"]
         assert not list((tmp_path / "cells").glob(".*"))
 
     def test_a_failure_does_not_stop_the_others(self):
@@ -244,9 +243,8 @@ def test_schedules_and_learning_have_the_same_bits_in_processes(tmp_path):
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")  # Python 3.12: a process with threads
 class TestKilled:
     def test_a_killed_worker_is_replaced_and_nothing_stored_is_computed_twice(
-        self, forked_workers, tmp_path, monkeypatch
+        self, forked_workers, counted, tmp_path, monkeypatch
     ):
-        monkeypatch.setenv("COUNTED_LOG", str(tmp_path / "log"))
         monkeypatch.setenv("KILL_ONCE", str(tmp_path / "killed"))
         subjects = [cell(f"{COUNTED}:tag={tag},kill={'true' if tag == 3 else 'false'}") for tag in range(8)]
         batches = [batch for subject in subjects for batch in subject.batches()]
@@ -262,7 +260,7 @@ class TestKilled:
         assert (report.computed, report.failures, store.keys()) == (8, {}, {batch.key for batch in batches})
         assert (tmp_path / "killed").exists()
         assert report.retried >= 1
-        starts = (tmp_path / "log").read_text().split()
+        starts = counted()
         for tag, batch in enumerate(batches):
             if batch.key in stored_before_death:
                 assert starts.count(str(tag)) == 1
@@ -277,19 +275,19 @@ class TestKilled:
         assert report.failures == {batches[1].key: f"its worker process died {ATTEMPTS} times (out of memory?)"}
 
     @pytest.mark.parametrize("workers", ["forked_workers", pytest.param("started_workers", marks=pytest.mark.long)])
-    def test_a_killed_driver_takes_its_workers_with_it_and_continues(self, workers, request, tmp_path):
+    def test_a_killed_driver_takes_its_workers_with_it_and_continues(self, workers, counted, request, tmp_path):
         if workers == "forked_workers":
             request.getfixturevalue(workers)
         out = tmp_path / "sweep"
-        with Forked(lambda: play_cells(out, kill_after=3), cwd=tmp_path, environment=counted_in(tmp_path)) as driver:
+        with Forked(lambda: play_cells(out, kill_after=3), cwd=tmp_path) as driver:
             assert driver.wait().returncode == -signal.SIGKILL, driver.result.stderr
             wait_for(lambda: not processes_of(driver.pid))  # workers end with their driver
         stored = {path.stem for path in (out / "cells").glob("*.parquet")}
-        started = (tmp_path / "log").read_text().split()
+        started = counted()
         assert len(stored) == 3
-        with Forked(lambda: play_cells(out), cwd=tmp_path, environment=counted_in(tmp_path)) as driver:
+        with Forked(lambda: play_cells(out), cwd=tmp_path) as driver:
             assert driver.wait().returncode == 0, driver.result.stderr
-        again = (tmp_path / "log").read_text().split()[len(started) :]
+        again = counted()[len(started) :]
         assert len({*again}) == len(again) == CELLS - len(stored)
 
 
@@ -308,10 +306,6 @@ def play_cells(out, kill_after=None):
     BatchStore.write = write_and_die
     grid = {"policies.counted.tag": list(range(CELLS)), "rounds": [100]}
     sweep("quickstart", COUNTED, grid, seeds=2, learning=False, workers=2, out=out)
-
-
-def counted_in(folder):
-    return {"COUNTED_LOG": str(folder / "log")}
 
 
 def processes_of(session):

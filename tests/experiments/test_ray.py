@@ -14,13 +14,13 @@ from fedlane.experiments.engine.cells import Cell
 from fedlane.experiments.engine.computing import compute
 from fedlane.experiments.engine.local_runners import InProcessRunner
 from fedlane.validate import InputError
+from support.counted_policy import COUNTED
 from support.forked import Forked
 from support.parts import missing
 from support.terminal import fedlane
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("ray"), pytest.mark.filterwarnings("ignore")]
 QUICK = Scenario.load("quickstart").with_values({"rounds": 6})
-COUNTED = "support.counted_policy:Counted"
 NODE = {"num_cpus": 1, "object_store_memory": 80_000_000}
 
 

@@ -1,6 +1,5 @@
 """The store of the paper's evaluation: stored results equal those of a fresh run, and nothing is computed twice."""
 
-import contextlib
 import dataclasses
 import json
 import shutil
@@ -19,6 +18,7 @@ from fedlane.learning import schedule
 from fedlane.learning.datasets import Samples
 from fedlane.learning.schedule import Schedule, learn
 from fedlane.validate import InputError
+from support.refusals import refused
 
 ROUNDS = 12
 LANE, RANDOM, QUIET = (
@@ -408,14 +408,6 @@ WRONG_ARRAYS = (
     np.array([("a", 1)], dtype=[("x", "U1"), ("y", "i4")]),
     np.array(["2020-01-01", "2020-01-02"], "M8[s]"),
 )
-
-
-def refused(use, *arguments):
-    """Whether a function refuses its arguments with an `InputError`; any other error fails the test."""
-    with contextlib.suppress(InputError):
-        use(*arguments)
-        return False
-    return True
 
 
 def test_a_changed_store_is_one_line(store, record_property):

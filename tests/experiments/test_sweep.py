@@ -23,17 +23,10 @@ from fedlane.report.seed_measures import seed_measures
 from fedlane.scheduling import make_policy
 from fedlane.simulation.footprint import check_memory
 from fedlane.validate import InputError
+from support.counted_policy import COUNTED
 from support.terminal import fedlane as command
 
-COUNTED = "support.counted_policy:Counted"
 BASE = ("sweep", "quickstart", "--rounds", "5", "--no-learning")
-
-
-@pytest.fixture(autouse=True)
-def counted(tmp_path, monkeypatch):
-    """A log with one line for each simulation that a `Counted` policy starts."""
-    monkeypatch.setenv("COUNTED_LOG", str(tmp_path / "log"))
-    return lambda: (tmp_path / "log").read_text().split() if (tmp_path / "log").exists() else []
 
 
 class TestGrid:
