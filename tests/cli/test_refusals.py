@@ -79,8 +79,12 @@ REFUSALS = [
     (("privacy", "audit", "--trials", "7"), "trials must be at least 400, got 7"),
     (("privacy", "audit", "--device", "cuda"), "device cuda is not available here"),
     (("privacy", "audit", "--batch", "99"), "batch must be from 1 to 16 (the number of records), got 99"),
-    (("privacy", "audit", "--out", "nowhere/a.png"), "nowhere/a.png cannot be written"),
-    (("privacy", "audit", "--out", "a.txt"), "picture a.txt must end in .png, .pdf or .svg"),
+    pytest.param(
+        ("privacy", "audit", "--out", "nowhere/a.png"), "nowhere/a.png cannot be written", marks=pytest.mark.slow
+    ),
+    pytest.param(
+        ("privacy", "audit", "--out", "a.txt"), "picture a.txt must end in .png, .pdf or .svg", marks=pytest.mark.slow
+    ),
     (("privacy", "audit", "--seed", "-1"), "--seed must be at least 0, got -1"),
     (("privacy", "audit", "--epsilon", "inf"), "epsilon must be greater than 0"),
     (("privacy", "audit", "nowhere"), "run folder nowhere does not exist"),

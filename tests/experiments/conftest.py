@@ -5,6 +5,7 @@ import multiprocessing
 import pytest
 
 from fedlane.experiments.engine import local_runners
+from support.calibrated import calibrated  # noqa: F401
 
 
 @pytest.fixture
