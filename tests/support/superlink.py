@@ -60,6 +60,7 @@ class Federation:
         self.superlink = None
         self.simulation = simulation
         self.nodes, self.relays = {}, []
+        self._killed = []
 
     def __enter__(self):
         try:
@@ -73,6 +74,8 @@ class Federation:
         for process in [*self.nodes.values(), self.superlink]:
             if process is not None:
                 stop(process)
+        for process in self._killed:
+            process.wait()
 
     def start_superlink(self):
         """Start SuperLink, or restart it on its database; return once it listens."""
@@ -104,12 +107,18 @@ class Federation:
 
     def kill_node(self, number):
         """Kill a SuperNode and everything it started."""
-        kill(self.nodes.pop(number))
+        self._kill(self.nodes.pop(number))
 
     def kill_superlink(self):
         """Kill SuperLink and everything it started, including the ServerApp."""
-        kill(self.superlink)
+        self._kill(self.superlink)
         self.superlink = None
+
+    def _kill(self, process):
+        """Kill a process; it stays a zombie, or its processor time for all tests would be charged to this one."""
+        os.killpg(process.pid, signal.SIGKILL)
+        os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+        self._killed.append(process)
 
     def run(self, app, config=None, engine=None):
         """Submit an app and return the run without waiting for it.
@@ -266,14 +275,9 @@ def stop(process):
         os.killpg(process.pid, signal.SIGTERM)
     with contextlib.suppress(subprocess.TimeoutExpired):
         process.wait(3)
-    kill(process)
-
-
-def kill(process):
-    """Kill a process and its children."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
-    process.wait(10)
+    process.wait()
 
 
 def _listens(port):
