@@ -3,6 +3,7 @@
 import time
 
 import numpy as np
+import torch._dynamo  # noqa: F401 - PyTorch does it at the first gradient per record, in the middle of a test
 from flwr.app import ConfigRecord, Context, Message, Metadata, RecordDict
 
 from fedlane.flower import LaneClient

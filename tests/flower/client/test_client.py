@@ -155,7 +155,7 @@ def test_changed_terms_are_refused(tmp_path, ledger):
         {"max_uploads": 4},
         {"epsilon": 9.0},
         {"batch_size": 20},
-        {"data": lambda c: _without_last(records())},
+        {"data": lambda c: tuple(np.concatenate([part, part]) for part in records())},  # half of them in a step
     ):
         report = report_of(reply_of(make_client(tmp_path, **changes), order(server_count=1)))
         assert (report.status, "holds different terms" in report.reason) == ("refused", True), changes

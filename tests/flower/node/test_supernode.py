@@ -19,6 +19,7 @@ from fedlane.flower import _adapted
 from fedlane.flower.node import supernode
 from fedlane.flower.node.prefork import COMMAND, prefork_server
 
+pytestmark = pytest.mark.slow
 BIN = Path(sys.executable).parent
 PROBE = """
 import atexit, json, os, signal, sys
@@ -85,7 +86,6 @@ def processes(word):
     return ids
 
 
-@pytest.mark.slow
 def test_each_app_has_its_own_process(modules):
     """With its own files, arguments, signal handlers and random numbers."""
     (modules / "probe.py").write_text(PROBE)
@@ -112,7 +112,6 @@ def test_each_app_has_its_own_process(modules):
     assert not probes[0]["cwd_first"]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("cause", ["dead", "stopped", "threads", "broken"])
 def test_without_a_prefork_server_flowers_command_runs(modules, capfd, cause):
     """The server has died or hangs, or a module prevents it: the command runs once, and no child starts later."""
@@ -147,7 +146,6 @@ def test_without_a_prefork_server_flowers_command_runs(modules, capfd, cause):
             assert call("--no-such-option", marker="usage")[0] == 2
 
 
-@pytest.mark.slow
 def test_a_prefork_server_exits_with_its_node(modules):
     """A node that is killed leaves neither the server nor its folder behind."""
     code = (
@@ -229,7 +227,6 @@ def test_shorter_waits_fit_the_installed_flwr(monkeypatch, caplog, module, funct
         assert slept[2:] == [2.0, 0.05]  # the SuperLink pays for each poll, so a longer interval is kept
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("options", "status", "text"),
     [

@@ -63,7 +63,11 @@ STRATEGIES = {
 }
 
 
-@pytest.mark.parametrize(("hostile", "others"), [(1, 3), (1, 4), (2, 3)])
+SIDES = [(1, 3), pytest.param(1, 4, marks=pytest.mark.slow), pytest.param(2, 3, marks=pytest.mark.slow)]
+"""Numbers of hostile clients and of others."""
+
+
+@pytest.mark.parametrize(("hostile", "others"), SIDES)
 @pytest.mark.parametrize("name", STRATEGIES)
 def test_no_round_is_lost_to_clients_that_use_the_whole_bound(name, hostile, others):
     """A strategy's momentum, its rate, or its way of reading replies do not turn one weight into lost rounds."""

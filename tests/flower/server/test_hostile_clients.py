@@ -180,6 +180,13 @@ def test_a_model_that_clients_would_refuse_is_not_adopted(caplog):
     assert inner.by_name["w"].tolist() == [500, 0, 0, 500]
 
 
+def test_a_weight_that_began_above_the_limit_may_stay_there_but_not_grow():
+    model = {"w": np.float32([800, -800, 800, 0])}
+    moved = {"w": np.float32([900, -900, 700, 900])}
+    aggregated = Aggregation(FedAvg()).aggregate(1, [reply("a", moved), reply("b", moved)], model)
+    assert aggregated.arrays["w"].numpy().tolist() == [800, -800, 700, 500]
+
+
 def test_a_stored_model_that_clients_refuse_is_refused(tmp_path):
     """A state folder of an earlier version may hold one."""
     grid = LocalGrid(Node("a"))

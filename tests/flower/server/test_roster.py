@@ -128,7 +128,7 @@ def test_quotas_are_those_of_simulation():
     roster.admit(7, introduction("quiet", ()), 1)  # releases no histogram: as divergent as the median
     roster.admit(8, introduction("noisy", (-3.0, -1.0)), 1)
     served = roster.quotas(2)[0]
-    assert served[3] == served[4]
+    assert served[3] == pytest.approx(served[4], rel=1e-12)
     assert served[:3].min() < served[3] < served[:3].max()
 
 
@@ -163,6 +163,15 @@ def test_claims_of_a_minority_do_not_decide_the_quotas(claim, hostile, noise):
     honest, attacked = quotas_of({}), quotas_of(CLAIMS[claim])
     assert attacked[:hostile].max() <= 3 * np.median(attacked) * (1 + 1e-9)
     assert np.all(attacked[hostile:] > honest[hostile:] / 4)
+
+
+def test_half_of_the_clients_cannot_claim_all_rounds_together():
+    """They claim the average labels and no noise, so that their divergence would be 0."""
+    roster = Roster(4)
+    for number, labels in enumerate([(50.0, 50.0), (50.0, 50.0), (90.0, 10.0), (10.0, 90.0)]):
+        roster.admit(number, introduction(f"c{number}", labels, upload_noise=0.0), 0)
+    served = roster.quotas(1)[0]
+    assert served[:2].max() <= 3 * served[2:].min() * (1 + 1e-9)
 
 
 def test_a_client_without_a_histogram_does_not_take_all_rounds():
