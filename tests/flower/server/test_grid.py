@@ -72,7 +72,7 @@ class Away:
         self.released = threading.Event()
 
     def push_messages(self, messages):
-        self.released.wait(300)
+        self.released.wait(60)
         return []
 
 

@@ -216,6 +216,7 @@ def test_traces_are_read_and_replayed(tmp_path, monkeypatch):
         rates.replay_trace("nothing", 1, 1, 1, 0)
 
 
+@pytest.mark.slow  # it prepares a simulation
 def test_rates_of_a_scenario_are_given_or_those_of_its_radio():
     given = Scenario.from_values({"network": {"clients": 2, "channels": 1, "rates_mbps": [[3.0], [4000.0]]}})
     np.testing.assert_array_equal(rates.scenario_rates(given, 0), [[[3.0], [rates.MAX_MBPS]]])
