@@ -4,7 +4,7 @@
 
 Three of Flower's own SuperNodes return 1 MB each. Between each of them and the SuperLink a relay notes when the
 SuperLink has confirmed the last byte; the nodes' processes start while others are timed. In two more rounds all nodes
-work beyond the deadline. Needs the repository's `tests/support`. Takes about a minute.
+work beyond the deadline. Needs the repository's `tests/support`. Takes about a minute on a quiet machine.
 """
 
 import argparse
