@@ -38,7 +38,7 @@ class Net(torch.nn.Module):
         return self.last(torch.relu(self.first(x.flatten(1))))
 
 
-def records(size=300, planes=1, side=4):
+def records(size=90, planes=1, side=4):
     rng = np.random.default_rng(1)
     return rng.integers(0, 256, (size, planes, side, side), dtype=np.uint8), np.arange(size) % 3
 
@@ -52,7 +52,7 @@ def account_with(spec):
     return PrivacyAccount(spec, None, ())
 
 
-def tiny_noise(sampled=1.0, size=300):
+def tiny_noise(sampled=1.0, size=90):
     """Return a mechanism that uses every record in every step, with almost no noise."""
     return MechanismSpec.simple(
         np.array([[size]]), batch_size=int(size * sampled), local_iterations=2, clip_norm=0.5, step_noise=1e-9,
@@ -64,6 +64,7 @@ def flat(record):
     return np.concatenate([array.numpy().ravel() for array in record.values()])
 
 
+@pytest.mark.slow  # it calibrates noise for samples
 def test_the_noise_of_each_step_is_z_c_eta_over_b(tmp_path):
     """With all pixels 0, the weights of a softmax model have no gradient: they move by the noise alone."""
     path = new_ledger(tmp_path / "l", "a")
@@ -92,7 +93,7 @@ def test_the_noise_of_each_step_is_z_c_eta_over_b(tmp_path):
 @pytest.mark.slow
 def test_records_are_poisson_sampled_at_the_accounted_rate(tmp_path):
     """Only one of 300 records has a white pixel: that pixel's weight moves as often as the record is sampled."""
-    spec = tiny_noise(0.1)
+    spec = tiny_noise(0.1, size=300)
     images = np.zeros((300, 1, 4, 4), np.uint8)
     images[17, 0, 2, 1] = 255
     model, sent = build_model("softmax", (1, 4, 4), 3), first_arrays("softmax", (1, 4, 4), 3)

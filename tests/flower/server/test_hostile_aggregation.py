@@ -1,7 +1,5 @@
 """Hostile clients against the wrapped strategy: no honest client loses a round, whatever the strategy remembers."""
 
-import gc
-
 import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord, MessageType, MetricRecord
@@ -15,12 +13,6 @@ from fedlane.simulation.results import Run
 from support.local_grid import LocalGrid, Node, reply, strategy
 
 MODEL = {"large": np.full((200, 100), 0.05, np.float32), "bias": np.full(10, 0.05, np.float32)}
-
-
-@pytest.fixture(autouse=True)
-def _no_collection(monkeypatch):
-    """Flower collects garbage after every record that it reads, which takes long in a large process."""
-    monkeypatch.setattr(gc, "collect", lambda: None)
 
 
 def honest(client, model, rng, loss=0.5):
@@ -71,7 +63,11 @@ STRATEGIES = {
 }
 
 
-@pytest.mark.parametrize(("hostile", "others"), [(1, 3), (1, 4), (2, 3)])
+SIDES = [(1, 3), pytest.param(1, 4, marks=pytest.mark.slow), pytest.param(2, 3, marks=pytest.mark.slow)]
+"""Numbers of hostile clients and of others."""
+
+
+@pytest.mark.parametrize(("hostile", "others"), SIDES)
 @pytest.mark.parametrize("name", STRATEGIES)
 def test_no_round_is_lost_to_clients_that_use_the_whole_bound(name, hostile, others):
     """A strategy's momentum, its rate, or its way of reading replies do not turn one weight into lost rounds."""
