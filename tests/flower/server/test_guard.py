@@ -263,10 +263,10 @@ def test_one_client_s_metrics_cannot_harm_the_others():
 
 def test_the_claim_of_a_refused_update_does_not_count():
     """Three refused clients claim one example each; the honest client's 90 are not cut down to three times that."""
-    guard, honest = Guard(max_update_norm=1.0), changed(client="h")
+    guard, honest = Guard(max_update_norm=1.0), report("h")
     refused = {name: array + array.dtype.type(9.0) for name, array in MODEL.items()}
-    replies = [content(refused, changed(client=f"a{k}"), {"num-examples": 1}) for k in range(3)]
-    replies.append(content(report=honest, metrics={"num-examples": 90}))
+    replies = [content(refused, report(f"a{k}"), {"num-examples": 1}) for k in range(3)]
+    replies.append(content(reported=honest, metrics={"num-examples": 90}))
     updates = [guard.inspect(reply, Report.read(reply), MODEL, 100.0) for reply in replies]
     reasons = guard.judge(updates, MODEL, 4)
     assert [bool(reason) for reason in reasons] == [True, True, True, False]

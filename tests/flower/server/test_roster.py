@@ -342,8 +342,9 @@ def test_no_later_report_lowers_the_epsilon_that_a_client_has_reported():
     """Neither one without the ledger's figures, as after a failed switch, nor one with a smaller figure."""
     roster = Roster(1)
     member = roster.admit(0, introduction("a", uploads=1), 0).ordered()
-    member = member.heard(Report("a", 0, 0, "trained", "", 0.1, 0.0, 2, 10, 0.75, 1e-5))
+    member = member.heard(wire_records.report("a", round=0, uploads=2, max_uploads=10, epsilon=0.75))
     assert member.epsilon == 0.75
     for uploads, limit, epsilon in ((0, 0, 0.0), (2, 10, 0.25)):
-        later = member.ordered().heard(Report("a", 1, 0, "failed", "no lane", 0.1, 0.0, uploads, limit, epsilon, 1e-5))
+        told = {"uploads": uploads, "max_uploads": limit, "epsilon": epsilon}
+        later = member.ordered().heard(wire_records.report("a", round=1, status="failed", reason="no lane", **told))
         assert (later.uploads, later.epsilon) == (2, 0.75)

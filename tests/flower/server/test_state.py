@@ -1,7 +1,6 @@
 """The journal and the checkpoint, the arrays of the wrapped strategy, and the strategy's settings."""
 
 import errno
-import json
 import os
 import subprocess
 import sys
@@ -18,7 +17,7 @@ from fedlane.flower.server.aggregation import Aggregation
 from fedlane.flower.server.state_files import CHECKPOINT, JOURNAL, Saved, StateStore
 from fedlane.flower.server.strategy_arrays import to_arrays
 from fedlane.validate import InputError
-from support.local_grid import ARRAYS, LocalGrid, Node, strategy
+from support.local_grid import LocalGrid, Node, strategy
 
 MODEL = {"w": np.arange(4, dtype=np.float32), "n": np.array([3], np.int64)}
 
@@ -222,29 +221,3 @@ def test_an_unknown_or_missing_keyword_is_a_type_error(tmp_path):
         LaneStrategy(state_dir=tmp_path, lane=2, deadline_s=5.0)
     with pytest.raises(TypeError, match="missing 1 required keyword-only argument: 'deadline_s'"):
         LaneStrategy(state_dir=tmp_path, lanes=2)
-
-
-def test_orders_are_on_disk_before_they_are_sent(tmp_path, monkeypatch):
-    """The journal, and once the folder that names it, is forced to disk before a node gets an order."""
-    on_disk, found, real = [], [], os.fsync
-
-    def fsync(number):
-        real(number)
-        on_disk.append((Path(f"/proc/self/fd/{number}").readlink().name, os.fstat(number).st_size))
-
-    class Watching(Node):
-        def train(self, weights):
-            journal = tmp_path / JOURNAL
-            last = json.loads(journal.read_text().splitlines()[-1])["round"]
-            forced = (JOURNAL, journal.stat().st_size) in on_disk and tmp_path.name in dict(on_disk)
-            found.append((self.orders[-1].round, last, forced))
-            return super().train(weights)
-
-    monkeypatch.setattr(os, "fsync", fsync)
-    grid = LocalGrid(Watching("a"), Watching("b"))
-    strategy(tmp_path, min_clients=2, policy="round-robin").start(grid, ARRAYS, num_rounds=2)
-    assert found == [(round, round, True) for round in (0, 0, 1, 1)]
-    store = StateStore(tmp_path)
-    on_disk.clear()
-    store.charge(2, {"a": 0})
-    assert on_disk == [(JOURNAL, (tmp_path / JOURNAL).stat().st_size)]
