@@ -197,6 +197,7 @@ def test_ucb_index_prefers_the_fast_and_starves_the_slow():
     assert share[2:].max() < 0.05
 
 
+@pytest.mark.slow
 def test_the_former_lane_tries_every_pair_first():
     _, state = play(make_policy("lane-2026"), problem(1, 6, 3), np.ones(6), 6)
     assert state["count"].min() == state["count"].max() == 1
