@@ -6,7 +6,6 @@ import sys
 
 import pytest
 
-from support.attacks import summary_lines
 from support.parts import DATA, missing
 
 pytest_plugins = ["support.suites"]
@@ -30,20 +29,17 @@ def pytest_collection_modifyitems(items):
     items.sort(key=place)
 
 
-def pytest_terminal_summary(terminalreporter):
-    """Print the attacks that were tried and withstood, by section of docs/security.md."""
-    ended = [*terminalreporter.getreports("passed"), *terminalreporter.getreports("failed")]
-    lines = summary_lines([report for report in ended if report.when == "call"])
-    if lines:
-        terminalreporter.section("attacks (docs/security.md)")
-        terminalreporter.write_line("\n".join(lines))
+@pytest.fixture(scope="session")
+def one_browser():
+    from support.browsing import shared_chromium
+
+    with shared_chromium() as in_use:
+        yield in_use
 
 
-@pytest.fixture(scope="module")  # Playwright keeps an event loop running, which asyncio.run() in other tests refuses
-def browser():
-    from support.browsing import chromium
-
-    with chromium() as running:
+@pytest.fixture
+def browser(one_browser):
+    with one_browser() as running:
         yield running
 
 

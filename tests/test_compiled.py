@@ -45,6 +45,7 @@ def test_every_kernel_is_stamped_with_the_digest():
         assert kernel._cache._cache_file._source_stamp[1] == compiled.sources_digest()
 
 
+@pytest.mark.slow
 def test_machine_code_of_other_sources_is_not_used(tmp_path, monkeypatch):
     monkeypatch.setattr(numba.config, "CACHE_DIR", str(tmp_path))
     decorate = compiled.kernel("(int64,)")
@@ -68,6 +69,7 @@ def test_all_kernels_are_in_files_that_the_digest_covers():
     assert {path for path in PACKAGE.rglob("*.py") if uses.search(path.read_text(encoding="utf-8"))} <= covered
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mechanism", ["rigorous", "paper"])
 def test_a_run_uses_the_usual_types_only(mechanism):
     """Otherwise the kernels that were compiled ahead would be compiled again."""

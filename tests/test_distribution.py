@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.long
+
 ROOT = Path(__file__).parents[1]
 SOURCES = ("pyproject.toml", "README.md", "LICENSE", "src")
 SDIST = "import sys; from setuptools.build_meta import build_sdist; print(build_sdist(sys.argv[1]))"
@@ -75,7 +77,6 @@ def contents(wheel):
         return {name: archive.read(name) for name in archive.namelist() if not name.endswith("/RECORD")}
 
 
-@pytest.mark.slow
 def test_the_wheel_holds_everything_that_a_run_needs(wheel):
     names = set(contents(wheel))
     package = ROOT / "src" / "fedlane"
@@ -88,7 +89,6 @@ def test_the_wheel_holds_everything_that_a_run_needs(wheel):
     assert wheel.stat().st_size < 8e6
 
 
-@pytest.mark.slow
 def test_the_sdist_builds_the_same_wheel(checkout, wheel, tmp_path):
     dist = tmp_path / "dist"
     dist.mkdir()
@@ -100,7 +100,6 @@ def test_the_sdist_builds_the_same_wheel(checkout, wheel, tmp_path):
     assert contents(built_wheel(source, tmp_path / "again")) == contents(wheel)
 
 
-@pytest.mark.slow
 def test_the_wheel_works_in_an_empty_environment(empty, tmp_path):
     """Presets, the embedded data set, the page's parts and the testbed's app come from the wheel."""
     fedlane = empty / "bin" / "fedlane"
@@ -108,19 +107,23 @@ def test_the_wheel_works_in_an_empty_environment(empty, tmp_path):
     assert Path(where.strip()).is_relative_to(empty)
     listed = json.loads(called(fedlane, "list", "scenarios", "--json", cwd=tmp_path))
     assert "quickstart" in [next(iter(row.values())) for row in listed]
-    called(fedlane, "run", "quickstart", "--rounds", "3", "--quiet", "--out", "run", cwd=tmp_path)
+    options = ("--policy", "random", "--no-learning", "--rounds", "3", "--quiet", "--out", "run")
+    called(fedlane, "run", "quickstart", *options, cwd=tmp_path)
     session = json.loads((tmp_path / "run" / "provenance.json").read_text())["sessions"][0]
     assert (session["commit"], session["modified"]) == (None, None)  # not a checkout
     assert session["versions"]["fedlane"] == called(fedlane, "--version", cwd=tmp_path).split()[-1]
     called(fedlane, "report", "run", cwd=tmp_path)
     page = (tmp_path / "run" / "report.html").read_text()
     assert len(page) > 100_000
-    code = "import fedlane.flower.testbed.app.server_app, fedlane.flower.testbed.app.client_app"
+    code = (
+        "import fedlane.flower.testbed.app.server_app, fedlane.flower.testbed.app.client_app\n"
+        "from fedlane.learning.datasets import load_dataset\n"
+        "load_dataset('fashion-mnist-mini')"
+    )
     called(empty / "bin" / "python", "-c", code, cwd=tmp_path)
     assert (empty / "bin" / "fedlane-supernode").is_file()
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("app", ["example", "testbed"])
 def test_flower_builds_the_apps(app, tmp_path):
     from fedlane.flower.testbed.app.folder import write_app

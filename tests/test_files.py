@@ -126,7 +126,8 @@ def header(shape, dtype="|u1"):
     return b"\x93NUMPY\x01\x00" + struct.pack("<H", len(text)) + text
 
 
-def test_compressed_arrays_do_not_fill_the_memory(tmp_path, record_property):
+@pytest.mark.slow
+def test_compressed_arrays_do_not_fill_the_memory(tmp_path):
     """A megabyte of zeros that were gigabytes, in one array or in many, and headers that promise more than follows."""
     path = tmp_path / "bomb.npz"
     zeros = bytes(100_000_000)
@@ -158,7 +159,6 @@ def test_compressed_arrays_do_not_fill_the_memory(tmp_path, record_property):
     path.write_bytes(content)
     with pytest.raises(READ_ERRORS):
         load_arrays(path)
-    record_property("attacks", len(bombs) + 1)
 
 
 def test_arrays_are_read_as_they_were_written(tmp_path):

@@ -13,6 +13,8 @@ from fedlane.rng import RoundStreams
 from fedlane.scheduling import Policy, make_policy
 from support.parts import missing
 
+pytestmark = pytest.mark.slow
+
 try:
     import gymnasium
 
@@ -204,7 +206,6 @@ def test_a_round_is_rendered_as_text():
     assert len(lines) == 1 + (info["assignment"] >= 0).sum() == 5
 
 
-@pytest.mark.slow
 def test_the_example_learns_and_is_a_policy(tmp_path, monkeypatch):
     """A short training improves the agent, and the result passes the checks of a policy."""
     import torch

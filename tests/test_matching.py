@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from scipy.optimize import linear_sum_assignment
 
-from fedlane.matching import assignment, greedy_matching, max_min_matching, max_sum_matching
+from fedlane.matching import assignment, greedy_matching, max_min_matching, max_sum_matching, random_matching
 
 SIZES = [(u, n) for u in range(1, 7) for n in range(1, 6)]
 
@@ -151,6 +151,7 @@ def test_many_rows_are_matched_exactly(shape, kind):
     assert e[rows, a[rows]].sum() == pytest.approx(e[i, j].sum(), rel=1e-12)
 
 
+@pytest.mark.slow
 def test_prices_that_prove_nothing_are_discarded(monkeypatch):
     """An auction that overshoots leaves a column with a price but without a row: the matching is computed again."""
     edges = assignment.Edges(np.array([0, 2]), np.array([2, 4]), np.array([0, 1, 0, 1]), np.array([9.0, 8.0, 9.0, 1.0]))
@@ -245,3 +246,22 @@ def test_greedy_gives_no_channel_where_only_forbidden_ones_are_left():
 def test_greedy_refuses_an_invalid_order(order):
     with pytest.raises(ValueError, match="order must"):
         greedy_matching(np.ones((2, 2)), order)
+
+
+@pytest.mark.parametrize("channels", [1, 3, 6])
+def test_unavailable_clients_take_no_places_in_a_random_matching(channels):
+    """As many available clients as there are channels get one each, and every one of them equally often."""
+    rng = np.random.default_rng(0)
+    available = np.tile([True, False, True, True, False, True], (6000, 1))
+    found = random_matching(available, rng.random((6000, 6)), rng.random((6000, channels)))
+    served = found >= 0
+    assert not np.any(served & ~available)
+    assert np.all(served.sum(axis=1) == min(4, channels))
+    share = min(4, channels) / 4
+    error = (share * (1 - share) / 6000) ** 0.5
+    np.testing.assert_allclose(served.mean(axis=0), share * available[0], atol=5 * error)
+    for channel in range(channels):
+        chance = min(1.0, 4 / channels)  # of being used
+        used = np.sum(found == channel, axis=1)
+        assert used.max() == 1
+        assert used.mean() == pytest.approx(chance, abs=5 * (chance * (1 - chance) / 6000) ** 0.5)

@@ -13,6 +13,8 @@ import pytest
 
 import fedlane
 from fedlane.moved import MOVED, RENAMED
+from fedlane.scenario import Scenario
+from fedlane.simulation.setup import prepare
 from support.parts import missing
 
 ROOT = Path(fedlane.__file__).parent
@@ -90,6 +92,11 @@ def imports_of(module):
             )
 
 
+@pytest.fixture(scope="module")
+def imports():
+    return [found for module in MODULES for found in imports_of(module)]
+
+
 def imported_from(package, name):
     """The module behind ``from package import name``; names of ``fedlane`` itself belong to their home."""
     if package == "fedlane" and name in fedlane._HOME:
@@ -97,28 +104,24 @@ def imported_from(package, name):
     return f"{package}.{name}" if f"{package}.{name}" in MODULES else package
 
 
-def test_every_module_belongs_to_a_room_of_the_map():
-    assert not [module for module in MODULES if not room_of(module)]
-
-
-@pytest.mark.parametrize("room", sorted(MAY_IMPORT))
-def test_a_room_imports_only_the_rooms_that_the_map_allows(room):
+@pytest.mark.slow
+def test_a_room_imports_only_the_rooms_that_the_map_allows(imports):
     wrong = []
-    for module in (module for module in MODULES if room_of(module) == room):
-        for importer, imported, type_only in imports_of(module):
-            allowed = MAY_IMPORT[room] | (MAY_ANNOTATE_WITH.get(room, set()) if type_only else set())
-            if room_of(imported) not in allowed | {room}:
-                wrong.append(f"{importer} imports {imported}")
+    for importer, imported, type_only in imports:
+        room = room_of(importer)
+        allowed = {room, *MAY_IMPORT.get(room, ()), *(MAY_ANNOTATE_WITH.get(room, ()) if type_only else ())}
+        if room == "" or room_of(imported) not in allowed:
+            wrong.append(f"{importer} imports {imported}")
     assert not wrong, "\n".join(wrong)
 
 
-def test_no_import_closes_a_cycle():
+@pytest.mark.slow
+def test_no_import_closes_a_cycle(imports):
     """Imports inside functions count as well: they would only hide the cycle."""
     graph = defaultdict(set)
-    for module in MODULES:
-        for importer, imported, type_only in imports_of(module):
-            if not type_only and importer != imported:
-                graph[importer].add(imported)
+    for importer, imported, type_only in imports:
+        if not type_only and importer != imported:
+            graph[importer].add(imported)
     try:
         TopologicalSorter(graph).prepare()
     except CycleError as error:
@@ -138,6 +141,7 @@ def test_importing_fedlane_loads_nothing_heavy():
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
 
 
+@pytest.mark.slow
 def test_the_learning_plane_needs_only_numpy_and_torch():
     code = (
         "import sys\n"
@@ -152,6 +156,7 @@ def test_the_learning_plane_needs_only_numpy_and_torch():
     assert result.returncode == 0, result.stderr
 
 
+@pytest.mark.slow
 def test_every_public_name_can_be_loaded():
     for name in fedlane.__all__:
         assert getattr(fedlane, name) is not None
@@ -160,20 +165,24 @@ def test_every_public_name_can_be_loaded():
     assert set(dir(fedlane)) == set(fedlane.__all__)
 
 
-@pytest.mark.parametrize("old", sorted(MOVED))
-def test_an_old_import_path_gives_the_new_module_s_names(old):
-    if "flower" in old and importlib.util.find_spec("flwr") is None:
-        missing("flwr is not installed (extra flower)")
-    old_module, new_module = importlib.import_module(old), importlib.import_module(MOVED[old])
-    new_names = [name for name in vars(new_module) if not name.startswith("__")]
-    assert all(getattr(old_module, name) is getattr(new_module, name) for name in new_names)
-    for old_name, new_name in RENAMED.get(old, {}).items():
-        assert getattr(old_module, old_name) is getattr(new_module, new_name)
+@pytest.mark.slow
+def test_an_old_import_path_gives_the_new_module_s_names():
+    for old in sorted(MOVED):
+        if "flower" in old and importlib.util.find_spec("flwr") is None:
+            missing("flwr is not installed (extra flower)")
+        old_module, new_module = importlib.import_module(old), importlib.import_module(MOVED[old])
+        names = {name: name for name in vars(new_module) if not name.startswith("__")} | RENAMED.get(old, {})
+        for old_name, new_name in names.items():
+            assert getattr(old_module, old_name) is getattr(new_module, new_name), (old, old_name)
 
 
-@pytest.mark.parametrize(
-    ("old", "new"),
-    [
+@pytest.mark.slow
+def test_an_old_name_is_the_new_one():
+    def named(path):
+        module, name = path.split(":")
+        return getattr(importlib.import_module(module), name)
+
+    for old, new in (
         ("fedlane.network.air:Air", "fedlane.network:Network"),
         ("fedlane.network.delay:AirInterface", "fedlane.network:RadioNetwork"),
         ("fedlane.learning.federation:Federation", "fedlane.learning.federation:FederationBatch"),
@@ -184,19 +193,7 @@ def test_an_old_import_path_gives_the_new_module_s_names(old):
         ("fedlane.scheduling.policy:lift", "fedlane.scheduling.single_policy:lift"),
         ("fedlane.theory.convergence:Setting", "fedlane.theory.convergence:BoundInputs"),
         ("fedlane.privacy.paper:leak", "fedlane.privacy.paper:leakage_lower_bound"),
-    ],
-)
-def test_an_old_name_is_the_new_one(old, new):
-    def named(path):
-        module, name = path.split(":")
-        return getattr(importlib.import_module(module), name)
-
-    assert named(old) is named(new)
-
-
-def test_a_setup_s_network_has_its_old_name_too():
-    from fedlane.scenario import Scenario
-    from fedlane.simulation.setup import prepare
-
+    ):
+        assert named(old) is named(new), old
     setup = prepare(Scenario.load("quickstart"), [0])
     assert setup.air is setup.network

@@ -11,6 +11,8 @@ from fedlane import simulate
 from fedlane.validate import InputError
 from support.parts import missing
 
+pytestmark = pytest.mark.slow
+
 try:
     import stable_baselines3
 
@@ -99,7 +101,6 @@ def test_wrong_use_is_refused():
     assert env.get_attr("num_envs") == [2, 2]
 
 
-@pytest.mark.slow
 def test_ppo_learns_and_is_a_policy(monkeypatch):
     """A few thousand rounds improve the reward; the same agent schedules runs, a seed alone as among others."""
     import torch

@@ -6,6 +6,7 @@ import pytest
 
 from fedlane import Scenario, Simulation
 from fedlane.simulation.results import RunFolder
+from support.calibrated import calibrated  # noqa: F401
 
 
 @pytest.fixture(scope="session")

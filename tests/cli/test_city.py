@@ -37,6 +37,7 @@ def test_the_extra_is_named_where_sionna_is_missing(tmp_path, monkeypatch):
     assert result.stderr == "fedlane: fedlane city needs the extra city: pip install 'fedlane[city]'\n"
 
 
+@pytest.mark.slow
 def test_a_run_on_a_map_of_one_s_own(tmp_path):
     small_city().save(tmp_path / "small.npz")
     options = ("--no-learning", "--rounds", 3, "--set", "privacy.mechanism=none", "--quiet", "--out", "o")

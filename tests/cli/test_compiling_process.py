@@ -2,9 +2,7 @@
 
 import os
 import signal
-import subprocess
 import sys
-import time
 from pathlib import Path
 
 import numba
@@ -19,7 +17,9 @@ from fedlane.learning import cpu_kernels
 from fedlane.matching import bottleneck, small
 from fedlane.scheduling.lane import delay_rows, looking, search
 from fedlane.validate import InputError
+from support.forked import Forked
 from support.terminal import fedlane
+from support.waiting import wait_for
 
 SLEEP = "import time; time.sleep(60)"
 OF_LANE = [
@@ -114,23 +114,19 @@ def test_a_process_that_cannot_be_started_is_not_needed(monkeypatch, two_cores):
         process.wait_for(["a:b"])
 
 
-def test_the_process_ends_when_its_parent_is_killed(tmp_path):
+def test_the_process_ends_when_its_parent_is_killed(two_cores, tmp_path):
     """It would compile for several seconds with this empty cache folder."""
-    code = (
-        "import os; from fedlane.cli import compiling_process as module\n"
-        "module.second_core = lambda: True\n"
-        "process = module.CompilingProcess()\n"
-        "process.start(['fedlane.matching.bottleneck:solve_batch'])\n"
-        "print(process._process.pid, flush=True)\n"
-        "os.kill(os.getpid(), 9)\n"
-    )
-    environment = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path)}
-    killed = subprocess.run([sys.executable, "-c", code], env=environment, stdout=subprocess.PIPE, text=True)
-    assert killed.returncode == -signal.SIGKILL
-    deadline = time.monotonic() + 60
-    while _runs(int(killed.stdout)):
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+
+    def start_and_die():
+        process = CompilingProcess()
+        process.start(["fedlane.matching.bottleneck:solve_batch"])
+        print(process._process.pid, flush=True)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    with Forked(start_and_die, cwd=tmp_path, environment={"NUMBA_CACHE_DIR": str(tmp_path)}) as parent:
+        killed = parent.wait()
+        assert killed.returncode == -signal.SIGKILL
+        wait_for(lambda: not _runs(int(killed.stdout)), every_s=0.02)
     assert not [*tmp_path.rglob("*.nbc")]
 
 

@@ -81,6 +81,7 @@ def test_a_scenario_with_a_long_name_gets_a_folder(tmp_path):
     assert len(folder.name.encode()) < 255
 
 
+@pytest.mark.slow
 def test_names_from_options_print_no_control_characters(tmp_path):
     name = "\x1b[31mred"
     for words in (

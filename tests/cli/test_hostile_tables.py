@@ -1,6 +1,5 @@
 """Tables, models and archives of a stranger's run folder: a result or one line, in bounded memory and time."""
 
-import contextlib
 import copy
 import itertools
 import json
@@ -18,16 +17,8 @@ from fedlane.report.page_data import page_data
 from fedlane.report.watch import Watch
 from fedlane.simulation.results import COLUMNS
 from fedlane.validate import InputError
+from support.refusals import refused
 from support.terminal import fedlane
-
-
-def refused(use, *arguments):
-    """Whether a function refuses its arguments with an `InputError`; any other error fails the test."""
-    with contextlib.suppress(InputError):
-        use(*arguments)
-        return False
-    return True
-
 
 INDICES = {"replica", "round", "client", "channel"}
 
@@ -60,6 +51,7 @@ def wrong_columns(rows):
     }
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")  # infinite measures, for example
 def test_every_wrong_column_is_a_result_or_one_line(folder, monkeypatch, record_property):
     """For a report and for `compare --with`; an index must be a whole number from 0 to 2^31 - 1."""
@@ -96,6 +88,7 @@ def test_watch_reports_a_wrong_index_on_its_page(folder):
     assert "must hold whole numbers" in watched.current()[1]["problem"]
 
 
+@pytest.mark.slow
 def test_wrong_values_in_a_compared_summary_are_a_result_or_one_line(folder, record_property):
     path = folder / "summary.json"
     good = json.loads(path.read_text())
@@ -163,6 +156,7 @@ def test_columns_that_need_much_memory_are_refused_before_they_are_read(folder, 
             use(folder)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("attack", ["slots", "one client", "one replica", "one channel", "squares", "stride"])
 def test_a_report_s_arrays_are_bounded_by_the_rows_of_its_tables(folder, attack):
     """Few rows name large indices, or many assignments are in one of many rounds: dense arrays would need gigabytes."""
@@ -215,6 +209,7 @@ def test_models_of_types_that_numpy_does_not_have_are_one_line(folder):
         assert fedlane("show", folder, cwd=folder.parent).returncode == 0
 
 
+@pytest.mark.slow
 def test_a_compressed_checkpoint_that_grows_is_refused(folder):
     with np.load(folder / "checkpoint.npz") as checkpoint:
         arrays = dict(checkpoint)
@@ -233,6 +228,7 @@ def hostile_numbers(array):
     return (True, False) if array.dtype.kind == "b" else ()
 
 
+@pytest.mark.slow
 def test_hostile_numbers_in_a_checkpoint_are_a_result_or_one_line(folder, monkeypatch, record_property):
     """Every array filled with numbers that would be indices outside of arrays, or reach the summary as infinity."""
     with np.load(folder / "checkpoint.npz") as checkpoint:

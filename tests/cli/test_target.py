@@ -41,6 +41,7 @@ def test_show_prints_the_saved_target(folder):
     assert f"{saved['mean']:,.0f} s" in row
 
 
+@pytest.mark.slow
 def test_the_saved_scenario_has_the_target_again(folder, tmp_path):
     result = fedlane("run", folder / "scenario.toml", "--json", "--out", tmp_path / "again")
     assert json.loads(result.stdout)["time_to_accuracy"]["target"] == 0.3
@@ -72,6 +73,7 @@ def test_a_scenario_file_with_a_target_may_be_scheduled_without_learning(folder,
     assert "time_to_accuracy" not in summary
 
 
+@pytest.mark.slow
 def test_compare_shows_one_target_for_all_rows_and_says_where_a_run_had_another(folder, tmp_path):
     options = ("--rounds", 8, "--target", 0.2, "--set", "learning.evaluate_every=2", "--with", folder)
     result = fedlane("compare", "quickstart", "--policy", "random", *options, "--out", tmp_path / "o")

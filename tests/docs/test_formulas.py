@@ -20,22 +20,9 @@ def formulas(path):
 
 def test_every_formula_can_be_converted():
     module = load_docs_module("formulas")
-    count = 0
     for path in PAGES:
         for formula in formulas(path):
             assert "<math" in module.mathml(formula), f"{path.name}: {formula}"
-            count += 1
-    assert count > 150
-
-
-@pytest.mark.parametrize("page", ["equations", "policies", "privacy", "reading-the-paper"])
-def test_pages_with_formulas_contain_no_plain_ones(page):
-    """Outside formulas and code, no page writes sqrt, d_max or beta_i."""
-    text = (ROOT / "docs" / f"{page}.md").read_text()
-    assert len(formulas(ROOT / "docs" / f"{page}.md")) > 15
-    plain = re.sub(r"^(```|~~~).*?^\1|`[^`\n]*`|\]\([^)]*\)", "", text, flags=re.MULTILINE | re.DOTALL)
-    plain = FORMULA.sub("", plain)
-    assert not re.findall(r"\bsqrt\b|\bd_max\b|\bbeta_i\b|\b[Qrep]_ij?\b", plain)
 
 
 def test_spaces_around_functions_signs_and_bars():

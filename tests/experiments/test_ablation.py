@@ -1,12 +1,9 @@
-"""The ablation of OM and lane: its numbers, and that the pages show the stored ones."""
-
-from pathlib import Path
+"""The ablation of OM and lane: its numbers and labels."""
 
 import numpy as np
-import pyarrow.parquet as pq
 import pytest
 
-from fedlane.experiments.ablation import ABLATION, BEGIN, END, ablation_numbers, ablation_text, compute_ablation
+from fedlane.experiments.ablation import ABLATION, ablation_numbers, compute_ablation
 from fedlane.experiments.labels import policy_label
 from fedlane.experiments.long_runs import LONG_POLICIES
 from fedlane.experiments.store import Experiment, ResultStore
@@ -14,16 +11,8 @@ from fedlane.intervals import interval
 from fedlane.simulation.optimal_delays import optimal_delays
 from fedlane.simulation.setup import prepare
 
-ROOT = Path(__file__).resolve().parents[2]
 
-
-@pytest.mark.parametrize("page", ["README.md", "docs/policies.md", "docs/results.md"])
-def test_the_pages_show_the_stored_numbers(page):
-    stored = pq.read_table(ROOT / "docs" / "results" / "ablation.parquet")
-    _, _, rest = (ROOT / page).read_text(encoding="utf-8").partition(BEGIN)
-    assert rest.partition(END)[0] == "\n" + ablation_text(stored)
-
-
+@pytest.mark.slow
 def test_the_numbers_are_means_and_paired_differences(tmp_path):
     store, seeds = ResultStore(tmp_path, rounds=20), range(27, 30)
     compute_ablation(store, seeds, lambda policy: None)
@@ -40,14 +29,15 @@ def test_the_numbers_are_means_and_paired_differences(tmp_path):
         np.array([run.delay_s.sum() for run in results[policy]]) for policy in ("mamab-om:V=100", "lane")
     )
     row = rows["mamab-om:V=100", "delay_s"]
-    assert (row["mean"], row["low"]) == tuple(interval(total_s)[key] for key in ("mean", "low"))
-    assert row["difference_high"] == interval(total_s - lane_s)["high"]
+    assert (row["mean"], row["low"]) == pytest.approx([interval(total_s)[key] for key in ("mean", "low")], rel=1e-12)
+    assert row["difference_high"] == pytest.approx(interval(total_s - lane_s)["high"], rel=1e-9)  # of a difference
     row = rows["mamab-om:V=100", "delay_over_optimum"]
     assert row["seeds"] == 2
     assert row["mean"] == pytest.approx((total_s / 20 / optimal)[:2].mean())
     lacking = [np.maximum(due[r] - run.share(), 0).mean() for r, run in enumerate(results["lane"])]
     assert rows["lane", "shortfall"]["mean"] == pytest.approx(np.mean(lacking))
-    assert rows["lane", "min_participation"]["mean"] == np.mean([run.share().min() for run in results["lane"]])
+    least = np.mean([run.share().min() for run in results["lane"]])
+    assert rows["lane", "min_participation"]["mean"] == pytest.approx(least, rel=1e-12)
 
 
 def test_labels_name_every_parameter():

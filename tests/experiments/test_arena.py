@@ -1,9 +1,7 @@
 """`fedlane arena` and `fedlane arena tune`: the leaderboard, its folder and page, and what is refused."""
 
 import json
-import os
-import subprocess
-import sys
+import signal
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -23,19 +21,12 @@ from fedlane.experiments.engine.cells import Cell
 from fedlane.experiments.engine.local_runners import InProcessRunner
 from fedlane.scenario import presets
 from fedlane.simulation.optimal_delays import optimal_delays
-from support.browsing import chromium
+from support.counted_policy import COUNTED
 from support.terminal import fedlane as command
+from support.terminal import fedlane_forked
 
-COUNTED = "support.counted_policy:Counted"
 TINY = ("arena", "--world", "churn", "--world", "drifting", "--rounds", "4", "--seeds", "2", "--no-learning")
 POLICIES = ("--policy", "lane", "--policy", "random", "--policy", "mamab-om", "--policy", "genie")
-
-
-@pytest.fixture(autouse=True)
-def counted(tmp_path, monkeypatch):
-    """A log with one line for each simulation that a `Counted` policy starts."""
-    monkeypatch.setenv("COUNTED_LOG", str(tmp_path / "log"))
-    return lambda: (tmp_path / "log").read_text().split() if (tmp_path / "log").exists() else []
 
 
 @pytest.fixture(scope="module")
@@ -47,6 +38,7 @@ def folder(tmp_path_factory):
 
 
 class TestMeasures:
+    @pytest.mark.slow
     def test_a_cell_has_the_measures_of_its_seeds(self):
         world = make_world("churn", ["learning.evaluate_every=2", "learning.target_accuracy=0.01"], 6)
         (batch,) = Cell(world.scenario, "random", (3, 5)).batches(MEASURE)
@@ -101,6 +93,7 @@ class TestWorlds:
 
 
 class TestCommand:
+    @pytest.mark.slow
     def test_the_leaderboard_has_one_row_per_world_entrant_and_seed(self, folder):
         table = pq.read_table(folder / "leaderboard.parquet")
         assert table.num_rows == 2 * 6 * 2  # lane and mamab-om also with the tuned values of the package
@@ -111,6 +104,7 @@ class TestCommand:
         assert table["final_accuracy"].null_count == table.num_rows
         assert {row["league"] for row in table.to_pylist() if row["policy"] == "genie"} == {"yardstick"}
 
+    @pytest.mark.slow
     def test_the_page_shows_every_entrant_and_links_to_its_run(self, folder):
         page = (folder / "leaderboard.html").read_text()
         assert len(list((folder / "runs").glob("*.html"))) == 2 * 6
@@ -119,6 +113,7 @@ class TestCommand:
             assert f'href="runs/{run.name}">{label}</a>' in page
         assert "<script" not in page
 
+    @pytest.mark.slow
     def test_nothing_is_computed_twice_and_an_arena_may_grow(self, tmp_path, counted):
         base = (*TINY, "--policy", COUNTED, "--no-pages", "--out", "a")
         command(*base, cwd=tmp_path, code=0)
@@ -129,6 +124,7 @@ class TestCommand:
         command(*base, "--world", "phones", "--policy", "random", cwd=tmp_path, code=0)
         assert len(counted()) == 3
 
+    @pytest.mark.slow
     def test_a_policy_joins_by_its_import_path_and_json_has_the_standings(self, tmp_path):
         done = command(*TINY, "--policy", COUNTED, "--policy", "random", "--json", "--out", "a", cwd=tmp_path, code=0)
         entries = json.loads(done.stdout)["standings"]
@@ -145,17 +141,14 @@ class TestCommand:
         """The second cell kills the process; the first is not computed again."""
         policies = ("--policy", f"{COUNTED}:tag=1", "--policy", f"{COUNTED}:tag=2,kill=true")
         words = [*TINY, *policies, "--no-pages", "--out", "a"]
-        tests = str(Path(__file__).resolve().parents[1])
-        paths = os.pathsep.join([*filter(None, [os.environ.get("PYTHONPATH")]), tests])
-        environment = {**os.environ, "PYTHONPATH": paths, "KILL_ONCE": str(tmp_path / "killed")}
-        code = "import sys; sys.argv[0] = 'fedlane'; from fedlane.cli import main; main()"
-        run = subprocess.run([sys.executable, "-c", code, *words], cwd=tmp_path, env=environment, check=False)
-        assert run.returncode == -9
+        with fedlane_forked(*words, cwd=tmp_path, KILL_ONCE=str(tmp_path / "killed")) as arena:
+            assert arena.wait().returncode == -signal.SIGKILL, arena.result.stderr
         assert counted() == ["1", "2"]
         command(*words, cwd=tmp_path, code=0)
         assert counted() == ["1", "2", "2", "1", "2"]
         assert pq.read_table(tmp_path / "a/leaderboard.parquet").num_rows == 8
 
+    @pytest.mark.slow
     def test_dry_run_writes_nothing(self, tmp_path):
         done = command(*TINY, "--policy", "random", "--dry-run", "--out", "a", cwd=tmp_path, code=0)
         assert "churn random (schedule only)" in done.stdout
@@ -164,6 +157,7 @@ class TestCommand:
         cells = json.loads(command(*TINY, "--policy", "random", "--dry-run", "--json", cwd=tmp_path, code=0).stdout)
         assert [cell["stored"] for cell in cells["cells"]] == [False, False]
 
+    @pytest.mark.slow
     def test_quick_is_small_and_trains_only_where_losses_are_required(self, tmp_path, monkeypatch):
         monkeypatch.setattr("fedlane.experiments.arena.estimate.estimated_arena_seconds", lambda *plan: 1.0)
         words = ("arena", "--quick", "--policy", "random", "--policy", "tifl", "--dry-run", "--json")
@@ -213,6 +207,7 @@ class TestCommand:
 
 
 class TestTuneCommand:
+    @pytest.mark.slow
     def test_tuned_values_enter_the_arena(self, tmp_path):
         words = ("--world", "churn", "--policy", "lane", "--trials", "3", "--seeds", "2", "--rounds", "4")
         done = command("arena", "tune", *words, "--out", "t", "--json", cwd=tmp_path, code=0)
@@ -240,6 +235,7 @@ class TestTuneCommand:
         assert len(done.stderr.splitlines()) == 1
 
 
+@pytest.mark.slow
 def test_losses_are_learned_even_where_the_others_are_only_scheduled(tmp_path):
     worlds = (make_world("churn", ["learning.evaluate_every=1"], 3),)
     plan = ArenaPlan(worlds, tuple(entrants(["random", "oort"], TunedValues())), (0,), learning=False)
@@ -251,18 +247,18 @@ def test_losses_are_learned_even_where_the_others_are_only_scheduled(tmp_path):
 
 
 @pytest.mark.slow
-def test_the_page_opens_in_a_browser_without_errors(folder):
+def test_the_page_opens_in_a_browser_without_errors(folder, browser):
     errors = []
-    with chromium() as browser:
-        tab = browser.new_page()
-        tab.on("console", lambda message: errors.append(message.text))
-        tab.on("pageerror", lambda error: errors.append(str(error)))
-        tab.goto((Path(folder) / "leaderboard.html").as_uri())
-        assert tab.locator("section#churn tbody tr").count() >= 4
-        assert tab.locator("section#churn svg polyline").count() == 6
-        tab.locator("section#churn a", has_text="genie").first.click()
-        tab.wait_for_selector("html[data-ready]")
-        assert "churn" in tab.title()
+    tab = browser.new_page()
+    tab.on("console", lambda message: errors.append(message.text))
+    tab.on("pageerror", lambda error: errors.append(str(error)))
+    tab.goto((Path(folder) / "leaderboard.html").as_uri())
+    assert tab.locator("section#churn tbody tr").count() >= 4
+    assert tab.locator("section#churn svg polyline").count() == 6
+    tab.locator("section#churn a", has_text="genie").first.click()
+    tab.wait_for_selector("html[data-ready]")
+    assert "churn" in tab.title()
+    tab.close()
     assert not errors
 
 

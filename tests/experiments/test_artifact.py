@@ -5,6 +5,7 @@ import hashlib
 import io
 import json
 import os
+import runpy
 import shutil
 import subprocess
 import sys
@@ -20,7 +21,10 @@ from fedlane import Run, Scenario, Simulation, simulate
 from fedlane.experiments.artifact import changed_files, pack_artifact
 from fedlane.simulation.results import RunFolder
 from fedlane.validate import InputError
+from support.forked import Forked
 from support.terminal import fedlane
+
+pytestmark = pytest.mark.slow
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 SCENARIO = Scenario.load("quickstart").with_values({"rounds": 6, "network.clients": 5, "learning.evaluate_every": 2})
@@ -51,13 +55,16 @@ def names_in(archive):
 
 
 def rebuilt(folder, *options, cwd):
-    """Run the artifact's script in a process of its own."""
-    environment = {**os.environ, "PYTHONPATH": str(Path(package.__file__).parents[1])}
-    command = [sys.executable, str(folder / "rebuild.py"), *map(str, options)]
-    return subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True)
+    """Run the artifact's script in a forked process."""
+
+    def program():
+        sys.argv = ["rebuild.py", *map(str, options)]
+        runpy.run_path(str(folder / "rebuild.py"), run_name="__main__")
+
+    with Forked(program, cwd=cwd) as script:
+        return script.wait()
 
 
-@pytest.mark.slow
 def test_an_artifact_is_rebuilt_elsewhere(comparison, tmp_path):
     archive = tmp_path / "paper.zip"
     line = fedlane("artifact", comparison, "--out", archive, cwd=tmp_path, code=0).stdout
@@ -83,7 +90,6 @@ def test_an_artifact_is_rebuilt_elsewhere(comparison, tmp_path):
         assert (after / "figures" / figure).stat().st_size > 5_000
 
 
-@pytest.mark.slow
 def test_a_packed_run_that_was_changed_does_not_agree(comparison, tmp_path):
     pack_artifact([comparison / "mamab-om-V-3"], tmp_path / "a.zip")
     folder = unpacked(tmp_path / "a.zip", tmp_path)
@@ -105,15 +111,18 @@ def test_a_packed_run_that_was_changed_does_not_agree(comparison, tmp_path):
     assert "NOT everything agrees" in done.stdout
 
 
-@pytest.mark.slow
 def test_a_policy_in_the_current_folder_is_packed(tmp_path):
+    """It is rebuilt by a process that has imported nothing."""
     shutil.copy(EXAMPLES / "patient_policy.py", tmp_path)
     options = ("--policy", "patient_policy:Patient", "--rounds", "4", "--no-learning", "--quiet", "--out", "run")
     fedlane("run", *options, cwd=tmp_path, code=0)
     result = fedlane("artifact", "run", "--out", "a.zip", cwd=tmp_path, code=0)
     assert "patient_policy.py is packed" in " ".join(result.stderr.split())
-    elsewhere = tmp_path / "elsewhere"
-    done = rebuilt(unpacked(tmp_path / "a.zip", elsewhere), cwd=elsewhere)
+    script = unpacked(tmp_path / "a.zip", tmp_path / "elsewhere") / "rebuild.py"
+    environment = {**os.environ, "PYTHONPATH": str(Path(package.__file__).parents[1])}
+    done = subprocess.run(
+        [sys.executable, script], cwd=tmp_path / "elsewhere", env=environment, capture_output=True, text=True
+    )
     assert done.returncode == 0, done.stdout + done.stderr
 
 

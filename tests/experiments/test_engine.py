@@ -6,12 +6,11 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 
-from fedlane import Scenario, simulate
+from fedlane import Scenario, simulate, sweep
 from fedlane.experiments.engine import cells as cells_module
 from fedlane.experiments.engine.batch_store import BatchStore
 from fedlane.experiments.engine.cells import Cell
@@ -23,9 +22,11 @@ from fedlane.experiments.engine.work_batches import WorkBatch, attempt, perform
 from fedlane.report.seed_measures import seed_measures
 from fedlane.scheduling.baselines import Random
 from fedlane.validate import InputError
+from support.counted_policy import COUNTED
+from support.forked import Forked
+from support.waiting import wait_for
 
 QUICK = Scenario.load("quickstart").with_values({"rounds": 6})
-COUNTED = "support.counted_policy:Counted"
 
 
 def cell(policy="lane", seeds=(0, 1), learning=False, device="cpu", **changes):
@@ -98,18 +99,21 @@ class TestKeys:
             "my_model": "from my_layers import net\n# {}\n",
             "my_layers": "WIDTH = {}\n\ndef net():\n    return WIDTH\n",
         }
-        code = (
-            "from fedlane import Scenario\nfrom fedlane.experiments.engine.cells import Cell\n"
-            "s = Scenario.load('quickstart').with_values({'rounds': 6, 'learning.model': 'my_model:net'})\n"
-            "print(Cell(s, 'my_policy:Mine', (0, 1), True).batches()[0].key)"
-        )
+
+        def print_key():
+            sys.dont_write_bytecode = True
+            sys.path.insert(0, "")
+            scenario = QUICK.with_values({"learning.model": "my_model:net"})
+            print(Cell(scenario, "my_policy:Mine", (0, 1), True).batches()[0].key)
 
         def printed(**versions):
+            """The key, printed by a process that has not imported the files."""
             for name, text in texts.items():
                 (tmp_path / f"{name}.py").write_text(text.format(versions.get(name, 0)), encoding="utf-8")
-            run = subprocess.run([sys.executable, "-B", "-c", code], capture_output=True, text=True, cwd=tmp_path)
-            assert run.returncode == 0, run.stderr
-            return run.stdout
+            with Forked(print_key, cwd=tmp_path) as child:
+                result = child.wait()
+            assert result.returncode == 0, result.stderr
+            return result.stdout
 
         assert printed() == printed()
         assert len({printed(), *(printed(**{name: 1}) for name in texts)}) == 4
@@ -143,6 +147,7 @@ class TestKeys:
         assert first != second
         assert class_digests(Random) == {}
 
+    @pytest.mark.slow
     def test_keys_do_not_depend_on_the_process(self):
         code = (
             "from fedlane import Scenario\nfrom fedlane.experiments.engine.cells import Cell\n"
@@ -188,8 +193,7 @@ class TestBatches:
 
 
 class TestComputing:
-    def test_a_stored_batch_is_not_computed_again(self, tmp_path, monkeypatch):
-        monkeypatch.setenv("COUNTED_LOG", str(tmp_path / "log"))
+    def test_a_stored_batch_is_not_computed_again(self, tmp_path, counted):
         subjects = [cell(f"{COUNTED}:tag={tag}") for tag in (1, 2, 1)]
         batches = [batch for subject in subjects for batch in subject.batches()]
         store = BatchStore(tmp_path / "cells")
@@ -197,7 +201,7 @@ class TestComputing:
         second = compute(batches, store, InProcessRunner())
         third = compute(batches, BatchStore(tmp_path / "cells"), InProcessRunner())
         assert [(r.computed, r.reused) for r in (first, second, third)] == [(1, 0), (1, 1), (0, 2)]
-        assert (tmp_path / "log").read_text().split() == ["1", "2"]
+        assert counted() == ["1", "2"]
         assert not list((tmp_path / "cells").glob(".*"))
 
     def test_a_failure_does_not_stop_the_others(self):
@@ -219,24 +223,28 @@ class TestComputing:
 
 
 @pytest.mark.slow
-class TestProcesses:
-    def test_schedules_and_learning_have_the_same_bits_in_four_processes(self, tmp_path):
-        subjects = [
-            cell("lane", seeds=range(3)),
-            cell("random", seeds=range(3), network__channels=3),
-            cell("lane", seeds=range(10), learning=True),
-        ]
-        batches = [batch for subject in subjects for batch in subject.batches()]
-        stores = [BatchStore(tmp_path / name) for name in ("one", "four")]
-        compute(batches, stores[0], InProcessRunner())
-        report = compute(list(reversed(batches)), stores[1], ProcessRunner(4))
-        assert (report.computed, report.failures) == (4, {})
-        for batch in batches:
-            files = [(store.folder / f"{batch.key}.parquet").read_bytes() for store in stores]
-            assert files[0] == files[1]
+def test_schedules_and_learning_have_the_same_bits_in_processes(tmp_path):
+    subjects = [
+        cell("lane", seeds=range(3)),
+        cell("random", seeds=range(3), network__channels=3),
+        cell("lane", seeds=range(10), learning=True),
+    ]
+    batches = [batch for subject in subjects for batch in subject.batches()]
+    stores = [BatchStore(tmp_path / name) for name in ("here", "processes")]
+    compute(batches, stores[0], InProcessRunner())
+    report = compute(list(reversed(batches)), stores[1], ProcessRunner(2))
+    assert (report.computed, report.failures) == (4, {})
+    for batch in batches:
+        files = [(store.folder / f"{batch.key}.parquet").read_bytes() for store in stores]
+        assert files[0] == files[1]
 
-    def test_a_killed_worker_is_replaced_and_nothing_stored_is_computed_twice(self, tmp_path, monkeypatch):
-        monkeypatch.setenv("COUNTED_LOG", str(tmp_path / "log"))
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")  # Python 3.12: a process with threads
+class TestKilled:
+    def test_a_killed_worker_is_replaced_and_nothing_stored_is_computed_twice(
+        self, forked_workers, counted, tmp_path, monkeypatch
+    ):
         monkeypatch.setenv("KILL_ONCE", str(tmp_path / "killed"))
         subjects = [cell(f"{COUNTED}:tag={tag},kill={'true' if tag == 3 else 'false'}") for tag in range(8)]
         batches = [batch for subject in subjects for batch in subject.batches()]
@@ -252,13 +260,13 @@ class TestProcesses:
         assert (report.computed, report.failures, store.keys()) == (8, {}, {batch.key for batch in batches})
         assert (tmp_path / "killed").exists()
         assert report.retried >= 1
-        starts = (tmp_path / "log").read_text().split()
+        starts = counted()
         for tag, batch in enumerate(batches):
             if batch.key in stored_before_death:
                 assert starts.count(str(tag)) == 1
         assert len(starts) <= 8 + report.retried
 
-    def test_a_batch_that_always_kills_its_worker_fails_alone(self, tmp_path, monkeypatch):
+    def test_a_batch_that_always_kills_its_worker_fails_alone(self, forked_workers, monkeypatch):
         monkeypatch.setenv("KILL_ALWAYS", "1")
         subjects = [cell(f"{COUNTED}:tag={tag},kill={'true' if tag == 1 else 'false'}") for tag in range(4)]
         batches = [batch for subject in subjects for batch in subject.batches()]
@@ -266,39 +274,39 @@ class TestProcesses:
         assert report.computed == 3
         assert report.failures == {batches[1].key: f"its worker process died {ATTEMPTS} times (out of memory?)"}
 
-    def test_a_killed_driver_takes_its_workers_with_it_and_continues(self, tmp_path):
-        script = Path(__file__).parents[1] / "support" / "sweep_driver.py"
-        log, out = tmp_path / "log", tmp_path / "sweep"
-        environment = {**os.environ, "COUNTED_LOG": str(log), "PYTHONPATH": os.pathsep.join(sys.path)}
-        command = [sys.executable, str(script), str(out), "2"]
-        driver = subprocess.Popen(command, env=environment, start_new_session=True)
-        stored = wait_for_files(out / "cells", 3, driver)
-        driver.send_signal(signal.SIGKILL)
-        driver.wait()
-        wait_until_alone(driver.pid)
+    @pytest.mark.parametrize("workers", ["forked_workers", pytest.param("started_workers", marks=pytest.mark.long)])
+    def test_a_killed_driver_takes_its_workers_with_it_and_continues(self, workers, counted, request, tmp_path):
+        if workers == "forked_workers":
+            request.getfixturevalue(workers)
+        out = tmp_path / "sweep"
+        with Forked(lambda: play_cells(out, kill_after=3), cwd=tmp_path) as driver:
+            assert driver.wait().returncode == -signal.SIGKILL, driver.result.stderr
+            wait_for(lambda: not processes_of(driver.pid))  # workers end with their driver
         stored = {path.stem for path in (out / "cells").glob("*.parquet")}
-        started = log.read_text().split()
-        done = subprocess.run(command, env=environment, capture_output=True, text=True)
-        assert done.returncode == 0, done.stderr
-        again = log.read_text().split()[len(started) :]
-        assert len(again) == 40 - len(stored)
-        assert len({*again}) == len(again)
+        started = counted()
+        assert len(stored) == 3
+        with Forked(lambda: play_cells(out), cwd=tmp_path) as driver:
+            assert driver.wait().returncode == 0, driver.result.stderr
+        again = counted()[len(started) :]
+        assert len({*again}) == len(again) == CELLS - len(stored)
 
 
-def wait_for_files(folder, count, process):
-    while process.poll() is None:
-        files = list(folder.glob("*.parquet")) if folder.is_dir() else []
-        if len(files) >= count:
-            return files
-        time.sleep(0.05)
-    raise AssertionError("the driver ended before it was killed")
+CELLS = 10
 
 
-def wait_until_alone(session):
-    """Wait until no process of a session is left: workers end with their killed driver."""
-    for _ in range(200):
-        listed = subprocess.run(["ps", "-o", "pid=", "-s", str(session)], capture_output=True, text=True).stdout.split()
-        if not listed:
-            return
-        time.sleep(0.1)
-    raise AssertionError(f"processes {listed} outlived their driver")
+def play_cells(out, kill_after=None):
+    """Play a sweep with two workers; if told to, kill this process after so many results were stored."""
+    write = BatchStore.write
+
+    def write_and_die(store, key, content):
+        write(store, key, content)
+        if len(store.keys()) == kill_after:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    BatchStore.write = write_and_die
+    grid = {"policies.counted.tag": list(range(CELLS)), "rounds": [100]}
+    sweep("quickstart", COUNTED, grid, seeds=2, learning=False, workers=2, out=out)
+
+
+def processes_of(session):
+    return subprocess.run(["ps", "-o", "pid=", "-s", str(session)], capture_output=True, text=True).stdout.split()

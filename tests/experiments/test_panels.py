@@ -1,6 +1,7 @@
 """Panels that need more than stored results."""
 
 import numpy as np
+import pytest
 
 from fedlane.experiments.labels import ALL_POLICIES
 from fedlane.experiments.panels import Drawer
@@ -8,6 +9,8 @@ from fedlane.experiments.reproduce import ReproductionPlan, select_figures
 from fedlane.experiments.store import Experiment, ResultStore
 from fedlane.simulation.optimal_delays import optimal_delays
 from fedlane.simulation.setup import prepare
+
+pytestmark = pytest.mark.slow
 
 
 def test_fig_delay_has_a_line_for_the_optimum(tmp_path):

@@ -28,6 +28,7 @@ from fedlane.validate import InputError
 
 
 class TestDesign:
+    @pytest.mark.slow
     def test_is_the_stored_one_and_has_at_least_60_different_readings(self):
         assert design_text(even_design()) == design_text(stored_design())
         assert len({reading.levels for reading in stored_design()}) >= 60
@@ -183,6 +184,7 @@ class Refusing:
         return iter(())
 
 
+@pytest.mark.slow
 class TestMapping:
     @pytest.fixture(scope="class")
     def judged(self, tmp_path_factory):
@@ -214,6 +216,7 @@ class TestMapping:
             judge_readings(replace(plan, first_seed=1), folder, Refusing(), lambda: None)
 
 
+@pytest.mark.slow
 def test_the_picture_is_drawn(tmp_path):
     cells = [[HOLDS, REFUTED], [NOT_DECIDED, NOT_COMPUTED], ["holds, uncorrected", "refuted, uncorrected"]]
     written = draw_verdict_map(["1. first", "2. second", "3. third"], ["map-00", "map-01"], cells, tmp_path / "map")

@@ -5,10 +5,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 
 from fedlane.experiments.claims import CLAIMS, Verdict, judge
-from fedlane.experiments.readings.design import stored_design
 from fedlane.experiments.readings.favourable import most_favourable
-from fedlane.experiments.readings.map_page import map_page
-from fedlane.experiments.readings.mapping import MapPlan
 from fedlane.experiments.readings.shares import COUNTED, ClaimShares, map_of, sentences
 from fedlane.experiments.reproduce import FIGURES, ReproductionPlan
 from fedlane.experiments.results_page import CAPTIONS, PageParts, claims_section, page, stored_map, write_page
@@ -45,19 +42,6 @@ def test_the_claims_name_the_readings_under_which_they_hold():
     text = claims_section([verdict], rows)
     assert "| 1 | Fig. 2: a claim | 0.1 [0, 0.2] measure | holds | 3 of 4 | 3 |  |" in text
     assert sentences(rows) in text
-
-
-def test_the_pages_show_the_stored_verdicts():
-    """docs/results.md and docs/readings.md come from the tables beside their pictures."""
-    stored = [Verdict(**row) for row in pq.read_table(DOCS / "results" / "claims.parquet").to_pylist()]
-    assert [verdict.claim for verdict in stored] == [claim.text for claim in CLAIMS]
-    shown = (DOCS / "results.md").read_text(encoding="utf-8")
-    assert shown.endswith(claims_section(stored, stored_map(DOCS / "results")))
-    favourable = pq.read_table(DOCS / "results" / "map-favourable.parquet")
-    plan, readings = MapPlan(stored_design()), map_of(pq.read_table(DOCS / "results" / "fig-readings.parquet"))
-    assert tuple(readings) == plan.readings
-    page_text = map_page(readings, "results/fig-readings.png", plan.schedule_seeds, plan.learning_seeds, favourable)
-    assert (DOCS / "readings.md").read_text(encoding="utf-8") == page_text
 
 
 def test_the_favourable_preset_is_the_map_s_most_favourable_reading():

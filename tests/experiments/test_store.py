@@ -1,6 +1,5 @@
 """The store of the paper's evaluation: stored results equal those of a fresh run, and nothing is computed twice."""
 
-import contextlib
 import dataclasses
 import json
 import shutil
@@ -19,6 +18,7 @@ from fedlane.learning import schedule
 from fedlane.learning.datasets import Samples
 from fedlane.learning.schedule import Schedule, learn
 from fedlane.validate import InputError
+from support.refusals import refused
 
 ROUNDS = 12
 LANE, RANDOM, QUIET = (
@@ -62,6 +62,7 @@ def plan_of(*experiments, seeds=2):
 
 
 class TestSchedules:
+    @pytest.mark.slow
     @pytest.mark.parametrize(
         "experiment",
         [
@@ -234,7 +235,8 @@ class TestPlannedPieces:
 
 @full_data
 @pytest.mark.slow
-def test_workers_schedule_and_learn_what_this_process_does(tmp_path, fashion_mnist):
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")  # Python 3.12: a process with threads
+def test_workers_schedule_and_learn_what_this_process_does(tmp_path, fashion_mnist, forked_workers):
     plan, stores = plan_of(LANE, RANDOM), [ResultStore(tmp_path / name, rounds=ROUNDS) for name in ("here", "workers")]
     finished, learned = [], []
     for store, runner in zip(stores, (None, ProcessRunner(2)), strict=True):
@@ -265,7 +267,7 @@ def small_test_set(cifar10, monkeypatch):
     monkeypatch.setattr(schedule, "load_dataset", lambda name: dataclasses.replace(cifar10, test=few))
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.xdist_group("cifar10")  # unpacked once
 @pytest.mark.parametrize(("policy", "setting"), [("random", "tau-1"), ("mamab-om:V=100", "private")])
 def test_an_experiment_on_cifar10_learns_the_same_as_a_fresh_run(tmp_path, small_test_set, policy, setting):
@@ -406,14 +408,6 @@ WRONG_ARRAYS = (
     np.array([("a", 1)], dtype=[("x", "U1"), ("y", "i4")]),
     np.array(["2020-01-01", "2020-01-02"], "M8[s]"),
 )
-
-
-def refused(use, *arguments):
-    """Whether a function refuses its arguments with an `InputError`; any other error fails the test."""
-    with contextlib.suppress(InputError):
-        use(*arguments)
-        return False
-    return True
 
 
 def test_a_changed_store_is_one_line(store, record_property):

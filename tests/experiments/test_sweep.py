@@ -23,17 +23,10 @@ from fedlane.report.seed_measures import seed_measures
 from fedlane.scheduling import make_policy
 from fedlane.simulation.footprint import check_memory
 from fedlane.validate import InputError
+from support.counted_policy import COUNTED
 from support.terminal import fedlane as command
 
-COUNTED = "support.counted_policy:Counted"
 BASE = ("sweep", "quickstart", "--rounds", "5", "--no-learning")
-
-
-@pytest.fixture(autouse=True)
-def counted(tmp_path, monkeypatch):
-    """A log with one line for each simulation that a `Counted` policy starts."""
-    monkeypatch.setenv("COUNTED_LOG", str(tmp_path / "log"))
-    return lambda: (tmp_path / "log").read_text().split() if (tmp_path / "log").exists() else []
 
 
 class TestGrid:
@@ -77,6 +70,7 @@ class TestGrid:
 
 
 class TestTable:
+    @pytest.mark.slow
     def test_one_row_per_cell_and_seed_equal_to_separate_runs(self):
         grid = {"network.channels": [2, 3], "policies.lane.V": [1.0, 20.0]}
         table = fedlane.sweep("quickstart", ["lane", "random"], grid, seeds=[4, 2], rounds=8, learning=False)
@@ -115,6 +109,7 @@ class TestTable:
         table = fedlane.sweep("quickstart", "random", {"learning.learning_rate": [0.05, 0.5]}, rounds=3)
         assert table["final_accuracy"].null_count == 0
 
+    @pytest.mark.slow
     def test_a_cell_that_cannot_run_is_left_out_with_a_warning(self):
         grid = {"network.clients": [10, 12], "compute.cycles_per_sample": [[1e5] * 10, 1e5]}
         with pytest.warns(RuntimeWarning, match=r"1 of 4 cells failed; the first: compute\.cycles_per_sample must"):
@@ -142,6 +137,7 @@ class TestCommand:
         assert len(counted()) == 4
         assert (tmp_path / "s" / "sweep.parquet").read_bytes() == before
 
+    @pytest.mark.slow
     def test_a_sweep_grows_by_values_policies_and_seeds(self, tmp_path, counted):
         options = ("--policy", COUNTED, "--out", "s", "--quiet")
         command(*BASE, "--grid", "network.channels=2,3", *options, cwd=tmp_path, code=0)
@@ -153,6 +149,7 @@ class TestCommand:
         command(*BASE, *more, "--seeds", "2", cwd=tmp_path, code=0)
         assert pq.read_table(tmp_path / "s" / "sweep.parquet").num_rows == 12
 
+    @pytest.mark.slow
     def test_a_cell_s_file_that_holds_something_else_is_computed_again(self, tmp_path, counted):
         options = (
             *BASE,
@@ -198,6 +195,11 @@ class TestCommand:
         options = ("--grid", "network.channels=2,3", "--ray-address", "", "--out", "s")
         result = command(*BASE, *options, cwd=tmp_path, code=2)
         assert "--ray-address is empty" in result.stderr
+
+    def test_the_extra_is_named_where_ray_is_missing(self, tmp_path, monkeypatch):
+        monkeypatch.setitem(sys.modules, "ray", None)
+        result = command(*BASE, "--grid", "network.channels=2,3", "--ray", cwd=tmp_path, code=2)
+        assert "pip install fedlane[ray]" in result.stderr
 
     @pytest.mark.slow
     def test_a_missing_main_guard_is_one_line(self, tmp_path):
@@ -248,6 +250,7 @@ class TestCommand:
         result = command(*BASE, "--grid", "network.channels=2,3", "--out", "other", cwd=tmp_path, code=2)
         assert "is not empty and does not hold a sweep" in result.stderr
 
+    @pytest.mark.slow
     def test_failures_are_collected_and_the_others_continue(self, tmp_path):
         options = ("--grid", "network.clients=10,12", "--grid", f"compute.cycles_per_sample={[1e5] * 10},1e5")
         result = command(*BASE, *options, "--out", "s", cwd=tmp_path, code=1)
@@ -257,6 +260,7 @@ class TestCommand:
         assert failure["values"]["network.clients"] == 12
         assert failure["error"].startswith("compute.cycles_per_sample must be one value or one per client (12)")
 
+    @pytest.mark.slow
     def test_a_dry_run_lists_cells_and_writes_nothing(self, tmp_path):
         options = ("--grid", "network.channels=2,3", "--policy", "random", "--out", "s", "--dry-run")
         result = command(*BASE, *options, cwd=tmp_path, code=0)
@@ -296,6 +300,7 @@ class TestCommand:
         assert line in printed
         assert list(tmp_path.iterdir()) == []
 
+    @pytest.mark.slow
     def test_a_sweep_can_be_drawn(self, tmp_path):
         options = ("--grid", "network.channels=2,3", "--grid", "policies.lane.V=1,20", "--policy", "lane")
         command(*BASE, *options, "--policy", "random", "--seeds", "3", "--out", "s", "--quiet", cwd=tmp_path, code=0)

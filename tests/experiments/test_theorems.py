@@ -24,6 +24,8 @@ from fedlane.learning.datasets import load_dataset
 from fedlane.learning.models import make_model
 from fedlane.theory import Bound
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def small_data():
@@ -111,7 +113,6 @@ def _of_the_subset(federation):
     return scaled
 
 
-@pytest.mark.slow
 class TestMeasured:
     def test_the_losses_of_a_run_are_measured_once_and_stored(self, store):
         measure(store, [(SMALL, 0)])
@@ -139,7 +140,6 @@ class TestMeasured:
         assert fast == Bound(np.inf, fast.vacuous)
 
 
-@pytest.mark.slow
 def test_the_panels_and_the_table(tmp_path, store):
     plan = ReproductionPlan({"fig-convergence": FIGURES["fig-convergence"]}, 2, 1, ("fashion-mnist",))
     for experiment in plan.scheduled():

@@ -1,4 +1,4 @@
-"""The tables of docs/worlds.md: rendered from stored numbers, which are those of real runs."""
+"""The tables of docs/worlds.md: their numbers are those of real runs."""
 
 from pathlib import Path
 
@@ -7,16 +7,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from fedlane import Scenario, simulate
-from fedlane.experiments.world_results import (
-    WORLDS,
-    insert_worlds,
-    parameter_table,
-    result_table,
-    shown_section,
-    world_numbers,
-    world_section,
-)
+from fedlane import simulate
+from fedlane.experiments.world_results import insert_worlds, result_table, world_numbers, world_section
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 
@@ -24,23 +16,6 @@ DOCS = Path(__file__).resolve().parents[2] / "docs"
 @pytest.fixture(scope="module")
 def stored():
     return pq.read_table(DOCS / "results" / "worlds.parquet")
-
-
-@pytest.mark.parametrize("name", WORLDS)
-def test_the_page_shows_the_stored_numbers_the_preset_s_parameters_and_a_picture(stored, name):
-    page = (DOCS / "worlds.md").read_text(encoding="utf-8")
-    assert shown_section(page, name) == world_section(stored, name)
-    assert f"(images/world-{name}.png)" in page
-    assert (DOCS / "images" / f"world-{name}.png").is_file()
-
-
-def test_every_world_has_all_seeds_and_both_policies(stored):
-    counted = {(row["world"], row["policy"]): 0 for row in stored.to_pylist()}
-    for row in stored.to_pylist():
-        counted[row["world"], row["policy"]] += 1
-    assert counted == {
-        (name, policy): 2 if name == "cell-1000" else 8 for name in WORLDS for policy in ("random", "lane")
-    }
 
 
 @pytest.mark.parametrize("name", ["churn", "drifting"])
@@ -62,22 +37,14 @@ def test_numbers_are_means_of_the_tables():
     assert rows[1]["delay_s"] == pytest.approx(20 * rows[1]["round_s"])
 
 
-@pytest.mark.parametrize(
-    ("lane_s", "text"),
-    [
-        (40.0, "`lane` needs 60% less simulated time than `random`"),
-        (100.2, "`lane` needs as much simulated time as `random`"),
-        (105.0, "`lane` needs 5% more simulated time than `random`"),
-    ],
-)
-def test_the_gain_is_a_sentence(lane_s, text):
+def test_a_difference_that_rounds_to_nothing_is_no_gain():
     row = {"world": "w", "seed": 0, "late_share": 0.123, "round_s": 2.0, "energy_j": 1.0}
     row |= {"download_s": 1.0, "compute_s": 1.0, "upload_s": 2.0}
     table = pa.Table.from_pylist(
-        [{**row, "policy": "random", "delay_s": 100.0}, {**row, "policy": "lane", "delay_s": lane_s}]
+        [{**row, "policy": "random", "delay_s": 100.0}, {**row, "policy": "lane", "delay_s": 100.2}]
     )
     shown = result_table(table, "w")
-    assert text in shown
+    assert "`lane` needs as much simulated time as `random`" in shown
     assert "| random | 12.3% | 2.00 | 25 : 25 : 50 | 1.14 |" in shown  # 1 J an attempt, 87.7% of which are punctual
 
 
@@ -86,9 +53,3 @@ def test_inserting_replaces_only_what_is_between_the_marks(stored, tmp_path):
     page.write_text("before\n<!-- churn -->\nold\n<!-- end of churn -->\nafter\n")
     insert_worlds(page, stored, ["churn"])
     assert page.read_text() == f"before\n{world_section(stored, 'churn')}\nafter\n"
-
-
-def test_parameters_include_what_a_reader_expects():
-    table = parameter_table(Scenario.load("phones"))
-    for line in ("| `network.clients` | 20 |", "| `energy.battery_j` | 60 |", "| `network.mobility` | static |"):
-        assert line in table

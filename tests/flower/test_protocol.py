@@ -6,12 +6,13 @@ import pytest
 from flwr.app import ConfigRecord, RecordDict
 
 from fedlane.flower.protocol import KEY, Hello, Introduction, Order, ProtocolError, Report
+from support.wire_records import introduction, order, report
 
-RECORDS = [
+HELLO, INTRODUCTION, ORDER, REPORT = RECORDS = [
     Hello("f"),
-    Introduction("c0", 300.0, (100.0, 200.5), 8.0, 1e-5, 140, 3, 32, 5, 0.5),
-    Order("f", "c0", 0, 1, 10.0, 5, 3),
-    Report("c0", 0, 1, "trained", "", 0.4, 0.0, 4, 140, 1.5, 1e-5),
+    introduction(label_counts=(100.0, 200.5), uploads=3),
+    order(),
+    report(),
 ]
 names = [type(record).__name__ for record in RECORDS]
 
@@ -39,8 +40,8 @@ def test_another_kind_or_version_is_refused():
     with pytest.raises(ProtocolError, match="no Order"):
         Order.read(RecordDict({}))
     with pytest.raises(ProtocolError, match="no Order"):
-        Order.read(RecordDict({KEY: RECORDS[0].record()}))
-    newer = RECORDS[2].record()
+        Order.read(RecordDict({KEY: HELLO.record()}))
+    newer = ORDER.record()
     newer["version"] = 2
     with pytest.raises(ProtocolError, match="version 2"):
         Order.read(RecordDict({KEY: newer}))
@@ -51,28 +52,28 @@ def test_another_kind_or_version_is_refused():
 @pytest.mark.parametrize(
     "bad",
     [
-        replace(RECORDS[1], name=""),
-        replace(RECORDS[1], name="a\nb"),
-        replace(RECORDS[1], size=0.0),
-        replace(RECORDS[1], size=1e13),
-        replace(RECORDS[1], label_counts=(1.0, -1e300)),
-        replace(RECORDS[1], upload_noise=1e-300),
-        replace(RECORDS[1], uploads=-1),
+        replace(INTRODUCTION, name=""),
+        replace(INTRODUCTION, name="a\nb"),
+        replace(INTRODUCTION, size=0.0),
+        replace(INTRODUCTION, size=1e13),
+        replace(INTRODUCTION, label_counts=(1.0, -1e300)),
+        replace(INTRODUCTION, upload_noise=1e-300),
+        replace(INTRODUCTION, uploads=-1),
         *(
-            replace(RECORDS[1], **{count: 2**power})
+            replace(INTRODUCTION, **{count: 2**power})
             for count in ("batch_size", "local_iterations", "max_uploads", "uploads")
             for power in (31, 62)
         ),
-        replace(RECORDS[3], uploads=2**62),
-        replace(RECORDS[3], max_uploads=2**31),
-        replace(RECORDS[3], compute_s=1e300),
-        replace(RECORDS[2], round=-1),
-        replace(RECORDS[2], deadline_s=0.0),
-        replace(RECORDS[3], status="fine"),
-        replace(RECORDS[3], compute_s=-1.0),
-        replace(RECORDS[3], reason="x" * 2001),
-        *(replace(RECORDS[3], epsilon=epsilon) for epsilon in (2**62, 2**53 + 1, 1e13, -0.1)),
-        *(replace(RECORDS[3], delta=delta) for delta in (-1e-9, 1.5)),
+        replace(REPORT, uploads=2**62),
+        replace(REPORT, max_uploads=2**31),
+        replace(REPORT, compute_s=1e300),
+        replace(ORDER, round=-1),
+        replace(ORDER, deadline_s=0.0),
+        replace(REPORT, status="fine"),
+        replace(REPORT, compute_s=-1.0),
+        replace(REPORT, reason="x" * 2001),
+        *(replace(REPORT, epsilon=epsilon) for epsilon in (2**62, 2**53 + 1, 1e13, -0.1)),
+        *(replace(REPORT, delta=delta) for delta in (-1e-9, 1.5)),
     ],
 )
 def test_values_out_of_bounds_are_refused(bad):
@@ -82,17 +83,17 @@ def test_values_out_of_bounds_are_refused(bad):
 
 def test_an_integer_in_place_of_a_float_becomes_one():
     """A table's column of floats refuses integers above 2**53."""
-    report = Report.read(RecordDict({KEY: replace(RECORDS[3], epsilon=10**12, compute_s=7).record()}))
-    assert (type(report.epsilon), report.epsilon, type(report.compute_s)) == (float, 1e12, float)
-    introduction = Introduction.read(RecordDict({KEY: replace(RECORDS[1], label_counts=(3, 4)).record()}))
-    assert [type(count) for count in introduction.label_counts] == [float, float]
+    read = Report.read(RecordDict({KEY: replace(REPORT, epsilon=10**12, compute_s=7).record()}))
+    assert (type(read.epsilon), read.epsilon, type(read.compute_s)) == (float, 1e12, float)
+    claims = Introduction.read(RecordDict({KEY: replace(INTRODUCTION, label_counts=(3, 4)).record()}))
+    assert [type(count) for count in claims.label_counts] == [float, float]
 
 
 def test_the_largest_counts_of_an_introduction_fit_a_run_folder():
     """A server writes its clients' counts into scenario.toml; one that the scenario refuses would end the run."""
     from fedlane import Scenario
 
-    largest = replace(RECORDS[1], batch_size=2**31 - 1, local_iterations=2**31 - 1, max_uploads=2**31 - 1)
+    largest = replace(INTRODUCTION, batch_size=2**31 - 1, local_iterations=2**31 - 1, max_uploads=2**31 - 1)
     assert Introduction.read(RecordDict({KEY: largest.record()})) == largest
     changes = {
         "learning.batch_size": [largest.batch_size],

@@ -15,9 +15,11 @@ from fedlane.learning.adversary import (
 from fedlane.learning.architectures import Convolution
 from fedlane.learning.clipping import clipping_slack
 from fedlane.learning.layered_model import softmax
-from fedlane.learning.local import ClientData, TrainingBatch, train_locally
+from fedlane.learning.local import TrainingBatch, train_locally
 from fedlane.learning.models import ModuleModel, make_model
 from fedlane.validate import LARGEST_WEIGHT
+from support.client_records import one_client
+from support.tensors import assert_close
 
 
 class Net(torch.nn.Module):
@@ -75,6 +77,7 @@ def test_no_weights_make_a_real_client_exceed_the_clip_norm(name, record_propert
         assert 0.5 < finding.ratio <= 1.0, finding.attack
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
 def test_no_weights_make_a_simulated_contribution_exceed_the_derived_slack(name, record_property):
     make, shape, climbs = CASES[name]
@@ -119,6 +122,7 @@ def ghost_sum(model, weights, x, targets, clip_norm):
     return sums[0].double()
 
 
+@pytest.mark.slow
 def test_the_search_breaks_norms_from_gram_matrices():
     make, shape, _ = CASES["cnn"]
     model, (x, targets) = make(), hostile_records(shape, 10, copies=1)
@@ -142,6 +146,7 @@ def width_dependent_sum(model, weights, x, targets, clip_norm):
     return (gradients * (clip_norm / gradients.norm(dim=1).clamp(min=clip_norm))[:, None]).sum(0)
 
 
+@pytest.mark.slow
 def test_the_search_breaks_batched_products_whose_rounding_depends_on_the_batch():
     """Each contribution is clipped correctly, but three equal records change when a fourth one joins."""
     model, (x, targets) = make_model("mlp", (1, 8, 8), 10), hostile_records((8, 8, 1), 10, copies=3)
@@ -166,17 +171,10 @@ def device(request, monkeypatch):
     return torch.device("cuda" if request.param == "cuda" else "cpu")
 
 
-def client_data(x, targets, device):
-    """One client with the records (n, ...)."""
-    squares, order = x.flatten(1).square().sum(1), torch.arange(len(x), dtype=torch.int32)[None]
-    start, size = torch.zeros(1, 1, dtype=torch.int64), torch.tensor([[len(x)]])
-    return ClientData(*(tensor.to(device) for tensor in (x, targets, squares, order, start, size)))
-
-
 def padded_data(record_0, device):
     x = torch.rand(4, 4, 4, 1, generator=torch.Generator().manual_seed(3))
     x[0] = record_0
-    return client_data(x, torch.eye(10)[:4], device)
+    return one_client(x, torch.eye(10)[:4], device)
 
 
 def one_step(model, weights, data, indices, mask):
@@ -226,7 +224,7 @@ def test_a_sample_that_overflows_is_dropped_in_every_position(name, place, devic
     total = batched_sum(model, weights, x, targets, 1.0)
     assert torch.isfinite(total).all()
     rest = batched_sum(model, weights, x[kept], targets[kept], 1.0)
-    torch.testing.assert_close(total, rest, rtol=1e-4, atol=1e-5 if device.type == "cpu" else 2e-3)  # TF32
+    assert_close(total, rest, rtol=1e-4, atol=1e-5 if device.type == "cpu" else 2e-3)  # TF32
 
 
 def test_a_null_sample_may_overflow_as_well(device):
@@ -236,7 +234,7 @@ def test_a_null_sample_may_overflow_as_well(device):
     one_step(
         model,
         weights,
-        client_data(torch.rand(2, 8, 8, 3), torch.eye(10)[:2], device),
+        one_client(torch.rand(2, 8, 8, 3), torch.eye(10)[:2], device),
         indices=[1, 0],
         mask=[True, False],
     )

@@ -33,7 +33,7 @@ def test_fashion_mnist(fashion_mnist):
     assert fashion_mnist.train.images.mean() == pytest.approx(72.94, abs=0.01)
 
 
-@pytest.mark.xdist_group("cifar10")  # unpacked once
+@pytest.mark.long  # it is unpacked with one core, which takes 20 s
 def test_cifar10(cifar10):
     assert cifar10.train.images.shape == (50000, 32, 32, 3)
     assert cifar10.train.labels[:5].tolist() == [6, 9, 9, 4, 1]

@@ -13,16 +13,12 @@ from fedlane.learning.partition import Partition, label_counts
 from fedlane.learning.sampling import draw_samples
 from fedlane.records import MechanismSpec
 from support import slow
+from support.tensors import assert_close
 
 CLIENTS = 6
 RATE = 0.1
 FLOAT_TOLERANCE = 2e-4
 """Largest difference of a replica's weights, alone or among others, after 10 rounds: rounding depends on shapes."""
-
-
-@pytest.fixture(scope="module")
-def data():
-    return load_dataset("fashion-mnist-mini")
 
 
 def federation(
@@ -106,7 +102,7 @@ def test_two_rounds_agree_with_the_slow_reference(data, clip_norm, batch, sampli
             )
         learner.play(t, client[t], punctual[t])
     assert (expected - federation(data, (3, 9)).weights).abs().max() > 1e-2
-    torch.testing.assert_close(learner.weights, expected, rtol=1e-3, atol=1e-5)
+    assert_close(learner.weights, expected, rtol=1e-3, atol=1e-5)
 
 
 def test_batches_come_from_the_client_s_own_samples_and_have_its_size(data):
@@ -174,7 +170,7 @@ def test_compiled_and_plain_training_agree(data, monkeypatch):
     monkeypatch.setattr(sampling, "cpu_kernels", None)
     monkeypatch.setattr(layered_model, "mlp_tail", None)
     plain = plays(federation(data, range(8)))
-    torch.testing.assert_close(compiled.weights, plain.weights, rtol=0, atol=FLOAT_TOLERANCE)
+    assert_close(compiled.weights, plain.weights, rtol=0, atol=FLOAT_TOLERANCE)
 
 
 def test_partition_sums_survive_into_the_samples(data):
@@ -195,7 +191,7 @@ def test_aggregation_weights():
     assert uploads.rank.tolist() == [0, 1, 0, 1]
     current = torch.full((3, 2), 5.0)
     aggregate_(current, torch.tensor([[7.0, 0.0], [0.0, 7.0], [3.0, 3.0], [6.0, 0.0]]), uploads)
-    torch.testing.assert_close(current, torch.tensor([[6.0, 1.0], [5.0, 1.0], [5.0, 5.0]]))
+    assert_close(current, torch.tensor([[6.0, 1.0], [5.0, 1.0], [5.0, 5.0]]))
     part = uploads.part(1, 3)
     assert part.replica.tolist() == [0, 0]
 
@@ -246,7 +242,7 @@ def test_work_in_pieces_is_the_same_work(data, monkeypatch):
     monkeypatch.setattr("fedlane.learning.federation.CPU_MEMORY_BYTES", 4e6)
     pieces = plays(federation(data, range(8)))
     assert pieces._replicas_at_once(3) < 4
-    torch.testing.assert_close(pieces.weights, whole.weights, rtol=0, atol=FLOAT_TOLERANCE)
+    assert_close(pieces.weights, whole.weights, rtol=0, atol=FLOAT_TOLERANCE)
     np.testing.assert_allclose(pieces.evaluate().accuracy, whole.evaluate().accuracy, atol=0.002)
 
 
@@ -344,4 +340,4 @@ def test_poisson_samples_with_too_few_places_lose_no_record(compiled, name, monk
             federation.play(t, client=np.array([[0, 1], [2, 3]]), punctual=np.ones((2, 2), bool))
         return federation.weights
 
-    torch.testing.assert_close(played(1), played(None), rtol=0, atol=1e-6)
+    assert_close(played(1), played(None), rtol=0, atol=1e-6)

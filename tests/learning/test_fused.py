@@ -7,6 +7,7 @@ from fedlane.learning import fused
 from fedlane.learning.counter_rng import box_muller
 from fedlane.learning.model_interface import Batch
 from fedlane.learning.models import make_model
+from support.tensors import assert_close
 
 pytestmark = pytest.mark.skipif(
     not (torch.cuda.is_available() and fused.HAS_TRITON),
@@ -44,7 +45,7 @@ def test_a_step_is_finished_with_the_numbers_of_box_muller(size, source):
     deviation = torch.tensor([0.0, 1.0, 2.0], device="cuda")
     expected = weights + move + deviation[:, None] * box_muller(key, counter, size)
     finish_step_(weights, move, key, counter, deviation)
-    torch.testing.assert_close(weights, expected, rtol=1e-4, atol=1e-5)
+    assert_close(weights, expected, rtol=1e-4, atol=1e-5)
     assert not move.any()
 
 
@@ -56,7 +57,7 @@ def test_keys_and_deviations_may_be_views(source):
     key, counter = keys(1, source).expand(3), torch.arange(6, device="cuda")[::2]
     expected = box_muller(key, counter, 2501)
     finish_step_(weights, move, key, counter, torch.ones(1, device="cuda").expand(3))
-    torch.testing.assert_close(weights, expected, rtol=1e-4, atol=1e-5)
+    assert_close(weights, expected, rtol=1e-4, atol=1e-5)
 
 
 def test_noise_is_normal(source):
@@ -87,7 +88,7 @@ def test_averages_skip_late_uploads_and_keep_models_without_uploads(source):
     expected = weights.clone()
     expected[0] = 0.4 * models[0] + 0.6 * models[2] + 0.5 * box_muller(key, round, size)[0]
     average_(weights, models, share, key, round, deviation, noisy=True)
-    torch.testing.assert_close(weights, expected, rtol=1e-4, atol=1e-5)
+    assert_close(weights, expected, rtol=1e-4, atol=1e-5)
 
 
 def problem(name, shape, groups, places, source):
@@ -165,7 +166,7 @@ def test_the_norm_that_was_measured_is_that_of_what_is_added(precision, source):
         counts, ones = torch.ones(64, dtype=torch.int64, device="cuda"), torch.ones(64, 1, device="cuda")
         squares = convolution.squared_norms(layer, x, gradient, counts, "ieee")
         added = convolution.weighted_sum(layer, x, gradient, counts, ones, "ieee").double().flatten(1).square().sum(1)
-        torch.testing.assert_close(squares[:, 0].double(), added, rtol=1e-5, atol=0)
+        assert_close(squares[:, 0].double(), added, rtol=1e-5, atol=0)
 
 
 def test_records_are_read_in_place(source):

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 import torch
 
-from fedlane.learning.datasets import load_dataset
 from fedlane.learning.federation import FederationBatch
 from fedlane.learning.local import TrainingBatch, as_inputs, train_locally
 from fedlane.learning.loss_reports import add_loss_noise_, estimated_losses, record_losses
@@ -18,11 +17,6 @@ from fedlane.records import LossQuery, MechanismSpec
 from support import slow
 
 CLIENTS, ROUND = 4, 3
-
-
-@pytest.fixture(scope="module")
-def data():
-    return load_dataset("fashion-mnist-mini")
 
 
 def federation(
@@ -109,6 +103,7 @@ def test_the_released_sums_have_the_stated_mean_and_variance():
     assert abs(np.corrcoef(released[:, 0], again[:, 0])[0, 1]) < 4 / np.sqrt(count)  # another seed's noise
 
 
+@pytest.mark.slow
 def test_reports_are_unbiased_with_the_stated_deviation(data):
     """300 rounds at a learning rate of almost 0, so that the model stays: the mean report is the client's clipped mean.
 

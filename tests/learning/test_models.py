@@ -11,6 +11,7 @@ from fedlane.learning.models import Batch, ModuleModel, make_model
 from fedlane.records import MechanismSpec
 from fedlane.validate import InputError
 from support import slow
+from support.tensors import assert_close
 
 SHAPES = {"softmax": (1, 28, 28), "mlp": (1, 28, 28), "cnn": (3, 32, 32)}
 
@@ -49,7 +50,7 @@ def test_a_step_agrees_with_the_slow_reference(name, clip_norm):
     moved = weights.clone()
     model.descend(moved, batch, clip_norm, scale)
     assert (expected - weights).abs().max() > 1e-3
-    torch.testing.assert_close(moved, expected, rtol=1e-4, atol=2e-6)
+    assert_close(moved, expected, rtol=1e-4, atol=2e-6)
 
 
 @pytest.mark.parametrize("name", ["mlp", "cnn"])
@@ -113,9 +114,7 @@ def test_logits_agree_with_the_slow_reference():
         logits = model.logits(weights, batch.x)
         for g in range(2):
             for s in range(3):
-                torch.testing.assert_close(
-                    logits[g, s], slow.scores(model.layers, weights[g], batch.x[0, s]), rtol=1e-4, atol=1e-5
-                )
+                assert_close(logits[g, s], slow.scores(model.layers, weights[g], batch.x[0, s]), rtol=1e-4, atol=1e-5)
 
 
 def test_images_of_odd_size():
@@ -127,7 +126,7 @@ def test_images_of_odd_size():
     expected = weights[0].clone()
     for s in range(2):
         expected -= slow.clipped(slow.gradient(model.layers, weights[0], batch.x[0, s], int(labels[0, s])), 1.0)
-    torch.testing.assert_close(moved[0], expected, rtol=1e-4, atol=2e-6)
+    assert_close(moved[0], expected, rtol=1e-4, atol=2e-6)
 
 
 def test_initial_weights_are_he_normal_with_zero_biases():
@@ -159,7 +158,7 @@ def test_saved_tensors_load_into_pytorch_s_own_layers():
     for k in (3, 4, 5):
         h = torch.nn.functional.linear(h, tensors[f"layer{k}.weight"], tensors[f"layer{k}.bias"])
         h = h.relu() if k < 5 else h
-    torch.testing.assert_close(h[0], slow.scores(model.layers, flat, image), rtol=1e-4, atol=1e-5)
+    assert_close(h[0], slow.scores(model.layers, flat, image), rtol=1e-4, atol=1e-5)
 
 
 class Net(torch.nn.Module):
@@ -207,6 +206,7 @@ def sequential():
     return torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(784, 10))
 
 
+@pytest.mark.slow  # torch.func imports a compiler, which takes 3 s of processor time
 @pytest.mark.parametrize("chunk", [2, 64])
 @pytest.mark.parametrize("clip_norm", [1.0, None])
 def test_a_user_s_module_moves_like_the_built_in_model(chunk, clip_norm):
@@ -217,10 +217,11 @@ def test_a_user_s_module_moves_like_the_built_in_model(chunk, clip_norm):
     a, b = weights.clone(), weights.clone()
     built_in.descend(a, batch, clip_norm, scale)
     own.descend(b, batch, clip_norm, scale)
-    torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
-    torch.testing.assert_close(built_in.logits(a, batch.x), own.logits(a, batch.x), rtol=1e-4, atol=1e-5)
+    assert_close(a, b, rtol=1e-4, atol=1e-5)
+    assert_close(built_in.logits(a, batch.x), own.logits(a, batch.x), rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow  # torch.func imports a compiler, which takes 3 s of processor time
 def test_a_module_by_import_path(monkeypatch):
     monkeypatch.syspath_prepend(str(__import__("pathlib").Path(__file__).parent))
     model = make_model("test_models:Net", (1, 28, 28), 10)
@@ -270,7 +271,7 @@ def test_a_masked_sample_without_a_gradient_changes_nothing(name, compiled, monk
     assert torch.isfinite(moved).all()
     first = Batch(images[:, :3], targets[:, :3], batch.squares[:, :3])
     model.descend(weights, first, 1.0, scale[:, :3], alone)
-    torch.testing.assert_close(moved, alone, rtol=1e-5, atol=1e-7)
+    assert_close(moved, alone, rtol=1e-5, atol=1e-7)
 
 
 @pytest.mark.parametrize("compiled", [True, False])
@@ -291,7 +292,7 @@ def test_a_sample_that_overflows_contributes_nothing(compiled, monkeypatch):
     model.descend(weights, Batch(images, targets, squares), 1.0, scale, moved)
     model.descend(weights, Batch(images[:, :3], targets[:, :3], squares[:, :3]), 1.0, scale[:, :3], alone)
     assert torch.isfinite(moved).all()
-    torch.testing.assert_close(moved, alone, rtol=1e-5, atol=1e-7)
+    assert_close(moved, alone, rtol=1e-5, atol=1e-7)
 
 
 def test_a_module_never_trains_under_inference_mode(monkeypatch):

@@ -9,7 +9,6 @@ import torch
 
 from fedlane import Scenario, Simulation
 from fedlane.learning import schedule as schedules
-from fedlane.learning.datasets import load_dataset
 from fedlane.learning.federation import FederationBatch
 from fedlane.learning.local import train_locally
 from fedlane.learning.models import make_model
@@ -21,6 +20,7 @@ from fedlane.learning.server_step import ServerStep
 from fedlane.records import MechanismSpec
 from fedlane.validate import InputError
 from support import slow
+from support.tensors import assert_close
 
 CLIENTS, RATE = 6, 0.1
 CLIENT = np.array([[[0, 4, 2], [5, -1, 1]], [[1, 3, 4], [2, 0, 5]], [[4, 0, -1], [5, 1, 2]]])
@@ -32,11 +32,6 @@ PUNCTUAL = np.array(
     ]
 )
 """Three rounds of two replicas; nobody is punctual in the second round of the second."""
-
-
-@pytest.fixture(scope="module")
-def data():
-    return load_dataset("fashion-mnist-mini")
 
 
 def federation(data, optimization, seeds=(3, 9), model="softmax", **mechanism):
@@ -89,6 +84,7 @@ def strategy_of(optimizer):
     }[optimizer]()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("optimizer", ["sgd", "momentum", "adam", "yogi"])
 def test_server_steps_agree_with_flower_s_strategies(optimizer, monkeypatch):
     identity = pytest.importorskip("flwr.supercore.task_identity").TaskIdentity
@@ -105,7 +101,7 @@ def test_server_steps_agree_with_flower_s_strategies(optimizer, monkeypatch):
         previous = weights.clone()
         weights += torch.from_numpy(updates[t])
         server.apply_(weights, previous, torch.tensor([[True]]), torch.tensor(t), slice(None))
-        torch.testing.assert_close(weights[0], torch.from_numpy(expected).float(), rtol=1e-5, atol=1e-6)
+        assert_close(weights[0], torch.from_numpy(expected).float(), rtol=1e-5, atol=1e-6)
     assert np.abs(weights[0].numpy() - start).max() > 0.05
 
 
@@ -134,9 +130,10 @@ def test_server_steps_of_a_federation_agree_with_a_slow_loop(data, optimizer):
             rate = 0.5 * (1 if optimizer == "yogi" else np.sqrt(1 - 0.9 ** (t + 2)) / (1 - 0.6 ** (t + 2)))
             expected[r] += rate * first[r] / (second[r].sqrt() + 0.01)
         learner.play(t, CLIENT[t], PUNCTUAL[t])
-    torch.testing.assert_close(learner.weights.double(), expected, rtol=1e-3, atol=1e-4)
+    assert_close(learner.weights.double(), expected, rtol=1e-3, atol=1e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("momentum", "proximal"), [(0.7, 0.0), (0.0, 2.0), (0.7, 2.0)])
 @pytest.mark.parametrize("clip_norm", [None, 0.3])
 @pytest.mark.parametrize("model", ["softmax", "mlp"])
@@ -158,7 +155,7 @@ def test_local_steps_agree_with_torch_sgd_on_flower_s_proximal_loss(data, moment
         parameter.grad.nan_to_num_()  # of the norm at the global model itself
         sgd.step()
     trained = learner.trained(torch.tensor(0), replica, client)[0]
-    torch.testing.assert_close(trained, parameter.detach(), rtol=1e-3, atol=1e-5)
+    assert_close(trained, parameter.detach(), rtol=1e-3, atol=1e-5)
     plain = federation(data, Optimization(), model=model, clip_norm=clip_norm)
     assert (trained - plain.trained(torch.tensor(0), replica, client)[0]).abs().max() > 1e-4
 
@@ -192,7 +189,7 @@ def test_noisy_steps_with_momentum_are_a_function_of_the_noisy_moves(data):
         train_locally(plain.model, after, plain.data, one, RATE, 1.0)
         velocity = 0.5 * velocity + (after - weights)
         weights = weights + velocity
-    torch.testing.assert_close(trained, weights, rtol=1e-3, atol=1e-5)
+    assert_close(trained, weights, rtol=1e-3, atol=1e-5)
 
 
 class BatchNormNet(torch.nn.Sequential):
@@ -214,7 +211,7 @@ def test_running_statistics_are_averaged_and_have_no_velocity(data):
         learner.play(0, client, punctual)
         weights[optimization.server_optimizer, optimization.momentum] = learner.weights[0]
     plain, momentum, adam = weights.values()
-    torch.testing.assert_close(momentum, plain, rtol=1e-6, atol=1e-7)  # a single step has no velocity to repeat
+    assert_close(momentum, plain, rtol=1e-6, atol=1e-7)  # a single step has no velocity to repeat
     assert torch.equal(adam[model.trained :], plain[model.trained :])
     assert (adam - plain)[: model.trained].abs().max() > 0.1
 
@@ -249,7 +246,7 @@ def test_replicas_are_independent_and_resume_to_the_bit(data, mechanism, optimiz
     alone = federation(data, settings, seeds=(9,), **mechanism)
     for t in range(3):
         alone.play(t, CLIENT[t, 1:], PUNCTUAL[t, 1:])
-    torch.testing.assert_close(alone.weights[0], together[1], rtol=1e-3, atol=2e-4)
+    assert_close(alone.weights[0], together[1], rtol=1e-3, atol=2e-4)
     first = federation(data, settings, **mechanism)
     played(first, range(1))
     saved = {name: array.copy() for name, array in first.to_arrays().items()}
@@ -313,6 +310,7 @@ def test_settings_out_of_range(change, message):
         Optimization(**change)
 
 
+@pytest.mark.slow
 def test_a_schedule_carries_the_optimisers_and_old_files_open(data, tmp_path):
     values = {
         "rounds": 3,
@@ -338,6 +336,7 @@ def test_a_schedule_carries_the_optimisers_and_old_files_open(data, tmp_path):
         schedules.LearningTask.from_arrays(arrays)
 
 
+@pytest.mark.slow
 def test_an_interrupted_run_resumes_to_the_bit_and_refuses_a_checkpoint_without_the_server_s_memory(tmp_path):
     scenario = Scenario.load("quickstart").with_values(
         {"rounds": 4, "learning": {"server_optimizer": "adam", "momentum": 0.5, "aggregation": "unbiased"}}

@@ -341,6 +341,7 @@ class Words(torch.nn.Module):
         return self.out(self.table(x).flatten(1))
 
 
+@pytest.mark.slow  # torch.func imports a compiler, which takes 3 s of processor time
 def test_a_users_module_takes_tokens_and_built_in_models_refuse_them():
     model = make_model("test_own_data:Words", (6,), 3, tokens=20)
     assert model.size == 80 + 75

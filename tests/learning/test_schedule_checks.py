@@ -53,6 +53,7 @@ UNUSED = {"task.mechanism.epsilon", "task.mechanism.delta", "task.mechanism.max_
 """Values that training does not use: only their types are checked."""
 
 
+@pytest.mark.slow
 def test_every_wrong_value_of_a_schedule_is_one_line(saved, tmp_path, record_property):
     path, tried = tmp_path / "schedule.npz", 0
     for name, array in saved.items():

@@ -19,6 +19,7 @@ from fedlane.simulation.clipping_audit import audit_clipping
 from fedlane.validate import InputError
 from support import slow
 from support.parts import DATA, missing
+from support.tensors import assert_close
 
 TOKENS, LENGTH, CLASSES = 7, 6, 5
 
@@ -53,14 +54,14 @@ def test_a_step_agrees_with_autograd_one_sample_at_a_time(clip_norm):
     scale = torch.rand(2, 4, generator=torch.Generator().manual_seed(1))
     expected = weights.clone()
     for g in range(2):
-        torch.testing.assert_close(model.logits(weights, batch.x)[g, 0], scores(weights[g], batch.x[g, 0]))
+        assert_close(model.logits(weights, batch.x)[g, 0], scores(weights[g], batch.x[g, 0]))
         for s in range(4):
             step = slow.clipped(gradient(weights[g], batch.x[g, s], labels[g, s]), clip_norm)
             expected[g] -= scale[g, s] * step
     moved = weights.clone()
     model.descend(moved, batch, clip_norm, scale)
     assert (expected - weights).abs().max() > 1e-3
-    torch.testing.assert_close(moved, expected, rtol=1e-4, atol=2e-6)
+    assert_close(moved, expected, rtol=1e-4, atol=2e-6)
 
 
 def test_no_sample_moves_the_model_by_more_than_the_clip_norm():
@@ -94,7 +95,7 @@ def test_a_real_client_computes_the_same_gradient():
     records, weights = RecordGradients(model, data), model.initial(5)
     records.start(weights[None])
     for s in range(4):
-        torch.testing.assert_close(
+        assert_close(
             records.negative_gradient(s), -gradient(weights, batch.x[0, s], labels[0, s]), rtol=1e-4, atol=1e-6
         )
 
@@ -131,6 +132,7 @@ def plays(monkeypatch):
     return load_dataset("shakespeare")
 
 
+@pytest.mark.slow
 def test_shakespeare_s_samples_are_windows_of_a_role_s_lines(plays):
     import json
     import lzma
@@ -151,6 +153,7 @@ def test_shakespeare_s_samples_are_windows_of_a_role_s_lines(plays):
         assert position + 20 < 0.8 * len(roles[client])
 
 
+@pytest.mark.slow
 def test_shakespeare_trains_from_its_preset(plays):
     changes = {"rounds": 20, "privacy.mechanism": "none", "learning.evaluate_every": 20}
     simulation = Simulation(Scenario.load("shakespeare").with_values(changes), "random", [0], learning=True)

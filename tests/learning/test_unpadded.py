@@ -8,6 +8,7 @@ from fedlane.learning.clipping import clipping_slack
 from fedlane.learning.counter_rng import CounterNoise, bits, seeded_normals
 from fedlane.learning.local import ClientData, TrainingBatch, train_locally
 from fedlane.learning.models import LayeredModel, make_model
+from support.tensors import assert_close
 
 RECORDS, CLIP, RATE, BATCH = 40, 0.7, 0.3, 4
 LENGTHS = ((5, 0, 9), (1, 7, 3), (0, 0, 2), (6, 6, 6))
@@ -53,7 +54,7 @@ def test_unpadded_samples_train_like_padded_ones(data, clip_norm, spread, monkey
     monkeypatch.setattr(layered_model, "mlp_tail", None)
     monkeypatch.setattr(counter_rng, "HAS_KERNELS", False)
     padded = trained(data, batch_of_rows(noise, spread=spread), clip_norm)
-    torch.testing.assert_close(unpadded, padded, rtol=1e-4, atol=5e-5)
+    assert_close(unpadded, padded, rtol=1e-4, atol=5e-5)
     if noise:
         assert (padded - trained(data, batch_of_rows(), clip_norm)).abs().max() > 0.1 * noise
 
@@ -82,7 +83,7 @@ def test_a_row_trains_the_same_alone_and_among_others(data):
     alone = model.initial(0)[None].clone()
     with torch.no_grad():
         train_locally(model, alone, data, batch_of_rows(0.5, slice(0, 1)), RATE, CLIP)
-    torch.testing.assert_close(among[:1], alone, rtol=0, atol=1e-6)
+    assert_close(among[:1], alone, rtol=0, atol=1e-6)
 
 
 @pytest.mark.parametrize("size", [1, 2, 33, 2501])
@@ -97,7 +98,7 @@ def test_a_step_ends_with_the_move_and_the_noise_of_that_step(size, compiled, mo
     noise = torch.stack([seeded_normals(seed, size) for seed in seeds]) * deviation[:, None]
     expected = weights + (move + noise)
     CounterNoise(key, counter).finish_step_(weights, move, step, deviation)
-    torch.testing.assert_close(weights, expected, rtol=1e-5, atol=1e-5)
+    assert_close(weights, expected, rtol=1e-5, atol=1e-5)
     assert not move.any()
 
 
@@ -173,4 +174,4 @@ def test_a_record_that_overflows_contributes_nothing_to_its_row_or_another(data)
             train_locally(model, weights, data, rows, RATE, CLIP)
         results.append(weights)
     assert torch.isfinite(results[0]).all()
-    torch.testing.assert_close(*results, rtol=1e-5, atol=1e-6)
+    assert_close(*results, rtol=1e-5, atol=1e-6)

@@ -2,10 +2,10 @@
 
 import numpy as np
 import pytest
-from scipy import stats
 
 from fedlane.network.mobility import StaticPlaces, WaypointWalk
 from fedlane.validate import InputError
+from support.distributions import chi_square_limit
 
 LOW, HIGH = 0.5, 2.0
 CELLS = 5
@@ -50,7 +50,7 @@ def test_positions_follow_the_stationary_law_at_every_instant(clock_s, legs, cel
     cell = (walk.position_m(np.full(20, clock_s)) / 300.0 * CELLS).astype(int).reshape(-1, 2)
     counts = np.bincount(cell[:, 0] * CELLS + cell[:, 1], minlength=CELLS**2)
     expected = 20_000 * cell_probability.ravel() / cell_probability.sum()
-    bound = stats.chi2.ppf(1 - 1e-5, CELLS**2 - 1)
+    bound = chi_square_limit(CELLS**2 - 1)
     assert np.sum((counts - expected) ** 2 / expected) < bound
     assert np.sum((counts - 800) ** 2 / 800) > 10 * bound
 
@@ -61,7 +61,7 @@ def test_speeds_follow_the_stationary_law_at_every_instant(clock_s, legs):
     walk = WaypointWalk(range(20), 1000, 300.0, (LOW, HIGH), legs=legs)
     speed = walk.speed_m_s(np.full(20, clock_s)).ravel()
     counts = np.bincount((np.log(speed / LOW) / np.log(HIGH / LOW) * 20).astype(int), minlength=20)
-    assert np.sum((counts - 1000) ** 2 / 1000) < stats.chi2.ppf(1 - 1e-5, 19)
+    assert np.sum((counts - 1000) ** 2 / 1000) < chi_square_limit(19)
     mean = (HIGH - LOW) / np.log(HIGH / LOW)
     variance = (HIGH**2 - LOW**2) / 2 / np.log(HIGH / LOW) - mean**2
     assert speed.mean() == pytest.approx(mean, abs=4 * (variance / 20_000) ** 0.5)

@@ -204,6 +204,7 @@ def real(monkeypatch):
     return folder / "traces"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "down", "up"), [("5gophers", 297, 0), ("norway_hsdpa", 224, 0), ("mahimahi", 7, 8), ("ucc_5g", 21, 0)]
 )

@@ -39,8 +39,7 @@ def forged_curves(true):
     yield [*true[:3], true[2], *true[4:]]  # one point is lower
 
 
-def test_a_forged_curve_is_not_used(folders, record_property):
-    tried = 0
+def test_a_forged_curve_is_not_used(folders):
     true = epsilon_curve(GOOD, 6).tolist()
     stored = json.loads(curve_file(folders).read_text())
     text = json.dumps(stored["key"], sort_keys=True)
@@ -48,8 +47,6 @@ def test_a_forged_curve_is_not_used(folders, record_property):
         for digest in (cache._digest(text + repr(values)), cache._digest(text + repr(values), b"x" * 32), "", None, 7):
             curve_file(folders).write_text(json.dumps({**stored, "values": values, "digest": digest}))
             assert epsilon_curve(GOOD, 6).tolist() == true
-            tried += 1
-    record_property("attacks", tried)
 
 
 def test_a_whole_cache_of_somebody_else_is_not_used(folders, monkeypatch):

@@ -3,13 +3,14 @@
 import json
 
 import dp_accounting
+import numpy as np
 import pytest
 from dp_accounting.pld import PLDAccountant
 
 from fedlane import cache
 from fedlane.privacy import Terms, account, calibrate, epsilon_curve
 from fedlane.privacy.accountant import check_budget
-from fedlane.privacy.calibrate import _search
+from fedlane.privacy.calibrate import _search, calibrate_clients
 from fedlane.privacy.composition import resolution
 from fedlane.privacy.gaussian import gaussian_delta, gaussian_epsilon, gaussian_noise
 from fedlane.validate import InputError
@@ -98,6 +99,7 @@ def test_values_out_of_bounds_are_refused(changes, message):
         calibrate(**{**TASKS["small"], **changes})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("epsilon", [5.96e-14, 1e-9, 1e-6])
 def test_tiny_epsilons_are_calibrated_where_the_curve_is_flat(epsilon):
     """The epsilon of large noise is 0: Newton's method has no slope there, and bisection is used."""
@@ -167,3 +169,29 @@ def test_calibration_works_without_a_writable_cache(tmp_path, monkeypatch):
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
     assert calibrate(3.0, 1e-4, sample_rate=1.0, steps=4) > 0
+
+
+@pytest.mark.parametrize("share", [0.5, 0.9, 0.99])
+def test_a_cached_noise_that_is_a_little_too_small_is_not_used(tmp_path, monkeypatch, share):
+    """Without sampling, epsilon is about proportional to 1 / z: even one percent less noise exceeds the budget."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    values = {"epsilon": 3.0, "delta": 1e-4, "sample_rate": 1.0, "steps": 4}
+    z = calibrate(**values)
+    (file,) = (tmp_path / "fedlane" / "calibration").iterdir()
+    stored = json.loads(file.read_text())
+    forged, text = [z * share], json.dumps(stored["key"], sort_keys=True)
+    file.write_text(json.dumps({**stored, "values": forged, "digest": cache._digest(text + repr(forged))}))
+    assert calibrate(**values) == z
+
+
+def test_clients_that_differ_in_anything_have_noise_of_their_own(monkeypatch):
+    """Rates, budgets, deltas and steps, each changed alone; calibration is replaced by a number for each of them."""
+
+    def number(epsilon, delta, *, sample_rate, steps, histogram_noise):
+        return epsilon + 10 * delta + 100 * sample_rate + 1000 * steps + histogram_noise
+
+    monkeypatch.setitem(calibrate_clients.__globals__, "calibrate", number)
+    rates = np.array([[1.0, 1.0, 1.0, 1.0], [1.0, 1.0, 1.0, 0.5]])
+    epsilon, delta = np.array([3.0, 4.0, 3.0, 3.0]), np.array([0.1, 0.1, 0.2, 0.1])
+    found = calibrate_clients(rates, epsilon, delta, np.array([4, 4, 4, 9]), 0.0, 0.0)
+    np.testing.assert_allclose(found, epsilon + 10 * delta + 100 * rates + 1000 * np.array([4, 4, 4, 9]), rtol=1e-12)

@@ -11,12 +11,15 @@ import threading
 import pytest
 
 import fedlane.privacy.ledger as ledger_module
-from fedlane.privacy import Terms
+from fedlane.privacy import calibrate
+from fedlane.privacy.accountant import check_budget
 from fedlane.privacy.ledger import LINE, ClientLedger, LedgerError, read_accounts
 from fedlane.privacy.ledger_lines import LedgerState, ledger_line
+from fedlane.validate import InputError
+from support.client_terms import paper_terms, terms, unsampled_terms
 from support.large_ledger import uploads, write_ledger
 
-TERMS = Terms("rigorous", 0.01, 5, 0.9, 0.0, 8.0, 1e-5, 300, 10.0)
+TERMS = unsampled_terms()
 FILES = ("ledger", "ledger.head", "ledger.summary")
 
 
@@ -68,10 +71,10 @@ def summarised(tmp_path, monkeypatch):
 def test_opening_reads_what_is_new(tmp_path, lines_read):
     """5,000 lines are read once; after that, only the lines since the summary."""
     path = tmp_path / "ledger"
-    write_ledger(path, [terms_line("images", Terms("paper", 0.5, 2, 0.0, 1.0, 8.0, 1e-3, 10**6, 0.0))])
+    terms = paper_terms(max_uploads=10**6)
+    write_ledger(path, [terms_line("images", terms)])
     assert lines_read(path) == 2
     (tmp_path / "ledger.head").unlink()
-    terms = Terms("paper", 0.5, 2, 0.0, 1.0, 8.0, 1e-3, 10**6, 0.0)
     write_ledger(path, [terms_line("images", terms), *uploads("images", 4998)])
     assert lines_read(path) == 5000
     assert lines_read(path) == 1  # the line that holds the summary's digest
@@ -130,7 +133,8 @@ def corruptions(folder):
         )
 
 
-def test_every_damage_is_detected_or_leaves_the_accounts_unchanged(summarised, record_property, monkeypatch):
+@pytest.mark.slow
+def test_every_damage_is_detected_or_leaves_the_accounts_unchanged(summarised, monkeypatch):
     """Single edits of any of the three files: what opens has the right accounts."""
     monkeypatch.setattr(os, "fsync", lambda number: None)  # thousands of them, and no crash
     folder = summarised.parent
@@ -150,7 +154,6 @@ def test_every_damage_is_detected_or_leaves_the_accounts_unchanged(summarised, r
         for file, content in kept.items():
             (folder / file).write_bytes(content)
     tried = detected + harmless
-    record_property("attacks", tried)
     assert tried >= 1200
     assert min(detected, harmless) > 100
 
@@ -287,6 +290,7 @@ def test_pipes_and_devices_are_refused_without_waiting(summarised, name):
         b"\x7fELF",
         random.Random(0).randbytes(4 * LINE),
     ],
+    ids=lambda content: repr(content[:12]),
 )
 def test_a_binary_file_is_refused_in_one_line(tmp_path, content, monkeypatch, capsys):
     from fedlane.cli import main
@@ -306,6 +310,7 @@ def test_a_binary_file_is_refused_in_one_line(tmp_path, content, monkeypatch, ca
     assert str(tmp_path) not in line
 
 
+@pytest.mark.slow
 def test_accounts_are_read_while_the_client_writes(tmp_path):
     """No false alarm beside 300 uploads, and the count never goes back."""
     path = tmp_path / "ledger"
@@ -330,9 +335,7 @@ def test_accounts_are_read_while_the_client_writes(tmp_path):
 
 def test_a_line_between_the_two_looks_at_the_head_is_no_alarm(tmp_path, monkeypatch):
     """Several uploads between reading the head, the size and the head again."""
-    import fedlane.privacy.ledger as module
-
-    path, real = tmp_path / "ledger", module.read_head
+    path, real = tmp_path / "ledger", ledger_module.read_head
     with ClientLedger.create(path, "client 7") as ledger:
         ledger.open_account("images", TERMS)
 
@@ -344,14 +347,14 @@ def test_a_line_between_the_two_looks_at_the_head_is_no_alarm(tmp_path, monkeypa
                 ledger.reserve("images", round, server_count=0)
             return head
 
-        monkeypatch.setattr(module, "read_head", busy)
+        monkeypatch.setattr(ledger_module, "read_head", busy)
         assert read_accounts(path)[1]["images"].uploads == 5
 
 
 def test_terms_whose_noise_is_too_small_are_refused(tmp_path):
     """In a new account, and in a ledger of an older version, by whichever call comes first."""
     path = tmp_path / "ledger"
-    weak = Terms("rigorous", 0.2, 5, 0.6, 0.0, 2.0, 1e-5, 20, 10.0)
+    weak = unsampled_terms(step_noise=1.0, epsilon=2.0, max_uploads=20)
     write_ledger(path, [terms_line("weak", weak), *uploads("weak", 2), terms_line("images")])
     message = r"terms of data set weak.* do not hold: its 20 uploads spend epsilon \d+.* more than the agreed 2"
     with ClientLedger(path) as ledger:
@@ -369,13 +372,17 @@ def test_terms_whose_noise_is_too_small_are_refused(tmp_path):
     assert len(path.read_bytes()) == 6 * LINE
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("epsilon", [0.15, 1.0, 8.0])
 def test_calibrated_terms_hold_and_slightly_smaller_noise_does_not(epsilon):
-    from fedlane.privacy.accountant import check_budget
-    from fedlane.privacy.calibrate import calibrate
-    from fedlane.validate import InputError
-
     noise = calibrate(epsilon, 1e-5, sample_rate=0.02, steps=40, histogram_noise=50.0)
-    check_budget(Terms("rigorous", 0.02, 4, noise, 0.0, epsilon, 1e-5, 10, 50.0))
+    agreed = {
+        "sample_rate": 0.02,
+        "local_iterations": 4,
+        "epsilon": epsilon,
+        "max_uploads": 10,
+        "histogram_noise": 50.0,
+    }
+    check_budget(terms(step_noise=noise, **agreed))
     with pytest.raises(InputError, match="more than the agreed"):
-        check_budget(Terms("rigorous", 0.02, 4, 0.98 * noise, 0.0, epsilon, 1e-5, 10, 50.0))
+        check_budget(terms(step_noise=0.98 * noise, **agreed))

@@ -32,6 +32,7 @@ def epsilon(accountant, *events):
     return accountant.get_epsilon(DELTA)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("z", "loss_noise"), [(1.2, 4.0), (3.0, 3.001)])
 def test_gradient_and_losses_together_are_one_step_for_dp_accounting(z, loss_noise):
     """The composed query vector, sampled or not, has the epsilon of a Gaussian with the accounted noise z."""
@@ -46,6 +47,7 @@ def test_gradient_and_losses_together_are_one_step_for_dp_accounting(z, loss_noi
         assert epsilon(RdpAccountant(), *upload) == pytest.approx(epsilon(RdpAccountant(), plain), rel=1e-9)
 
 
+@pytest.mark.slow
 def test_the_accounted_epsilon_of_a_sampled_step_covers_its_losses():
     """Monte Carlo on the vector itself: the loss of (gradient, losses) under the sample's mixture of two Gaussians."""
     z, loss_noise, rate, count = 1.1, 2.0, 0.3, 400_000
@@ -98,6 +100,7 @@ def single_step():
     return plan, plan.spec()
 
 
+@pytest.mark.slow
 def test_the_audit_attacks_released_losses_and_does_not_refute_them(single_step):
     plan, right = single_step
     result = audit(plan, right)
@@ -108,13 +111,14 @@ def test_the_audit_attacks_released_losses_and_does_not_refute_them(single_step)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(1, 4))
+@pytest.mark.parametrize("seed", [1, *(pytest.param(seed, marks=pytest.mark.long) for seed in (2, 3))])
 def test_the_whole_upload_with_losses_is_not_refuted(seed):
     result = audit(AuditPlan(loss_noise=4.0, seed=seed))
     assert not result.flagged
     assert result.epsilon_low > result.claim / 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "changes",
     [
@@ -130,6 +134,7 @@ def test_too_little_noise_is_flagged(single_step, changes):
     assert audit(plan, replace(right, loss_query=replace(right.loss_query, **changes(right)))).flagged
 
 
+@pytest.mark.slow
 def test_losses_that_are_not_clipped_are_flagged(single_step, monkeypatch):
     plan, right = single_step
     real = loss_audit.loss_sums
@@ -150,7 +155,7 @@ def test_exact_losses_are_not_part_of_the_paper_s_claim():
 
 
 def test_the_search_for_hostile_weights_covers_losses():
-    assert audit_clipping("softmax").losses == pytest.approx(1.0, abs=1e-12)
+    assert audit_clipping("softmax").losses == pytest.approx(1.0, abs=1e-6)  # of single precision
 
     def loose(model, weights, x, targets, clip):
         return record_losses(model, weights, x, targets, 1.01 * clip)
@@ -159,6 +164,7 @@ def test_the_search_for_hostile_weights_covers_losses():
     assert not audit_clipping("softmax").flagged
 
 
+@pytest.mark.slow
 def test_the_command_attacks_losses_and_refuses_what_cannot_be(tmp_path):
     words = ("privacy", "audit", "--trials", "400", "--loss-noise")
     report = json.loads(fedlane(*words, "4", "--json", cwd=tmp_path, code=0).stdout)

@@ -17,6 +17,8 @@ from fedlane.simulation.clipping_audit import audit_clipping
 from fedlane.simulation.run_audit import audit_target, run_targets
 from fedlane.validate import InputError
 
+pytestmark = pytest.mark.slow
+
 SETTINGS = {
     "sampled": [],
     "whole": ["learning.batch_size=800", "privacy.max_uploads=10"],

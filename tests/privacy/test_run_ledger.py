@@ -83,7 +83,7 @@ def test_damage_is_detected(tmp_path):
                 charged(tmp_path, range(5))
 
 
-def test_terms_that_accounting_cannot_compute_are_one_line(tmp_path, record_property):
+def test_terms_that_accounting_cannot_compute_are_one_line(tmp_path):
     """A consistent ledger, with correct digests, whose header has numbers that overflow."""
     from fedlane.privacy.run_ledger import _line
 
@@ -95,7 +95,7 @@ def test_terms_that_accounting_cannot_compute_are_one_line(tmp_path, record_prop
         "terms": [Terms("rigorous", 0.1, 5, 1.0, 0.0, 8.0, 1e-5, 10, 0.0).values()],
         "clients": [[0]],
     }
-    path, tried = tmp_path / "ledger.jsonl", 0
+    path = tmp_path / "ledger.jsonl"
     for name in ("step_noise", "upload_noise", "histogram_noise", "sample_rate", "epsilon", "delta"):
         for number in (1e308, 2**70, 10**400, 1e-308, -1, "x", None, []):
             if name == "epsilon" and number in (1e308, 2**70, 1e-308):
@@ -106,10 +106,20 @@ def test_terms_that_accounting_cannot_compute_are_one_line(tmp_path, record_prop
             path.write_text(_line(header, "")[0])
             with pytest.raises(InputError):
                 read_run_accounts(path)
-            tried += 1
     path.write_text(_line({**good, "dataset": "a" * 100_000}, "")[0])
     with pytest.raises(InputError, match="more than 4096 characters"):
         read_run_accounts(path)
     path.write_text(_line(good, "")[0])
     assert read_run_accounts(path).dataset == "x"
-    record_property("attacks", tried + 1)
+
+
+def test_rounds_that_the_checkpoint_lacks_stay_charged_until_they_are_played_again(tmp_path):
+    """The process dies after five rounds, starts again from a checkpoint after two, and dies again at once."""
+    charged(tmp_path, range(5))
+    resumed = RunLedger(spec(), "images", [3, 8])
+    for round in range(2):
+        resumed.charge(round, ROUNDS[round])
+    resumed.attach_file(tmp_path)
+    np.testing.assert_array_equal(read_run_accounts(tmp_path / NAME).uploads, ROUNDS.sum(axis=0))
+    with pytest.raises(InputError, match="round 3 was charged to different clients before"):
+        resumed.charge(3, ~ROUNDS[3])

@@ -39,7 +39,7 @@ def gradient_city(rows=10, columns=12):
 def in_city(tmp_path_factory):
     """A run whose folder has the table of a city."""
     folder = tmp_path_factory.mktemp("city") / "run"
-    save_run(folder, rounds=5, learning=False, settings=MOVING)
+    save_run(folder, policy="random", rounds=5, learning=False, settings=MOVING)
     pq.write_table(coverage_table(gradient_city()), folder / "coverage.parquet")
     return folder
 
@@ -63,6 +63,7 @@ def test_neighbouring_cells_of_a_large_map_are_joined(monkeypatch):
     assert not any(table["building"].to_pylist())  # one of three columns
 
 
+@pytest.mark.slow
 def test_a_run_in_munich_keeps_its_city_and_merges_with_other_seeds(tmp_path):
     runs = {str(seed): simulate("city-munich", "random", rounds=3, seeds=[seed], learning=False) for seed in (1, 0)}
     munich, table = CityMap.load("munich"), runs["0"].tables["coverage"]
@@ -85,6 +86,7 @@ def test_a_run_in_munich_keeps_its_city_and_merges_with_other_seeds(tmp_path):
     assert city["cell_m"] == munich.cell_m
 
 
+@pytest.mark.slow
 def test_runs_on_different_maps_are_not_merged():
     runs = {str(seed): simulate("city-munich", "random", rounds=2, seeds=[seed], learning=False) for seed in (0, 1)}
     other = coverage_table(gradient_city())
@@ -93,6 +95,7 @@ def test_runs_on_different_maps_are_not_merged():
         merge_runs(runs)
 
 
+@pytest.mark.slow
 def test_a_shipped_map_is_credited(tmp_path):
     folder = tmp_path / "munich"
     simulate("city-munich", "random", rounds=2, seeds=[0], learning=False).save(folder)

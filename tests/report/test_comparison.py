@@ -236,6 +236,7 @@ def test_the_tables_fit_80_columns_with_a_target_and_large_numbers():
     assert all(word in folded for word in ("29,703", "0.400", "0.321"))
 
 
+@pytest.mark.slow
 def test_compare_with_learning_and_a_target_fits_80_columns(tmp_path):
     options = ("--policy", "lane", "--policy", "random", "--rounds", "12", "--seeds", "2", "--target", "0.2")
     fast = ("--set", "learning.evaluate_every=2", "--set", "network.clients=6", "--set", "network.channels=2")
@@ -252,6 +253,7 @@ def test_compare_with_learning_and_a_target_fits_80_columns(tmp_path):
     )
 
 
+@pytest.mark.slow
 def test_compare_and_show_print_the_energy_of_all_clients_and_its_difference(tmp_path):
     options = ("--policy", "lane", "--policy", "random", "--rounds", "10", "--seeds", "2", "--no-learning")
     result = fedlane("compare", "phones", *options, "--out", "o", cwd=tmp_path, code=0)
@@ -344,6 +346,7 @@ def test_the_latex_table_shows_the_numbers_of_the_comparison():
     assert "(2 of 3 seeds)" in table
 
 
+@pytest.mark.slow
 def test_the_latex_table_fits_a_column():
     """Widths are those of Computer Modern at 8 pt (\\footnotesize of a 10 pt paper), in a column of 3.5 in."""
     from matplotlib.font_manager import FontProperties

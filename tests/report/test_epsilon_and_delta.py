@@ -13,6 +13,8 @@ from fedlane.report.terminal import notes, summary_table
 from fedlane.trackers.values import headline
 from support.terminal import fedlane
 
+pytestmark = pytest.mark.slow
+
 
 def scenario(mechanism, **changes):
     return Scenario.load("quickstart").with_values({"rounds": 6, "privacy.mechanism": mechanism, **changes})

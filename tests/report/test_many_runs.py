@@ -10,9 +10,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from fedlane import Run
-from fedlane.report.page import build_page
 from fedlane.report.page_data import page_data
-from support.browsing import Tab, save_run
+from support.browsing import Tab, page_of, save_run
 
 pytestmark = [pytest.mark.xdist_group("browser"), pytest.mark.slow]
 
@@ -50,12 +49,6 @@ def many(tmp_path_factory):
         policy = f"mamab-om:V={V},exploration=0.05"
         save_run(base / f"run-{V}", policy=policy, rounds=6, seeds=(0, 1), learning=False)
     return sorted(base.iterdir())
-
-
-def page_of(tmp_path, folders):
-    path = tmp_path / "page.html"
-    path.write_text(build_page(page_data(folders)))
-    return path.as_uri()
 
 
 def overview(tab):
@@ -185,34 +178,31 @@ def test_twelve_runs_are_rows_in_natural_order(browser, many, tmp_path):
         assert tab.errors == []
 
 
-@pytest.mark.parametrize("width", [390, 768, 1280])
-@pytest.mark.parametrize("theme", ["light", "dark"])
-def test_twelve_runs_fit_every_screen(browser, many, tmp_path, width, theme):
-    with Tab(browser, page_of(tmp_path, many), width=width, color_scheme=theme) as tab:
-        assert tab.scroll_width() <= width
-        assert tab.page.locator(".compare th").evaluate_all(BROKEN_LABELS) == []
+def test_twelve_runs_fit_every_screen(browser, many, tmp_path):
+    with Tab(browser, page_of(tmp_path, many)) as tab:
+        for width in tab.screens([390, 768, 1280]):
+            assert tab.scroll_width() <= width
+            assert tab.page.locator(".compare th").evaluate_all(BROKEN_LABELS) == []
         assert tab.errors == []
 
 
-@pytest.mark.parametrize("width", [390, 1280])
-def test_participation_of_many_runs_is_a_grid_with_a_row_per_run(browser, many, tmp_path, width):
-    data = page_data(many)
-    with Tab(browser, page_of(tmp_path, many), width=width) as tab:
+def test_participation_of_many_runs_is_a_grid_with_a_row_per_run(browser, many, tmp_path):
+    runs, below = page_data(many)["runs"], 0
+    for folder in many:
+        table = pq.read_table(folder / "clients.parquet")
+        mean = {key: table[key].to_numpy().reshape(2, -1).mean(axis=0) for key in ("participation", "quota")}
+        below += int((mean["participation"] < mean["quota"]).sum())
+    assert below > 0
+    with Tab(browser, page_of(tmp_path, many)) as tab:
         figure = tab.page.locator("#service figure").first
         rows = figure.locator(".grid-row")
-        assert rows.locator(".row-name").all_text_contents() == [run["name"] for run in data["runs"]]
-        clients = data["runs"][0]["clients"]
-        assert rows.locator("text.cell").count() == 12 * clients
-        measure = "all => all.map(r => r.getBoundingClientRect().width)"
-        widths = figure.locator(".grid-row rect[rx]").evaluate_all(measure)
-        assert min(widths) > 20
-        below = 0
-        for folder in many:
-            table = pq.read_table(folder / "clients.parquet")
-            mean = {key: table[key].to_numpy().reshape(2, -1).mean(axis=0) for key in ("participation", "quota")}
-            below += int((mean["participation"] < mean["quota"]).sum())
-        assert figure.locator(".grid-row rect[height='3']").count() == below > 0
-        assert figure.locator(".legend").inner_text().strip() == "below quota"
+        for _ in tab.screens([390, 1280], themes=["light"]):
+            assert rows.locator(".row-name").all_text_contents() == [run["name"] for run in runs]
+            assert rows.locator("text.cell").count() == 12 * runs[0]["clients"]
+            measure = "all => all.map(r => r.getBoundingClientRect().width)"
+            assert min(figure.locator(".grid-row rect[rx]").evaluate_all(measure)) > 20
+            assert figure.locator(".grid-row rect[height='3']").count() == below
+            assert figure.locator(".legend").inner_text().strip() == "below quota"
         assert tab.errors == []
 
 

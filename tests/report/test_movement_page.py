@@ -16,7 +16,7 @@ from fedlane.report.page_fit import PAGE_BYTES
 from fedlane.report.run_files import signature
 from fedlane.report.watch import Watch
 from fedlane.simulation.results import RunFolder
-from support.browsing import Tab, save_run
+from support.browsing import Tab, page_of, save_run
 from support.packed import unpacked
 
 pytestmark = pytest.mark.xdist_group("browser")
@@ -36,9 +36,7 @@ def moving(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def page(moving):
-    path = moving.parent / "page.html"
-    path.write_text(build_page(page_data([moving])))
-    return path.as_uri()
+    return page_of(moving.parent, [moving])
 
 
 def positions(folder, replica):
@@ -89,6 +87,7 @@ def test_an_old_folder_has_no_movement_absence_or_energy():
     assert run["battery_j"] is None
 
 
+@pytest.mark.slow
 def test_the_page_of_a_large_fleet_that_moves_stays_within_its_limit(tmp_path):
     settings = [*MOVING, *AWAY, "network.clients=4000", "network.channels=20", "data.samples_per_client=1"]
     settings += ["privacy.mechanism='none'", "learning.batch_size=1"]
@@ -212,11 +211,11 @@ def test_energy_is_in_the_overview_the_round_and_its_figure(browser, moving, pag
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_a_phone_shows_the_moving_map_without_scrolling_sideways(browser, page, scheme):
-    with Tab(browser, page, width=390, color_scheme=scheme) as tab:
-        tab.look_at_round(12)
-        assert tab.scroll_width() == 390
-        assert tab.page.locator("#map .trail").count() == 10
-        nameless = tab.page.evaluate("[...document.querySelectorAll('button')].filter(n => !n.innerText.trim()).length")
-        assert nameless == 0
+def test_a_phone_shows_the_moving_map_without_scrolling_sideways(browser, page):
+    nameless = "[...document.querySelectorAll('button')].filter(n => !n.innerText.trim()).length"
+    with Tab(browser, page) as tab:
+        for width in tab.screens([390]):
+            tab.look_at_round(12)
+            assert tab.scroll_width() == width
+            assert tab.page.locator("#map .trail").count() == 10
+            assert tab.page.evaluate(nameless) == 0

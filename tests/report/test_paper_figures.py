@@ -2,10 +2,12 @@
 
 import matplotlib.figure
 import numpy as np
+import pytest
 
 from fedlane.report.paper_figures import Line, Panel, draw
 
 
+@pytest.mark.slow
 def test_a_legend_with_long_labels_stays_within_the_figure(tmp_path, monkeypatch):
     drawn = []
     save = matplotlib.figure.Figure.savefig

@@ -14,7 +14,7 @@ from fedlane.report.page_data import page_data
 from support.browsing import Tab, save_run
 from support.packed import unpacked
 
-pytestmark = pytest.mark.xdist_group("browser")
+pytestmark = [pytest.mark.xdist_group("browser"), pytest.mark.slow]
 
 
 @pytest.fixture(scope="module")
@@ -77,7 +77,6 @@ def test_a_damaged_table_of_predictions_is_shown_without_them(folders, tmp_path)
     assert page_data([tmp_path])["runs"][0]["detail"]["predicted"] is None
 
 
-@pytest.mark.slow
 def test_a_round_shows_what_was_predicted_and_what_happened(browser, folders, inside, tmp_path):
     paths = {}
     for name in ("lane", "random"):

@@ -1,18 +1,12 @@
 """The data embedded in a report page: equal to the tables, small enough, and clear errors for damaged folders."""
 
 import json
-import re
 import shutil
-import subprocess
-import sys
-from collections import Counter
-from pathlib import Path
 
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from fedlane.report import page
 from fedlane.report.packing import packed_bits, packed_doubles, packed_floats, packed_indices, packed_levels
 from fedlane.report.page import build_page, write_page
 from fedlane.report.page_data import page_data, run_data
@@ -21,8 +15,17 @@ from fedlane.report.run_files import read_run, run_folders, signature
 from fedlane.validate import InputError
 from support.browsing import save_run
 from support.packed import unpacked
+from support.terminal import fedlane
 
 pytestmark = pytest.mark.xdist_group("report-data")
+
+
+@pytest.fixture(scope="module")
+def short(tmp_path_factory):
+    """A run folder with 60 rounds of ten seeds."""
+    folder = tmp_path_factory.mktemp("short") / "run"
+    save_run(folder, "paper-fmnist", policy="random", rounds=60, seeds=range(10), learning=False)
+    return folder
 
 
 @pytest.fixture(scope="module")
@@ -52,13 +55,13 @@ def test_packed_indices_bits_and_levels():
     np.testing.assert_allclose(unpacked(packed_floats(levels)), levels)
 
 
-def test_details_and_means_equal_those_of_the_tables(large):
-    run = page_data([large])["runs"][0]
-    rows = pq.read_table(large / "assignments.parquet").to_pydict()
+def test_details_and_means_equal_those_of_the_tables(short):
+    run = page_data([short])["runs"][0]
+    rows = pq.read_table(short / "assignments.parquet").to_pydict()
     key = {(r, t, c): k for k, (r, t, c) in enumerate(zip(rows["replica"], rows["round"], rows["client"], strict=True))}
     detail = {name: unpacked(run["detail"][name]) for name in ("client", "channel", "upload_s", "punctual")}
     assert (run["detail"]["seeds"], run["detail"]["every"], run["detail"]["queue_every"]) == (10, 1, 1)
-    for replica, round in ((0, 0), (3, 250), (9, 499)):
+    for replica, round in ((0, 0), (3, 25), (9, 59)):
         for slot, client in enumerate(detail["client"][replica, round]):
             row = key[replica, round, int(client)]
             assert detail["channel"][replica, round, slot] == rows["channel"][row]
@@ -67,18 +70,19 @@ def test_details_and_means_equal_those_of_the_tables(large):
     compute = np.array(rows["compute_s"])
     expected = [compute[np.array(rows["client"]) == client].mean() for client in range(10)]
     np.testing.assert_allclose(unpacked(run["parts"]["client"]["compute_s"]), expected, rtol=1e-5)
-    clock = np.array(pq.read_table(large / "rounds.parquet")["clock_s"]).reshape(10, 500)
+    clock = np.array(pq.read_table(short / "rounds.parquet")["clock_s"]).reshape(10, 60)
     np.testing.assert_allclose(unpacked(run["curves"]["clock"]["mean"])[-1], clock[:, -1].mean(), rtol=1e-5)
-    assert unpacked(run["curves"]["clock"]["round"])[-1] == 500
+    assert unpacked(run["curves"]["clock"]["round"])[-1] == 60
 
 
-def test_the_largest_epsilon_is_the_maximum_over_seeds(large):
-    run = page_data([large])["runs"][0]
-    epsilon = np.array(pq.read_table(large / "clients.parquet")["epsilon"]).reshape(10, -1)
+def test_the_largest_epsilon_is_the_maximum_over_seeds(short):
+    run = page_data([short])["runs"][0]
+    epsilon = np.array(pq.read_table(short / "clients.parquet")["epsilon"]).reshape(10, -1)
     np.testing.assert_allclose(unpacked(run["per_client"]["epsilon"]["high"]), epsilon.max(axis=0), rtol=1e-6)
     assert run["privacy"]["mechanism"] == "paper"
 
 
+@pytest.mark.slow
 def test_the_page_of_500_rounds_and_ten_seeds_is_small(large, tmp_path):
     assert len(build_page(page_data([large]))) < 1_150_000
     copies = [tmp_path / f"copy{k}" for k in range(24)]
@@ -89,6 +93,7 @@ def test_the_page_of_500_rounds_and_ten_seeds_is_small(large, tmp_path):
     assert data["runs"][0]["detail"]["seeds"] < 10
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("budget", [30_000, 60_000, 150_000, 400_000, 1_000_000])
 def test_detail_fits_its_budget(large, budget):
     run = run_data(read_run(large), "run", budget)
@@ -98,26 +103,26 @@ def test_detail_fits_its_budget(large, budget):
     assert unpacked(run["detail"]["client"]).shape == (seeds, -(-500 // run["detail"]["every"]), 4)
 
 
-def test_tables_that_end_at_different_rounds_are_cut_to_the_shorter(large, tmp_path):
+def test_tables_that_end_at_different_rounds_are_cut_to_the_shorter(short, tmp_path):
     folder = tmp_path / "torn"
-    shutil.copytree(large, folder)
+    shutil.copytree(short, folder)
     table = pq.read_table(folder / "rounds.parquet")
-    pq.write_table(table.filter(np.array(table["round"]) < 300), folder / "rounds.parquet")
+    pq.write_table(table.filter(np.array(table["round"]) < 36), folder / "rounds.parquet")
     arrays = run_arrays(read_run(folder))
-    assert arrays.shape == (10, 300, 10, 4)
+    assert arrays.shape == (10, 36, 10, 4)
     assert not np.isnan(arrays.queue).any()
 
 
-def test_a_folder_that_is_rewritten_is_read_again(large, tmp_path, monkeypatch):
+def test_a_folder_that_is_rewritten_is_read_again(short, tmp_path, monkeypatch):
     folder = tmp_path / "run"
-    shutil.copytree(large, folder)
+    shutil.copytree(short, folder)
     (folder / "status.json").write_text('{"round": 1')  # an incomplete file
     before = signature(folder)
     waits = []
 
     def repair(seconds):
         waits.append(seconds)
-        shutil.copy(large / "status.json", folder / "status.json")
+        shutil.copy(short / "status.json", folder / "status.json")
 
     monkeypatch.setattr("fedlane.report.run_files.time.sleep", repair)
     assert read_run(folder).status["state"] == "finished"
@@ -125,16 +130,11 @@ def test_a_folder_that_is_rewritten_is_read_again(large, tmp_path, monkeypatch):
     assert signature(folder) != before
 
 
-def test_a_compare_folder_is_expanded_to_its_runs(large, tmp_path):
-    shutil.copytree(large, tmp_path / "compare" / "a")
-    shutil.copytree(large, tmp_path / "compare" / "b")
+def test_a_compare_folder_is_expanded_to_its_runs(short, tmp_path):
+    shutil.copytree(short, tmp_path / "compare" / "a")
+    shutil.copytree(short, tmp_path / "compare" / "b")
     folder = tmp_path / "compare"
     assert run_folders([folder, folder / "a"]) == [folder / "a", folder / "b"]
-
-
-def command(*arguments):
-    code = "from fedlane.cli import main; main()"
-    return subprocess.run([sys.executable, "-c", code, *map(str, arguments)], capture_output=True, text=True)
 
 
 @pytest.mark.parametrize(
@@ -147,30 +147,30 @@ def command(*arguments):
         (lambda folder: (folder / "scenario.toml").write_bytes(b"\xff = 1"), "cannot be read"),
     ],
 )
-def test_a_damaged_folder_is_a_clear_error(large, tmp_path, damage, line):
+def test_a_damaged_folder_is_a_clear_error(short, tmp_path, damage, line):
     folder = tmp_path / "run"
-    shutil.copytree(large, folder)
+    shutil.copytree(short, folder)
     damage(folder)
     with pytest.raises(InputError, match=line):
         page_data(run_folders([folder]))
 
 
-def test_invalid_values_in_json_files_are_ignored(large, tmp_path):
+def test_invalid_values_in_json_files_are_ignored(short, tmp_path):
     folder = tmp_path / "run"
-    shutil.copytree(large, folder)
+    shutil.copytree(short, folder)
     for name, key, value in (("summary.json", "seeds", 7), ("status.json", "rounds", 10**400)):
         content = json.loads((folder / name).read_text())
         (folder / name).write_text(json.dumps({**content, key: value}))
     run = page_data([folder])["runs"][0]
     assert run["seeds"] == [str(seed) for seed in range(10)]
-    assert run["planned"] == 500
+    assert run["planned"] == 60
 
 
-def test_the_command_reports_errors_in_one_line(large, tmp_path):
-    empty = command("report", tmp_path)
+def test_the_command_reports_errors_in_one_line(short, tmp_path):
+    empty = fedlane("report", tmp_path, cwd=tmp_path)
     assert (empty.returncode, len(empty.stderr.splitlines())) == (2, 1)
     assert "is not a run folder: status.json is missing" in empty.stderr
-    nowhere = command("report", large, "--out", tmp_path / "no" / "page.html")
+    nowhere = fedlane("report", short, "--out", tmp_path / "no" / "page.html", cwd=tmp_path)
     assert (nowhere.returncode, len(nowhere.stderr.splitlines())) == (2, 1)
     assert "cannot be written" in nowhere.stderr
 
@@ -184,12 +184,3 @@ def test_a_page_is_written_atomically(tmp_path):
     write_page("new \udcff", path)  # a file name need not be valid text
     assert path.read_text() == "new ?"
     assert [file.name for file in tmp_path.iterdir()] == ["page.html"]
-
-
-def test_the_scripts_define_every_name_once():
-    """They are joined into one script, in which a name that is defined twice stops the page."""
-    assets = Path(page.__file__).parent / "assets"
-    scripts = "\n".join((assets / f"{name}.js").read_text() for name in page.SCRIPTS)
-    names = re.findall(r"^(?:async )?(?:function|const|let|class) +(\w+)", scripts, re.MULTILINE)
-    assert [name for name, count in Counter(names).items() if count > 1] == []
-    assert {path.stem for path in assets.glob("*.js")} == {*page.SCRIPTS}

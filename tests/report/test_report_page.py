@@ -3,8 +3,6 @@
 import json
 import re
 import shutil
-import subprocess
-import sys
 
 import numpy as np
 import pyarrow as pa
@@ -13,7 +11,8 @@ import pytest
 
 from fedlane.report.page import build_page
 from fedlane.report.page_data import page_data
-from support.browsing import Tab, save_run
+from support.browsing import Tab, page_of, save_run
+from support.terminal import fedlane
 
 pytestmark = [pytest.mark.xdist_group("browser"), pytest.mark.slow]
 
@@ -33,18 +32,11 @@ def folders(tmp_path_factory):
 @pytest.fixture(scope="module")
 def compared(folders):
     """Address of the page that `fedlane report` writes for a compare folder."""
-    command = [sys.executable, "-c", "from fedlane.cli import main; main()", "report", str(folders / "compare")]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    done = fedlane("report", folders / "compare", cwd=folders, code=0)
     page = folders / "compare" / "report.html"
     assert "2 runs" in done.stdout
     assert str(page) in done.stdout
     return page.as_uri()
-
-
-def written(folder, data_folders, **options):
-    path = folder / "page.html"
-    path.write_text(build_page(page_data(data_folders), **options))
-    return path.as_uri()
 
 
 def assigned(folder, replica, round):
@@ -183,13 +175,13 @@ def test_dark_and_light_follow_the_system_and_the_button(browser, compared):
         assert light.page.locator("#theme").get_attribute("aria-label") == "Switch to the light theme"
 
 
-@pytest.mark.parametrize("width", [320, 390])
-def test_a_phone_does_not_scroll_sideways(browser, compared, width):
-    with Tab(browser, compared, width=width) as tab:
-        for details in tab.page.locator("details.figure-numbers").all():
-            details.locator("summary").click()
-            details.locator("table").wait_for()
-        assert tab.scroll_width() == width
+def test_a_phone_does_not_scroll_sideways(browser, compared):
+    with Tab(browser, compared) as tab:
+        for width in tab.screens([320, 390], themes=["light"]):
+            for details in tab.page.locator("details.figure-numbers").all():
+                details.locator("summary").click()
+                details.locator("table").wait_for()
+            assert tab.scroll_width() == width
 
 
 def test_markup_in_names_stays_text(browser, folders, tmp_path):
@@ -202,7 +194,7 @@ def test_markup_in_names_stays_text(browser, folders, tmp_path):
         (folder / file).write_text(json.dumps(content))
     with (folder / "scenario.toml").open("a") as toml:
         toml.write(f"note = '''{HOSTILE}'''\n# {HOSTILE}\n")
-    url = written(tmp_path, [folder, folders / "compare" / "random"])
+    url = page_of(tmp_path, [folder, folders / "compare" / "random"])
     with Tab(browser, url) as tab:
         tab.page.wait_for_timeout(200)
         assert tab.page.evaluate("window.hacked") is None
@@ -223,7 +215,7 @@ def test_the_page_does_not_run_an_injected_script(browser, folders, tmp_path):
 
 
 def test_the_papers_mechanism_is_called_a_lower_bound(browser, folders, tmp_path):
-    with Tab(browser, written(tmp_path, [folders / "paper"])) as tab:
+    with Tab(browser, page_of(tmp_path, [folders / "paper"])) as tab:
         notes = tab.page.locator("#privacy .note").all_inner_texts()
         assert "lower bound" in notes[0]
         assert "not a bound" in notes[1]
@@ -249,7 +241,7 @@ def test_a_run_without_positions_shows_its_links_and_no_map(browser, folders, tm
     change("channels", {"x_m": None, "y_m": None})
     change("client_rounds", {"queue": None, "epsilon": None})
     change("clients", {"epsilon": None, "epsilon_paper": None})
-    with Tab(browser, written(tmp_path, [folder])) as tab:
+    with Tab(browser, page_of(tmp_path, [folder])) as tab:
         assert tab.page.locator("#map-title").inner_text() == "Links"
         assert "This run has no positions" in tab.page.locator("#rounds").inner_text()
         assert tab.page.locator(".scale-bar").count() == 0
@@ -275,7 +267,7 @@ def test_clients_that_have_not_reported_their_epsilon_are_mentioned(browser, fol
         values = [None if gone else value for gone, value in zip(missing, table["epsilon"].to_pylist(), strict=True)]
         at = table.column_names.index("epsilon")
         pq.write_table(table.set_column(at, "epsilon", pa.array(values, pa.float64())), folder / f"{name}.parquet")
-    with Tab(browser, written(tmp_path, [folder])) as tab:
+    with Tab(browser, page_of(tmp_path, [folder])) as tab:
         tiles = " ".join(tab.page.locator(".tile").all_inner_texts())
         assert ("no client has answered its last order" if all_unreported else "1 clients unreported") in tiles
         text = tab.page.locator("#privacy").inner_text()
@@ -285,7 +277,7 @@ def test_clients_that_have_not_reported_their_epsilon_are_mentioned(browser, fol
 
 def test_epsilon_is_shown_with_its_delta_and_formula_6_only_for_paper(browser, folders, tmp_path):
     for folder, delta, by_formula in (("compare/lane", "1e-5", False), ("paper", "0.001", True)):
-        with Tab(browser, written(tmp_path, [folders / folder])) as tab:
+        with Tab(browser, page_of(tmp_path, [folders / folder])) as tab:
             (tile,) = [text for text in tab.page.locator(".tile").all_inner_texts() if "epsilon" in text.lower()]
             assert f"at delta {delta}" in tile
             text = tab.page.locator("#privacy").inner_text()
@@ -297,7 +289,7 @@ def test_epsilon_is_shown_with_its_delta_and_formula_6_only_for_paper(browser, f
 
 def test_runs_of_different_sizes_are_compared(browser, folders, tmp_path):
     save_run(tmp_path / "small", policy="random", rounds=3, seeds=[4], learning=False, settings=["network.clients=5"])
-    with Tab(browser, written(tmp_path, [folders / "paper", tmp_path / "small"])) as tab:
+    with Tab(browser, page_of(tmp_path, [folders / "paper", tmp_path / "small"])) as tab:
         tab.look_at_round(30)
         tab.page.select_option("#choose-run", label="random, quickstart, seed 4")
         assert tab.page.locator("#slider").get_attribute("max") == "3"

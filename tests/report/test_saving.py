@@ -10,9 +10,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from fedlane.report.page import build_page
-from fedlane.report.page_data import page_data
-from support.browsing import Tab, save_run
+from support.browsing import Tab, page_of, save_run
 
 pytestmark = [pytest.mark.xdist_group("browser"), pytest.mark.slow]
 
@@ -27,12 +25,6 @@ FIGURES = 16
 def folders(tmp_path_factory):
     base = tmp_path_factory.mktemp("saving")
     return [save_run(base / policy, policy=policy) and base / policy for policy in ("lane", "random")]
-
-
-def page_of(tmp_path, folders):
-    path = tmp_path / "page.html"
-    path.write_text(build_page(page_data(folders)))
-    return path.as_uri()
 
 
 def saved(tab, button, tmp_path):

@@ -74,6 +74,7 @@ class TestPageData:
         assert (sweep["index"]["shape"], sweep["numbers"]["shape"]) == ([4, 24], [7, 24, 3])
         assert "deadline_s = 5.0" in sweep["toml"]
 
+    @pytest.mark.slow
     def test_a_sweep_that_is_too_large_for_a_page_is_one_line(self, tmp_path):
         values = np.arange(40_000.0)
         table = pa.table({"a.b": values, "policy": ["lane"] * 40_000, "seed": [0] * 40_000})
@@ -134,6 +135,7 @@ class TestCommands:
         assert content["failures"] == []
         assert content["cells"] == cells_json(read_sweep(folder).cells)
 
+    @pytest.mark.slow
     def test_failures_are_counted(self, tmp_path):
         options = ("--grid", "network.clients=10,12", "--grid", f"compute.cycles_per_sample={[1e5] * 10},1e5")
         sweep = ("sweep", "quickstart", "--rounds", "3", "--no-learning", *options, "--out", "s", "--quiet")
@@ -251,8 +253,8 @@ class TestBrowser:
                 tab.page.get_by_label("Save as SVG: Heat map over two keys").click()
             assert "heat" not in picture.value.path().read_text().split("</desc>")[1]  # styles are in the elements
 
-    @pytest.mark.parametrize("scheme", ["light", "dark"])
-    def test_the_page_fits_a_phone(self, browser, url, scheme):
-        with Tab(browser, url, width=390, color_scheme=scheme) as tab:
-            assert tab.scroll_width() == 390
-            assert (tab.errors, len(tab.requests)) == ([], 1)
+    def test_the_page_fits_a_phone(self, browser, url):
+        with Tab(browser, url) as tab:
+            for width in tab.screens([390]):
+                assert tab.scroll_width() == width
+            assert (tab.errors, set(tab.requests)) == ([], {url})

@@ -5,22 +5,18 @@ import json
 import numpy as np
 import pytest
 
-from fedlane.report.page import build_page
-from fedlane.report.page_data import page_data
-from support.browsing import Tab, save_run
+from support.browsing import Tab, page_of, save_run
 
 pytestmark = [pytest.mark.xdist_group("browser"), pytest.mark.slow]
 
 PLAIN = ["network.clients=4", "network.channels=2", "privacy.mechanism=none", "data.partition=iid"]
 
 
-def page_of(folder, arrays, settings):
+def page_of_data(folder, arrays, settings):
     """Address of the page of a run on the data, and the run's summary."""
     np.savez(folder / "my.npz", **arrays)
     save_run(folder / "run", settings=[*PLAIN, f"data.dataset={folder / 'my.npz'}", *settings])
-    path = folder / "page.html"
-    path.write_text(build_page(page_data([folder / "run"])))
-    return path.as_uri(), json.loads((folder / "run" / "summary.json").read_text())
+    return page_of(folder, [folder / "run"]), json.loads((folder / "run" / "summary.json").read_text())
 
 
 @pytest.mark.parametrize("unit", [1e-4, 0.03, 1e3])
@@ -29,7 +25,7 @@ def test_losses_and_errors_are_readable_in_any_unit(browser, tmp_path, unit):
     x = rng.normal(size=(400, 3)).astype(np.float32)
     y = (unit * (x.sum(axis=1) + 0.1 * rng.normal(size=400))).astype(np.float32)
     arrays = {"x_train": x[:300], "y_train": y[:300], "x_test": x[300:], "y_test": y[300:]}
-    address, summary = page_of(tmp_path, arrays, ["learning.model=softmax", "learning.learning_rate=0.1"])
+    address, summary = page_of_data(tmp_path, arrays, ["learning.model=softmax", "learning.learning_rate=0.1"])
     with Tab(browser, address) as tab:
         assert tab.errors == []
         card = tab.page.locator("#overview").inner_text()
@@ -50,7 +46,7 @@ def test_a_run_on_tokens_has_its_accuracy(browser, tmp_path):
     tokens = rng.integers(0, 20, (400, 5))
     arrays = {"x_train": tokens[:300], "y_train": tokens[:300, 4] % 4, "x_test": tokens[300:]}
     arrays["y_test"] = tokens[300:, 4] % 4
-    address, summary = page_of(tmp_path, arrays, ["learning.model=sequence", "learning.learning_rate=1.0"])
+    address, summary = page_of_data(tmp_path, arrays, ["learning.model=sequence", "learning.learning_rate=1.0"])
     with Tab(browser, address) as tab:
         assert tab.errors == []
         accuracy = f"{100 * summary['final_accuracy']['mean']:.1f}%"

@@ -160,6 +160,7 @@ def written_by_an_earlier_version(folder, label):
     path.write_text(text.replace("ucb-index", "single-ucb"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("label", ["single-ucb", "single-ucb:exploration=0.1"])
 def test_a_folder_of_the_former_single_ucb_opens_and_is_not_resumed(label, tmp_path):
     written_by_an_earlier_version(tmp_path / "r", label)
@@ -169,6 +170,7 @@ def test_a_folder_of_the_former_single_ucb_opens_and_is_not_resumed(label, tmp_p
     assert "\n" not in str(error.value)
 
 
+@pytest.mark.slow
 def test_a_checkpoint_that_does_not_say_who_was_absent_is_refused_by_its_version(tmp_path):
     """Version 1 had no array `absent`."""
     simulation = Simulation(Scenario.load("paper-fmnist").with_values({"rounds": 20}), "cs-ucb-q", [3])

@@ -5,16 +5,17 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from scipy import integrate, stats
+from scipy.special import ndtr
 
 from fedlane import Scenario, Simulation, simulate
 from fedlane.records import Context, Delays, Feedback, Problem
 from fedlane.rng import RoundStreams
-from fedlane.scheduling import check_policy, make_policy
+from fedlane.scheduling import make_policy
 from fedlane.scheduling.lane import delay_rows, first_looks, forgetting, location, looking, observations, search, spread
 from fedlane.scheduling.lane.beliefs import beliefs, predicted
 from fedlane.scheduling.registry import label_as_played
 from fedlane.validate import InputError
+from support.distributions import lognormal_moments, midpoints, normal_density
 
 PROBLEM = Problem(6, 3, 100, 4.0, np.full((2, 6), 0.4))
 
@@ -39,9 +40,11 @@ def played(rounds=12, seed=0, problem=PROBLEM, policy="lane"):
 @pytest.mark.parametrize("cut", [-2.0, 0.3, 1.5])
 def test_moments_of_a_late_upload_are_those_of_the_truncated_normal_distribution(cut):
     mean, variance = observations.censored_moments(np.array([0.2]), np.array([0.7]), np.array([cut]))
-    truth = stats.truncnorm((cut - 0.2) / 0.7, np.inf, loc=0.2, scale=0.7)
-    assert mean[0] == pytest.approx(truth.mean(), rel=1e-6)
-    assert variance[0] == pytest.approx(truth.var(), rel=1e-5)
+    values, _ = midpoints(cut, 0.2 + 12 * 0.7)
+    weights = normal_density(values, 0.2, 0.7)
+    truth = np.average(values, weights=weights)
+    assert mean[0] == pytest.approx(truth, rel=1e-6)
+    assert variance[0] == pytest.approx(np.average((values - truth) ** 2, weights=weights), rel=1e-5)
 
 
 def test_running_means_are_the_weighted_moments_of_the_values():
@@ -167,17 +170,21 @@ def test_a_row_is_the_mixture_of_its_two_distributions():
     edges = 4.0 * (np.arange(delay_rows.CELLS + 1) / delay_rows.CELLS) ** 2
     x = np.append((edges[1:] + edges[:-1]) / 2, 4.0)
     for i, j in itertools.product(range(2), range(2)):
-        smooth = stats.lognorm(deviation[0, i, j], shift[0, i], np.exp(mean[0, i, j])).cdf(x)
+        above = np.log(np.maximum(x - shift[0, i], 1e-300))
+        smooth = ndtr((above - mean[0, i, j]) / deviation[0, i, j])
         n = count[0, i, j]
         own = history[0, slot[0, i, j]]
         np.testing.assert_allclose(found[0, i, j], (6.0 * smooth + n * own) / (6.0 + n), atol=2e-5)
 
 
 def test_the_sum_of_compute_and_network_time_has_their_mean_and_variance():
-    shift, mean, deviation = delay_rows.sum_moments(*(np.array(v) for v in (0.1, 0.3, 0.5, 0.04)))
-    total, network = stats.lognorm(deviation, shift, np.exp(mean)), stats.lognorm(0.3**0.5, 0, np.exp(0.1))
-    assert total.mean() == pytest.approx(network.mean() + 0.5)
-    assert total.var() == pytest.approx(network.var() + 0.04)
+    shift, location, deviation = delay_rows.sum_moments(*(np.array(v) for v in (0.1, 0.3, 0.5, 0.04)))
+    (mean, variance), (network_mean, network_variance) = (
+        lognormal_moments(location, deviation**2),
+        lognormal_moments(0.1, 0.3),
+    )
+    assert shift + mean == pytest.approx(network_mean + 0.5)
+    assert variance == pytest.approx(network_variance + 0.04)
 
 
 def test_own_distribution_is_the_mean_of_the_step_function_over_each_cell():
@@ -192,8 +199,9 @@ def test_own_distribution_is_the_mean_of_the_step_function_over_each_cell():
 
 @pytest.mark.parametrize(("strike", "forward", "variance"), [(1.0, 1.5, 0.4), (2.0, 0.3, 0.05), (0.5, 3.0, 1.0)])
 def test_the_expected_improvement_is_an_integral(strike, forward, variance):
-    y = stats.lognorm(variance**0.5, 0, forward * np.exp(-variance / 2))
-    slow = integrate.quad(lambda x: (strike - x) * y.pdf(x), 0, strike)[0]
+    location = np.log(forward) - variance / 2
+    log_delay, width = midpoints(location - 12 * variance**0.5, np.log(strike))
+    slow = width * np.sum((strike - np.exp(log_delay)) * normal_density(log_delay, location, variance**0.5))
     assert looking.put(*(np.array([v]) for v in (strike, forward, variance)))[0] == pytest.approx(slow, abs=1e-6)
 
 
@@ -264,9 +272,9 @@ def _is_matching(assignment, full):
 def test_surprise_is_the_log_likelihood_ratio_of_a_step():
     expected = observations.Prediction(*(np.array([v]) for v in (0.3, 0.1, 0.2, 0.9)))
     for x in (-1.0, 0.3, 2.0):
-        moved = stats.norm(0.3, (0.3 + forgetting.STEP) ** 0.5).logpdf(x)
+        moved = normal_density(x, 0.3, (0.3 + forgetting.STEP) ** 0.5)
         ratio = forgetting.surprise(np.array([x]), expected)
-        assert ratio[0] == pytest.approx(moved - stats.norm(0.3, 0.3**0.5).logpdf(x))
+        assert ratio[0] == pytest.approx(np.log(moved / normal_density(x, 0.3, 0.3**0.5)))
     assert forgetting.surprise(np.array([9.0]), expected)[0] == forgetting.LARGEST_SURPRISE
 
 
@@ -287,23 +295,25 @@ def test_a_client_s_alarm_forgets_its_pairs_and_the_network_s_alarm_forgets_all(
     assert forgetting.discounted(np.array([4.0, 0.05, 0.0]), 0.5).tolist() == pytest.approx([2.0, 0.05, 0.0])
 
 
+@pytest.mark.slow
 def test_lane_notices_that_its_channels_have_changed():
-    """Rounds take 2.1% less time with the alarm than without it on these seeds, and 3.1% less on the next eight."""
-    changes = {"rounds": 300, "network.drift_s": 100.0, "privacy.max_uploads": 300}
+    """Rounds take 18% less time with the alarm than without it; the standard error of eight seeds is 3.6%."""
+    changes = {"rounds": 300, "network.drift_s": 100.0, "network.interference_db": [-25.0, 25.0]}
+    changes["privacy.max_uploads"] = 300
     scenario = Scenario.load("drifting").with_values(changes)
     with_alarm, without = (
         simulate(scenario, policy, seeds=range(8), learning=False).summary["cumulative_delay_s"]["mean"]
         for policy in ("lane", "lane:alarm=0")
     )
-    assert with_alarm < 0.99 * without
+    assert with_alarm < 0.98 * without
 
 
-def test_lane_and_its_parameters():
-    check_policy(make_policy("lane:forgetting=0.02,alarm=2,idle_channels=true"))
-    for text, message in (("lane:forgetting=1", "forgetting must be"), ("lane:alarm=-1", "alarm must be at least 0")):
-        with pytest.raises(InputError, match=message):
-            make_policy(text)
-    assert make_policy("lane").version == 3
+@pytest.mark.parametrize(
+    ("name", "message"), [("lane:forgetting=1", "forgetting must be"), ("lane:alarm=-1", "alarm must be at least 0")]
+)
+def test_parameters_out_of_bounds_are_refused(name, message):
+    with pytest.raises(InputError, match=message):
+        make_policy(name)
 
 
 def test_predictions_for_some_pairs_are_those_for_all_pairs():
@@ -327,14 +337,14 @@ def test_clients_who_join_start_as_new_ones_and_others_keep_what_was_learned():
     policy.check_state(policy.resize(resized, more, fewer), fewer)
 
 
+@pytest.mark.slow
 def test_idle_channels_lower_the_delay():
-    delays = [
-        simulate("paper-fmnist", policy, rounds=100, seeds=range(4), learning=False).summary["cumulative_delay_s"][
-            "mean"
-        ]
+    """By 9%; the standard error of eight seeds is 2%."""
+    without, with_idle = (
+        simulate("paper-fmnist", policy, rounds=100, seeds=range(8), learning=False).summary["cumulative_delay_s"]
         for policy in ("lane", "lane:idle_channels=true")
-    ]
-    assert delays[1] < 0.99 * delays[0]
+    )
+    assert with_idle["mean"] < 0.99 * without["mean"]
 
 
 def test_the_doubt_about_untried_pairs_follows_the_errors_of_first_looks():
@@ -362,8 +372,10 @@ def test_the_doubt_about_untried_pairs_follows_the_errors_of_first_looks():
     np.testing.assert_array_equal(corrected, [[8.0, 2.0], [1.5, 3.0]])
 
 
+@pytest.mark.slow
 def test_many_clients_are_seen_without_trying_every_pair():
-    changes = {"network.clients": 300, "network.channels": 20, "privacy.mechanism": "none", "rounds": 60}
+    """After 40 rounds lane has tried 9% of the pairs and takes 0.3 to 0.8 s; without first looks, nearly 5 s."""
+    changes = {"network.clients": 150, "network.channels": 15, "privacy.mechanism": "none", "rounds": 40}
     scenario = Scenario.load("paper-fmnist").with_values(changes)
     simulation = Simulation(scenario, "lane", [0, 1])
     simulation.play()
@@ -440,6 +452,7 @@ def test_exhausted_clients_are_left_out_until_none_is_left():
         assert np.array_equal(idle, np.arange(30) >= np.argmax(idle))
 
 
+@pytest.mark.slow
 def test_absent_clients_are_left_out_and_not_forgotten():
     changes = {"rounds": 150, "privacy.mechanism": "none", "availability.model": "markov"}
     changes |= {"availability.mean_on_s": 60.0, "availability.mean_off_s": 30.0}
@@ -447,7 +460,8 @@ def test_absent_clients_are_left_out_and_not_forgotten():
     run = simulate(scenario, "lane", seeds=range(4), learning=False)
     former = simulate(scenario, "lane-2026", seeds=range(4), learning=False)
     assert 0.4 < run.summary["present_share"]["mean"] < 0.9
-    assert run.summary["shortfall"]["mean"] < former.summary["shortfall"]["mean"] + 0.01
+    # The mean difference of the shortfall is 0, and the standard error of four seeds is 0.004.
+    assert run.summary["shortfall"]["mean"] < former.summary["shortfall"]["mean"] + 0.02
     assert run.summary["mean_round_s"]["mean"] < 1.02 * former.summary["mean_round_s"]["mean"]
 
 

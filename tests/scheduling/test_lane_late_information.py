@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-from scipy import stats
 
 from fedlane import Scenario, Simulation
 from fedlane.records import Context, Delays, Feedback, Problem
@@ -10,6 +9,7 @@ from fedlane.rng import RoundStreams
 from fedlane.scheduling import make_policy
 from fedlane.scheduling.lane import observations
 from fedlane.scheduling.lane.observations import LEAST, LOST, Prediction, late_information
+from support.distributions import normal_density, normal_tail
 
 DEADLINE_S, COMPUTE_S = 4.0, 0.2
 CUT = np.log(DEADLINE_S - COMPUTE_S)
@@ -30,8 +30,8 @@ CASES = np.array(
 def slow_posterior(mean, variance, spread, lost):
     """Mean and variance of a pair's location, given that an upload was late or lost, on a fine grid."""
     location = mean + np.sqrt(variance) * np.linspace(-12.0, 12.0, 40_001)
-    likelihood = lost + stats.norm.sf(CUT, location, np.sqrt(spread))
-    weight = stats.norm.pdf(location, mean, np.sqrt(variance)) * likelihood
+    likelihood = lost + normal_tail(CUT, location, np.sqrt(spread))
+    weight = normal_density(location, mean, np.sqrt(variance)) * likelihood
     weight /= weight.sum()
     where = (weight * location).sum()
     return where, (weight * (location - where) ** 2).sum()
@@ -45,14 +45,14 @@ def with_pseudo_value(mean, variance, spread, value, information):
 
 def prediction(mean, variance, spread):
     """What is expected of uploads, and the probability w that a late one was slow and not lost."""
-    late = stats.norm.sf(CUT, mean, np.sqrt(variance + spread))
+    late = normal_tail(CUT, mean, np.sqrt(variance + spread))
     return Prediction(mean, variance, spread, 1.0 - late), late / (late + LOST)
 
 
 def pull_and_curvature(mean, variance, spread, slow):
     """w h and w h - a."""
     a = (CUT - mean) / np.sqrt(variance + spread)
-    pull = slow * stats.norm.pdf(a) / stats.norm.sf(a)
+    pull = slow * normal_density(a) / normal_tail(a)
     return pull, pull - a
 
 
@@ -97,8 +97,8 @@ def test_a_late_upload_never_says_more_than_a_punctual_one():
     for weight in (slow, np.ones(len(slow)), slow + 1e-3):
         value, information = late_information(expected, np.full(len(slow), CUT), weight)
         assert np.isfinite(value).all()
-        assert np.all((information >= 0) & (information <= 1))
-        assert np.all(value >= expected.mean)
+        assert np.all((information >= 0) & (information <= 1 + 1e-12))  # rounding
+        assert np.all(value >= expected.mean - 1e-12)
 
 
 def after_upload(expected, log_network):
@@ -135,12 +135,12 @@ def test_late_uploads_one_after_the_other_agree_with_integration():
     """Four late uploads: each is weighed with the normal posterior of those before it (assumed-density filtering)."""
     mean, variance, spread = 0.3, 1.0, 0.16
     location = mean + np.linspace(-8.0, 8.0, 8001)
-    weight = stats.norm.pdf(location, mean, 1.0)
+    weight = normal_density(location, mean, 1.0)
     for _ in range(4):
         expected, slow = prediction(*(np.array([v]) for v in (mean, variance, spread)))
         value, information = late_information(expected, np.array([CUT]), slow)
         mean, variance = with_pseudo_value(mean, variance, spread, value[0], information[0])
-        weight = weight * (LOST + stats.norm.sf(CUT, location, np.sqrt(spread)))
+        weight = weight * (LOST + normal_tail(CUT, location, np.sqrt(spread)))
     weight /= weight.sum()
     where = (weight * location).sum()
     # The posterior is skew, so that normal ones cannot be exact: its mean has risen by 1.78 (here 1.85), and its
@@ -171,6 +171,7 @@ def tries_after_a_late_first_look(replicas, rounds):
     return tries
 
 
+@pytest.mark.slow
 def test_a_late_first_look_does_not_always_lock_a_client_out_of_its_best_channel():
     """Client 0 needs 3.5 s and more elsewhere, and 0.7 s there, but its first look was late.
 
@@ -184,6 +185,7 @@ def test_a_late_first_look_does_not_always_lock_a_client_out_of_its_best_channel
     assert np.all(tries[again] >= 20)
 
 
+@pytest.mark.slow
 def test_client_6_tries_channel_2_again():
     """Seed 23, in which a late first look once kept client 6 from its best channel for all of 500 rounds."""
     scenario = Scenario.load("paper-fmnist").with_values({"privacy.mechanism": "none", "rounds": 500})

@@ -2,12 +2,13 @@
 
 import numpy as np
 import pytest
-from scipy import integrate, stats
+from scipy.special import ndtri
 
 from fedlane.records import Context, Delays, Feedback, Problem
 from fedlane.rng import RoundStreams
 from fedlane.scheduling import make_policy
 from fedlane.scheduling.lane import forgetting, looking, observations
+from support.distributions import midpoints, normal_density, normal_tail
 
 DEADLINE_S, COMPUTE_S = 4.0, 0.2
 CUT = np.log(DEADLINE_S - COMPUTE_S)
@@ -64,13 +65,14 @@ def test_the_optimistic_probability_of_an_untried_pair_is_the_predicted_one():
 def test_the_optimistic_probability_rises_with_the_predicted_one_and_falls_with_the_count():
     punctual, count = np.linspace(0.0, 1.0, 1001)[:, None], np.array([0.5, 1.0, 2.0, 5.0, 20.0, 500.0])
     raised = observations.optimistic(punctual, count)
-    assert np.all(np.diff(raised, axis=0) >= 0)
+    assert np.all(np.diff(raised, axis=0) >= -1e-15)  # rounding
     assert np.all(np.diff(raised, axis=1) <= 1e-15)
     assert np.all(raised >= punctual - 1e-15)
     assert np.all(raised[0] > 0)  # all uploads were late
     np.testing.assert_allclose(raised[-1], 1.0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("probability", [0.12, 0.17])
 def test_a_client_that_is_seldom_punctual_anywhere_is_not_given_up(probability):
     """Client 0 is punctual with a small probability p on both channels, however often it is late at first.
@@ -86,7 +88,7 @@ def test_a_client_that_is_seldom_punctual_anywhere_is_not_given_up(probability):
     quotas[:, 0] = 0.1
     problem = Problem(4, 2, 600, DEADLINE_S, quotas)
     location = np.random.default_rng(1).uniform(-1.2, 0.2, (replicas, 4, 2))
-    location[:, 0] = CUT - deviation * stats.norm.ppf(probability)
+    location[:, 0] = CUT - deviation * ndtri(probability)
     assignments, state = play(policy, problem, lambda t: location, deviation)
     tries, queue = (assignments[:, :, 0] >= 0).sum(axis=0), state["queue"][:, 0]
     needed = policy.V * problem.channels / probability
@@ -103,10 +105,10 @@ def test_a_late_upload_s_surprise_is_the_log_likelihood_ratio_of_a_change(monkey
     location_variance, spread = np.array([0.1, 0.02, 0.05, 0.3]), np.array([0.2, 0.05, 0.1, 0.2])
     punctual = np.array([0.95, 0.999, 0.7, 0.3])
     expected = observations.Prediction(mean, location_variance, spread, punctual)
-    step = stats.norm(0.0, forgetting.STEP**0.5)
+    step, width = midpoints(-8.0, 8.0)
     for k, ratio in enumerate(forgetting.late_surprise(cut, expected)):
-        upload = stats.norm(mean[k], (location_variance[k] + spread[k]) ** 0.5)
-        late, _ = integrate.quad(lambda s, k=k, upload=upload: step.pdf(s) * upload.sf(cut[k] - s), -8.0, 8.0)
+        late_after = normal_tail(cut[k] - step, mean[k], (location_variance[k] + spread[k]) ** 0.5)
+        late = width * np.sum(normal_density(step, 0.0, forgetting.STEP**0.5) * late_after)
         changed, unchanged = 0.1 + 0.9 * late, 1.0 - punctual[k] + observations.LOST
         assert ratio == pytest.approx(np.log(changed / unchanged), abs=1e-6)
 
@@ -124,6 +126,7 @@ def test_a_late_upload_s_surprise_is_limited_on_both_sides(monkeypatch):
     assert forgetting.late_surprise(cut, slow)[0] == -forgetting.LARGEST_SURPRISE
 
 
+@pytest.mark.slow
 def test_a_pair_that_becomes_permanently_late_is_soon_abandoned():
     """Client 0 is fast on channel 0 for 200 rounds. Then all of its uploads there are late.
 

@@ -135,6 +135,7 @@ def error_ratio(state, where):
     return np.array([np.sqrt(((a - x)[u] ** 2).sum() / ((b - x)[u] ** 2).sum()) for a, b, x, u in pairs])
 
 
+@pytest.mark.slow
 def test_places_predict_untried_pairs_better_if_delays_follow_distances():
     """After 5 looks of 12 at each client, by 10% to 43% on 16 networks, and by a quarter on average."""
     ratio = error_ratio(*many(geometric, looks=5))
@@ -142,6 +143,7 @@ def test_places_predict_untried_pairs_better_if_delays_follow_distances():
     assert ratio.mean() < 0.8
 
 
+@pytest.mark.slow
 def test_places_are_used_if_delays_follow_distances():
     """The scores of 16 networks were between 2 and 59 after 7 looks at each client, with a mean of 35."""
     state, _ = many(geometric, looks=7)
@@ -149,6 +151,7 @@ def test_places_are_used_if_delays_follow_distances():
     assert state["place_score"].mean() > 15
 
 
+@pytest.mark.slow
 def test_places_are_not_used_if_delays_follow_more_properties_than_distances():
     """The scores of 16 networks were between -104 and -46 after 7 looks at each client."""
     state, where = many(factors, looks=7)
@@ -157,6 +160,7 @@ def test_places_are_not_used_if_delays_follow_more_properties_than_distances():
     assert np.all(error_ratio(state, where) > 1.3)
 
 
+@pytest.mark.slow
 def test_places_do_no_harm_if_delays_follow_nothing():
     """Both models then predict little more than the mean of all pairs, so it does not matter which one is used.
 

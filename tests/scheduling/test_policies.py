@@ -6,7 +6,7 @@ import pytest
 from fedlane.matching import max_min_matching
 from fedlane.records import Context, DelayDistributions, Delays, Feedback, Problem
 from fedlane.rng import RoundStreams
-from fedlane.scheduling import check_policy, make_policy, policies
+from fedlane.scheduling import check_policy, checks, make_policy, policies
 from fedlane.scheduling.estimates import bonus, mean
 from fedlane.scheduling.mamab import MamabGmba, MamabOm
 from fedlane.scheduling.queues import updated_queues
@@ -16,6 +16,7 @@ VARIANTS = [
         "lane",
         "lane-2026",
         "lane:V=0",
+        "lane:forgetting=0.02,alarm=2,idle_channels=true",
         "mamab-om",
         "mamab-om:V=1,queue_weight=success",
         "mamab-om:V=0,T0=0.1",
@@ -30,6 +31,16 @@ VARIANTS = [
 ]
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("name", VARIANTS)
+def test_every_built_in_policy_keeps_the_contract_for_a_while(name, monkeypatch):
+    """With more and with fewer clients than channels, for 14 rounds, in the last two of which nobody is available."""
+    monkeypatch.setattr(checks, "_SIZES", ((5, 2), (2, 3)))
+    monkeypatch.setattr(checks, "_ROUNDS", 14)
+    check_policy(make_policy(name))
+
+
+@pytest.mark.long
 @pytest.mark.parametrize("name", VARIANTS)
 def test_every_built_in_policy_keeps_the_contract(name):
     check_policy(make_policy(name))
@@ -186,6 +197,7 @@ def test_ucb_index_prefers_the_fast_and_starves_the_slow():
     assert share[2:].max() < 0.05
 
 
+@pytest.mark.slow
 def test_the_former_lane_tries_every_pair_first():
     _, state = play(make_policy("lane-2026"), problem(1, 6, 3), np.ones(6), 6)
     assert state["count"].min() == state["count"].max() == 1
@@ -227,6 +239,7 @@ def test_genie_finds_the_best_matching_nearly_always():
     assert exact >= 50
 
 
+@pytest.mark.slow
 def test_lane_groups_slow_clients():
     """Two fast and two slow clients on two channels: equal pairs take (1 + 3) / 2 s per round, mixed pairs 3 s."""
     delay_s = np.array([1.0, 1.0, 3.0, 3.0])

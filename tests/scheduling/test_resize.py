@@ -7,7 +7,7 @@ import pytest
 
 from fedlane.records import ClientLosses, Context, DelayDistributions, Delays, Feedback, Problem
 from fedlane.rng import RoundStreams
-from fedlane.scheduling import Policy, PolicyError, SinglePolicy, check_policy, lift, make_policy, policies
+from fedlane.scheduling import Policy, PolicyError, SinglePolicy, check_policy, checks, lift, make_policy, policies
 from fedlane.validate import InputError
 
 BEFORE, AFTER, CHANNELS, JOINED = 4, 6, 2, 12
@@ -168,6 +168,10 @@ class Waits(Policy):
         return {"waited": state["waited"] + 1, "round": state["round"] + 1}
 
 
+def test_the_checker_accepts_the_resize_that_every_policy_has():
+    check_policy(Waits())
+
+
 def forgets(self, state, old, new):
     return state if old is new else self.init(new)
 
@@ -196,7 +200,7 @@ def restarts(self, state, old, new):
         ({"per_client": frozenset({"wait"})}, r"per_client names \['wait'\], which are not in the state"),
     ],
 )
-def test_the_checker_checks_resize(parts, message):
-    check_policy(Waits())
+def test_the_checker_refuses_a_wrong_resize(parts, message, monkeypatch):
+    monkeypatch.setattr(checks, "_SIZES", ())  # nothing but resize
     with pytest.raises(PolicyError, match=message):
         check_policy(type("Broken", (Waits,), parts)())

@@ -16,6 +16,7 @@ from fedlane.scheduling.rivals.thompson import Thompson, posterior_draw
 from support.policy_rounds import DEADLINE_S, context_of, feedback_of, problem_with, selected, served, state_with
 
 
+@pytest.mark.slow
 def test_thompson_draws_from_the_posterior():
     """3 of 10: Beta(4, 8) has mean 1/3 and variance 4 x 8 / (12^2 x 13)."""
     replicas = 4000

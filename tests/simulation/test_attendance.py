@@ -3,15 +3,16 @@
 import numpy as np
 import pytest
 
-from fedlane import Scenario, Simulation, simulate
+from fedlane import Simulation, simulate
 from fedlane.network.availability import Availability
 from fedlane.network.energy import watts
 from fedlane.records import Delays, Feedback
 from fedlane.scheduling.queues import updated_queues
 from fedlane.simulation.round import round_delay_s
 from fedlane.validate import InputError
+from support.small_runs import UNPROTECTED
 
-BASE = Scenario.load("quickstart").with_values({"privacy.mechanism": "none", "rounds": 60})
+BASE = UNPROTECTED.with_values({"rounds": 60})
 CHURN = BASE.with_values(
     {"availability.model": "markov", "availability.mean_on_s": 40.0, "availability.mean_off_s": 20.0}
 )
@@ -72,7 +73,9 @@ def test_an_absent_client_is_never_assigned_and_owed_nothing():
 
 
 def test_a_client_that_leaves_during_the_round_is_late_charged_and_has_no_delay():
-    scenario = BASE.with_values({"privacy.mechanism": "paper", "network.deadline_s": 4.0, "rounds": 3})
+    scenario = BASE.with_values(
+        {"privacy.mechanism": "paper", "privacy.max_uploads": 3, "network.deadline_s": 4.0, "rounds": 3}
+    )
     simulation = scripted(scenario)
     simulation.play(until=1)
     rows = [row for row in simulation.result().assignments.to_pylist() if row["client"] == 0]
@@ -96,6 +99,7 @@ def test_time_passes_while_all_clients_are_absent():
     np.testing.assert_array_equal(round_delay_s(feedback, 5.0), [0.0, 5.0])
 
 
+@pytest.mark.slow
 def test_presence_has_the_long_run_share():
     run = simulate(CHURN.with_values({"rounds": 200}), "random", seeds=20, learning=False)
     share = run.summary["present_share"]
@@ -104,6 +108,7 @@ def test_presence_has_the_long_run_share():
     assert present.std() > 0.0
 
 
+@pytest.mark.slow
 def test_a_replica_does_not_depend_on_its_neighbours_and_a_run_resumes_to_the_bit(tmp_path):
     among = simulate(CHURN, "lane", seeds=[2, 7, 9], learning=False)
     alone = simulate(CHURN, "lane", seeds=[7], learning=False)
@@ -179,3 +184,13 @@ def test_bad_combinations_are_refused_in_one_line():
     ):
         with pytest.raises(InputError, match=message):
             BASE.with_values(changes)
+
+
+def test_a_late_client_that_stays_until_the_deadline_has_a_delay_although_it_would_have_left_before_its_end():
+    """Client 0 leaves at 3 s, after the deadline of 2.9 s; an upload that would take longer is late, and is known."""
+    simulation = scripted(BASE.with_values({"network.deadline_s": 2.9}), seeds=range(6))
+    simulation.play(until=1)
+    delays_s = [row["delay_s"] for row in simulation.result().assignments.to_pylist() if row["client"] == 0]
+    assert len(delays_s) == 6
+    assert None not in delays_s
+    assert max(delays_s) > 3.0

@@ -9,14 +9,17 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from fedlane import Run, Scenario, Simulation
+from fedlane import Run, Simulation
 from fedlane.simulation import trace_shape
 from fedlane.simulation.results import RunFolder
 from fedlane.simulation.segments import NAME, PREDICTED_SCHEMA, remove_segments
 from fedlane.simulation.trace_checks import check_segments
 from fedlane.validate import InputError
+from support.small_runs import UNSAMPLED, played
 
-TERMS = Scenario.load("quickstart").with_values({"rounds": 40})
+pytestmark = pytest.mark.slow
+
+TERMS = UNSAMPLED.with_values({"rounds": 40})
 SEEDS = (0, 1)
 PLAYED = 30
 
@@ -54,9 +57,7 @@ def finish(folder):
 
 def expected():
     """The same run in memory."""
-    simulation = Simulation(TERMS, "lane", SEEDS)
-    simulation.play()
-    return simulation.result()
+    return played(TERMS, seeds=SEEDS).result()
 
 
 def groups(path):
@@ -126,7 +127,7 @@ def forged_groups(tables):
     yield "wider types", [changed(table, "client", table["client"].cast(pa.int64())) for table in tables]
 
 
-def test_rows_that_no_run_has_written_are_refused(folder, record_property):
+def test_rows_that_no_run_has_written_are_refused(folder):
     path = folder / NAME / f"{8:09d}.parquet"
     good = path.read_bytes()
     tried, trace = 0, Simulation.resume(folder).trace
@@ -139,13 +140,12 @@ def test_rows_that_no_run_has_written_are_refused(folder, record_property):
     with pytest.raises(InputError, match="was not written by FedLane"):  # the last change
         Simulation.resume(folder)
     path.write_bytes(good)
-    record_property("attacks", tried)
     assert tried > 80
     run = finish(folder)
     assert run.assignments.equals(expected().assignments)
 
 
-def test_segments_that_are_missing_exchanged_or_no_files_are_refused(folder, tmp_path, record_property):
+def test_segments_that_are_missing_exchanged_or_no_files_are_refused(folder, tmp_path):
     stored, trace = shutil.copytree(folder / NAME, tmp_path / "stored"), Simulation.resume(folder).trace
     names = sorted(file.name for file in stored.iterdir())
     kinds = ("missing", "folder", "pipe", "cut", "empty", "link", "other")
@@ -169,7 +169,6 @@ def test_segments_that_are_missing_exchanged_or_no_files_are_refused(folder, tmp
             check_segments(trace)
         path.rmdir() if kind == "folder" else path.unlink(missing_ok=True)
         shutil.copy(stored / name, path)
-    record_property("attacks", len(attacks))
     assert finish(folder).assignments.equals(expected().assignments)
 
 
@@ -219,7 +218,7 @@ def test_a_segment_of_many_rows_is_refused_before_it_is_read(folder):
     assert pool.bytes_allocated() < before + 1e6
 
 
-def test_sums_of_a_checkpoint_that_do_not_agree_with_the_segments_are_refused(folder, record_property):
+def test_sums_of_a_checkpoint_that_do_not_agree_with_the_segments_are_refused(folder):
     with np.load(folder / "checkpoint.npz") as checkpoint:
         arrays = dict(checkpoint)
     tried, sums = 0, ("trace.served", "trace.uploads", "trace.max_queue", "trace.shape")
@@ -235,6 +234,5 @@ def test_sums_of_a_checkpoint_that_do_not_agree_with_the_segments_are_refused(fo
         with pytest.raises(InputError):
             Simulation.resume(folder)
         tried += 1
-    record_property("attacks", tried)
     np.savez(folder / "checkpoint.npz", **arrays)
     assert finish(folder).assignments.equals(expected().assignments)

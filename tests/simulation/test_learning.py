@@ -5,6 +5,7 @@ import pytest
 
 from fedlane import Run, Scenario, simulate
 from fedlane.simulation.setup import prepare
+from support.small_runs import UNPROTECTED
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +37,7 @@ class TestFashionMnist:
 
 
 def test_evaluation_every_k_rounds_and_after_the_last(tmp_path):
-    scenario = Scenario.load("quickstart").with_values({"learning.evaluate_every": 4})
+    scenario = UNPROTECTED.with_values({"learning.evaluate_every": 4})
     run = simulate(scenario, "random", rounds=10, seeds=[0, 1])
     accuracy = run.rounds["accuracy"].to_numpy().reshape(2, 10)
     assert np.flatnonzero(~np.isnan(accuracy[0])).tolist() == [3, 7, 9]

@@ -16,6 +16,7 @@ from fedlane.simulation.results import RunFolder
 from fedlane.simulation.run_audit import run_targets
 from fedlane.validate import InputError
 from support.loss_policy import LargestLoss
+from support.small_runs import played
 from support.terminal import fedlane
 
 POLICY = "support.loss_policy:LargestLoss"
@@ -28,22 +29,21 @@ BUILT_IN = {
 
 
 def scenario(mechanism="rigorous", rounds=6, **changes):
-    values = {"rounds": rounds, "privacy.mechanism": mechanism, "learning.evaluate_every": 3}
+    values = {"rounds": rounds, "privacy.mechanism": mechanism, "privacy.max_uploads": 12, "learning.evaluate_every": 3}
     return Scenario.load("quickstart").with_values({**values, **changes})
 
 
-def played(mechanism="rigorous", seeds=(4,), rounds=6, policy=None):
-    simulation = Simulation(scenario(mechanism, rounds), policy or LargestLoss(), seeds, learning=True)
-    simulation.play()
-    return simulation
+def trained(mechanism="rigorous", seeds=(4,), rounds=6, policy=None):
+    return played(scenario(mechanism, rounds), policy or LargestLoss(), seeds, learning=True)
 
 
+@pytest.mark.slow
 def test_the_contract_suite_accepts_a_policy_that_requires_losses():
     check_policy(LargestLoss())
     check_policy(LargestLoss(by_rms=True))
 
 
-@pytest.mark.parametrize("mechanism", ["none", "paper", "rigorous"])
+@pytest.mark.parametrize("mechanism", ["none", "paper", pytest.param("rigorous", marks=pytest.mark.slow)])
 def test_losses_come_with_the_last_punctual_upload(mechanism):
     """The policy sees no losses at first; afterwards those of exactly the clients that were punctual before."""
     seen = []
@@ -53,7 +53,7 @@ def test_losses_come_with_the_last_punctual_upload(mechanism):
             seen.append(context.losses)
             return super().select(state, context, rng)
 
-    simulation = played(mechanism, policy=Watching(), rounds=8)
+    simulation = trained(mechanism, policy=Watching(), rounds=8)
     punctual = np.zeros(10, bool)
     for t, losses in enumerate(seen):
         np.testing.assert_array_equal(np.isnan(losses.mean), ~punctual)
@@ -71,6 +71,7 @@ def test_every_built_in_policy_with_losses_is_tested():
     assert set(BUILT_IN) == {name for name, policy in built_in.items() if "losses" in policy.requires}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(BUILT_IN))
 def test_built_in_policies_are_resumed_and_replicated_to_the_bit(name, tmp_path):
     policy = f"{name}:{BUILT_IN[name]}"
@@ -88,14 +89,16 @@ def test_built_in_policies_are_resumed_and_replicated_to_the_bit(name, tmp_path)
         np.testing.assert_array_equal(array, resumed._state[key], err_msg=key)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mechanism", ["none", "rigorous"])
 def test_a_replica_plays_the_same_rounds_alone_and_among_others(mechanism):
-    among, alone = played(mechanism, (1, 7, 3)), played(mechanism, (7,))
+    among, alone = trained(mechanism, (1, 7, 3)), trained(mechanism, (7,))
     np.testing.assert_array_equal(among.trace.client[1], alone.trace.client[0])
     np.testing.assert_array_equal(among.federation.losses.latest.mean[1], alone.federation.losses.latest.mean[0])
     assert not np.array_equal(among.trace.client[0], among.trace.client[1])
 
 
+@pytest.mark.slow
 def test_a_run_is_resumed_to_the_bit(tmp_path):
     """The checkpoint holds the reports; without them it is refused in one line."""
     first = Simulation(scenario(), POLICY, [4, 5], learning=True)
@@ -117,8 +120,9 @@ def test_a_run_is_resumed_to_the_bit(tmp_path):
         Simulation.resume(folder.path)
 
 
+@pytest.mark.slow
 def test_losses_cost_no_more_epsilon_and_the_summary_says_how_they_were_released():
-    simulation = played()
+    simulation = trained()
     mechanism, query = simulation.setup.mechanism, simulation.setup.mechanism.loss_query
     plain = Simulation(scenario(), "lane", [4]).setup.mechanism
     np.testing.assert_array_equal(mechanism.step_noise, plain.step_noise)
@@ -137,6 +141,7 @@ def test_losses_cost_no_more_epsilon_and_the_summary_says_how_they_were_released
     assert "losses" not in simulate(scenario(), rounds=1, learning=False).summary["privacy"]
 
 
+@pytest.mark.slow
 def test_exact_losses_under_the_paper_s_mechanism_are_labelled_unprotected():
     with pytest.warns(UserWarning, match="sees exact losses, which the mechanism 'paper' does not protect"):
         run = simulate(scenario("paper"), LargestLoss(), rounds=2)
@@ -196,6 +201,7 @@ def folder(tmp_path_factory):
     return path
 
 
+@pytest.mark.slow
 def test_a_run_can_be_replayed_on_the_same_class_of_device_only(folder):
     stored = Run.load(folder)
     simulation = prepare_replay(stored, "cpu")
@@ -206,6 +212,7 @@ def test_a_run_can_be_replayed_on_the_same_class_of_device_only(folder):
         prepare_replay(replace(stored, settings=other), "cpu")
 
 
+@pytest.mark.slow
 def test_the_audit_of_a_run_attacks_the_losses_that_it_released(folder, tmp_path):
     _, (target,) = run_targets(folder, trials=400)
     query, released = target.spec.loss_query, json.loads((folder / "summary.json").read_text())["privacy"]["losses"]

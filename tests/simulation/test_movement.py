@@ -8,12 +8,11 @@ from fedlane.network.mobility import WaypointWalk
 from fedlane.simulation import movement
 from fedlane.simulation.merging import merge_runs
 from fedlane.simulation.replaying import compare_runs, tolerances
+from support.small_runs import UNPROTECTED, UNSAMPLED
 from support.terminal import fedlane
 
-MOVING = Scenario.load("quickstart").with_values(
-    {"rounds": 30, "network.mobility": "waypoint", "network.speed_m_s": (1.0, 3.0)}
-)
-CHURN = Scenario.load("quickstart").with_values(
+MOVING = UNSAMPLED.with_values({"rounds": 30, "network.mobility": "waypoint", "network.speed_m_s": (1.0, 3.0)})
+CHURN = UNSAMPLED.with_values(
     {
         "rounds": 60,
         "availability.model": "markov",
@@ -51,7 +50,8 @@ def test_positions_are_those_of_the_walk_when_each_round_begins():
 
 def test_clients_that_stand_have_no_table_of_positions():
     for name in ("quickstart", "churn", "campus-5g"):
-        assert "positions" not in simulate(name, "random", rounds=2, learning=False).tables
+        standing = Scenario.load(name).with_values({"privacy.mechanism": "none"})
+        assert "positions" not in simulate(standing, "random", rounds=2, learning=False).tables
 
 
 def test_positions_are_saved_loaded_merged_and_replayed(tmp_path):
@@ -107,5 +107,5 @@ def test_presence_is_stored_apart_from_the_budget():
 
 
 def test_everybody_is_present_where_nobody_leaves():
-    run = simulate("quickstart", "random", rounds=3, learning=False)
+    run = simulate(UNPROTECTED, "random", rounds=3, learning=False)
     assert run.client_rounds["present"].to_pylist() == [True] * len(run.client_rounds)

@@ -31,13 +31,6 @@ SETTINGS = {
 }
 
 
-@pytest.fixture
-def here(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    own_data._load.cache_clear()
-    return tmp_path
-
-
 def arrays(target, shift=0.0):
     """Vectors of four clients with classes, or with numbers whose size grows with the client's index."""
     rng = np.random.default_rng(5)
@@ -51,6 +44,7 @@ def scenario(mechanism, **changes):
     return Scenario.load("quickstart").with_values({**SETTINGS, "privacy.mechanism": mechanism, **changes})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("target", ["classes", "values"])
 def test_private_losses_of_own_data_stay_in_the_budget_and_the_run_replays(here, target):
     np.savez("my.npz", **arrays(target))
@@ -109,6 +103,7 @@ def sequences():
     return model, tokens, (tokens + 1) % 7
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make", [numbers, sequences])
 def test_losses_of_every_kind_equal_a_slow_loop_and_are_clipped(make):
     torch.manual_seed(0)

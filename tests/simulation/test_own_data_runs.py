@@ -9,7 +9,6 @@ import pytest
 
 from fedlane import Scenario, Simulation, simulate
 from fedlane.experiments.engine.cells import Cell
-from fedlane.learning import own_data
 from fedlane.learning.partition import chosen_clients
 from fedlane.learning.schedule import Schedule, learn
 from fedlane.simulation.results import RunFolder
@@ -42,19 +41,12 @@ def save(folder, shift=0.0, clients=6):
 
 
 @pytest.fixture
-def here(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    own_data._load.cache_clear()
-    return tmp_path
-
-
-@pytest.fixture
 def scenario(here):
     save(here)
     return Scenario.from_values(VALUES)
 
 
-@pytest.mark.parametrize("changes", [{}, {"privacy": PRIVATE}, NATURAL])
+@pytest.mark.parametrize("changes", [{}, pytest.param({"privacy": PRIVATE}, marks=pytest.mark.slow), NATURAL])
 def test_a_data_set_of_ones_own_trains(scenario, changes):
     run = simulate(scenario.with_values(changes), "random", seeds=[0, 1])
     assert run.summary["final_accuracy"]["mean"] > 0.9
@@ -154,6 +146,7 @@ def test_the_key_of_a_cell_follows_the_data(here, scenario):
     assert key() != before
 
 
+@pytest.mark.slow
 def test_accounts_of_a_run_are_checked_without_calling_its_function(here, scenario):
     (here / "my_data.py").write_text(
         "import numpy as np\nfrom pathlib import Path\n"
@@ -184,7 +177,7 @@ def test_the_command_line_refuses_a_wrong_data_set_in_one_line(here, value, mess
     assert message in " ".join(result.stderr.split())
 
 
-@pytest.mark.parametrize("mechanism", ["none", "rigorous"])
+@pytest.mark.parametrize("mechanism", ["none", pytest.param("rigorous", marks=pytest.mark.slow)])
 def test_own_data_natural_clients_optimisers_and_a_world_work_together(here, mechanism):
     """One run with all of them is trained, resumed and replayed, and its saved schedule learns the same model."""
     save(here)
@@ -217,6 +210,7 @@ def test_own_data_natural_clients_optimisers_and_a_world_work_together(here, mec
     fedlane("replay", "whole", "--quiet", cwd=here, code=0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("dataset", "note"),
     [("my.npz", "put it at the same path where you rebuild"), ("my_packed_data:load", "files that it reads are not")],

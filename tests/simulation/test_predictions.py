@@ -5,15 +5,16 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from fedlane import Policy, Run, Scenario, Simulation, SinglePolicy, simulate
+from fedlane import Policy, Run, Simulation, SinglePolicy, simulate
 from fedlane.delay_predictions import NAMES, PredictedDelays, covered
 from fedlane.scheduling import PolicyError, check_policy
 from fedlane.scheduling.lane import Lane
 from fedlane.simulation import trace_shape
 from fedlane.simulation.merging import merge_runs
 from fedlane.simulation.results import RunFolder
+from support.small_runs import PAPER
 
-TERMS = Scenario.load("paper-fmnist").with_values({"rounds": 40, "network.deadline_s": 2.1})
+TERMS = PAPER.with_values({"rounds": 40, "network.deadline_s": 2.1})
 SEEDS = (700, 701)
 
 
@@ -125,6 +126,7 @@ class Constant(SinglePolicy):
         return PredictedDelays(*(np.where(assignment >= 0, end, np.nan) for end in self.ends))
 
 
+@pytest.mark.slow
 def test_a_policy_for_one_replica_may_state_predictions():
     check_policy(Constant())
     result = simulate(TERMS, Constant(), seeds=SEEDS, learning=False)

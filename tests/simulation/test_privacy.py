@@ -14,16 +14,20 @@ from fedlane.report.terminal import notes
 from fedlane.simulation.run import Simulation
 from fedlane.simulation.setup import prepare
 from fedlane.validate import InputError
+from support.small_runs import played
 
 QUIET = Session(quiet=True)
 POLICIES = ("lane", "mamab-om:T0=5", "mamab-gmba:T0=5", "random", "round-robin", "single-ucb", "ucb-index", "genie")
 
+SAMPLED = {"learning__batch_size": 16}
+REPORTED = ("uploads", "epsilon", "epsilon_paper")
+
 
 def scenario(**changes):
-    """A small run with the mechanism `rigorous` on the embedded data."""
+    """A small run with the mechanism `rigorous` on the embedded data, with all records in every sample."""
     values = {
         "network.clients": 10,
-        "learning.batch_size": 16,
+        "learning.batch_size": 800,
         "learning.local_iterations": 2,
         "privacy.mechanism": "rigorous",
         "privacy.epsilon": 6.0,
@@ -35,10 +39,11 @@ def scenario(**changes):
     return Scenario.load("quickstart").with_values({**values, **changes})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("policy", POLICIES)
 def test_policies_handle_budgets_that_run_out(policy):
     """Fewer clients than channels remain, then none, and no client spends more than it agreed to."""
-    run = simulate(scenario(), policy, seeds=[0, 1])
+    run = simulate(scenario(**SAMPLED), policy, seeds=[0, 1])
     clients, rounds = run.clients.to_pydict(), run.client_rounds.to_pydict()
     assert max(clients["uploads"]) == 12
     assert max(clients["epsilon"]) <= 6.0
@@ -53,8 +58,9 @@ def test_policies_handle_budgets_that_run_out(policy):
     assert any("budgets are exhausted" in note for note in notes(run.summary))
 
 
+@pytest.mark.slow
 def test_the_schedule_is_the_same_without_learning():
-    with_, without = (simulate(scenario(), "lane", seeds=[3], learning=learning) for learning in (True, False))
+    with_, without = (simulate(scenario(**SAMPLED), "lane", seeds=[3], learning=learning) for learning in (True, False))
     assert with_.assignments.equals(without.assignments)
     assert with_.clients.equals(without.clients)
     assert with_.client_rounds.equals(without.client_rounds)
@@ -62,16 +68,17 @@ def test_the_schedule_is_the_same_without_learning():
 
 @pytest.mark.slow
 def test_epsilons_agree_with_dp_accounting():
-    run = simulate(scenario(privacy__max_uploads=40), "lane", seeds=[2], learning=False)
+    rounds_played = 12
+    run = simulate(scenario(rounds=rounds_played, **SAMPLED), "lane", seeds=[2], learning=False)
     clients, setup = run.clients.to_pydict(), prepare(run.scenario, [2])
     z = setup.mechanism.step_noise[0, 0]
     for uploads, epsilon in set(zip(clients["uploads"], clients["epsilon"], strict=True)):
         exact = account(z, 16 / 800, 2 * uploads, 1e-5, histogram_noise=10.0)
         assert exact - 1e-9 <= epsilon <= exact * 1.002
-    rounds = np.array(run.client_rounds["epsilon"]).reshape(40, 10)
+    rounds = np.array(run.client_rounds["epsilon"]).reshape(rounds_played, 10)
     assert np.all(np.diff(rounds, axis=0) >= 0)
     np.testing.assert_array_equal(rounds[-1], clients["epsilon"])
-    uploaded = np.zeros((40, 10), bool)
+    uploaded = np.zeros((rounds_played, 10), bool)
     uploaded[run.assignments["round"].to_numpy(), run.assignments["client"].to_numpy()] = True
     # every upload is charged, late ones included, and nothing else
     np.testing.assert_array_equal(np.diff(rounds, axis=0) > 0, uploaded[1:])
@@ -79,15 +86,17 @@ def test_epsilons_agree_with_dp_accounting():
 
 @pytest.mark.slow
 def test_the_paper_mechanism_reports_its_formula_and_its_leakage():
-    run = simulate("paper-fmnist", "random", rounds=30, seeds=[0], learning=False)
-    clients = run.clients.to_pydict()
+    paper = Scenario.load("paper-fmnist").with_values({"privacy.max_uploads": 10, "rounds": 10})
+    run = simulate(paper, "random", seeds=[0], learning=False)
     noise = float(paper_noise(25.0, 1e-3, 6000, 64, 5))
-    for uploads, epsilon, by_formula in zip(
-        clients["uploads"], clients["epsilon"], clients["epsilon_paper"], strict=True
-    ):
+    reported = {tuple(row) for row in zip(*(run.clients[name].to_pylist() for name in REPORTED), strict=True)}
+    assert len(reported) > 2
+    for uploads, epsilon, by_formula in reported:
+        exact = leakage_lower_bound(noise, 64 / 6000, 5, 1e-3, uploads)
         assert by_formula == pytest.approx(float(formula_6(25.0, 1e-3, uploads)))
-        assert by_formula < 0.8 * leakage_lower_bound(noise, 64 / 6000, 5, 1e-3, uploads) < epsilon
-        assert epsilon <= leakage_lower_bound(noise, 64 / 6000, 5, 1e-3, uploads)
+        assert by_formula < 0.8 * exact < epsilon
+        # The run computes all counts together, so the last digits depend on the processor's instructions.
+        assert epsilon <= exact * (1 + 1e-9)
     (warning,) = [note for note in notes(run.summary) if "leaks" in note]
     assert "the paper's formula gives" in warning
     assert run.summary["privacy"]["epsilon_composed"] > run.summary["privacy"]["epsilon_paper"]
@@ -148,7 +157,7 @@ def test_quotas_come_from_the_noised_histogram():
 
 
 def test_less_private_clients_have_larger_quotas_under_rigorous_noise():
-    """The noise term of theta is the mechanism's noise."""
+    """The noise term of theta is the mechanism's noise, which has a closed form if every sample has all records."""
     epsilon = [2.0] * 5 + [20.0] * 5
     setup = prepare(
         scenario(
@@ -171,25 +180,27 @@ def test_too_little_noise_is_refused_unless_it_is_allowed():
     assert prepare(wild.with_values({"privacy.least_noise": 0.1}), [0]).mechanism.step_noise.max() < 0.5
 
 
+@pytest.mark.slow
 def test_a_schedule_carries_the_mechanism(tmp_path):
     """Learning from a saved schedule gives the same model as the run."""
     from fedlane.learning.replay import Schedule, learn
 
-    simulation = Simulation(scenario(rounds=6), "lane", [1], learning=True)
+    simulation = Simulation(scenario(rounds=6, **SAMPLED), "lane", [1], learning=True)
     simulation.play()
     simulation.schedule().save(tmp_path / "s.npz")
     loaded = Schedule.load(tmp_path / "s.npz")
     assert loaded.task.mechanism.sampling == "poisson"
     curves = learn(loaded)
-    np.testing.assert_array_equal(curves.weights, simulation.federation.weights.numpy())
+    np.testing.assert_allclose(curves.weights, simulation.federation.weights.numpy(), rtol=1e-5, atol=1e-6)  # float32
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("mechanism", ["paper", "rigorous"])
 def test_accounting_of_a_replica_depends_on_its_own_seed_only(mechanism):
     """The clients' data sizes differ, so that sample rates are rounded."""
-    settings = {"privacy__mechanism": mechanism, "data__imbalance": 0.4, "rounds": 10, "privacy__epsilon": 4.0}
-    settings["network__clients"] = 5  # every client's noise is calibrated
+    settings = {"privacy__mechanism": mechanism, "privacy__max_uploads": 4, "data__imbalance": 0.4, "rounds": 6}
+    # Every client's noise is calibrated, which is quick for large samples and a small epsilon.
+    settings |= {"network__clients": 5, "learning__batch_size": 400, "privacy__epsilon": 1.0}
     among = simulate(scenario(**settings), "lane", seeds=[1, 7], learning=False)
     alone = simulate(scenario(**settings), "lane", seeds=[7], learning=False)
     mine = among.clients.filter(among.clients["replica"].to_numpy() == 1)
@@ -237,13 +248,13 @@ def test_a_run_with_a_changed_ledger_is_not_resumed(tmp_path, change):
 
 @pytest.mark.slow
 def test_rounding_many_data_sizes_to_few_curves_keeps_lower_bounds():
-    run = Simulation(scenario(privacy__mechanism="paper", data__imbalance=0.5, rounds=8), "random", range(6))
-    run.play()
+    settings = {"privacy__mechanism": "paper", "data__imbalance": 0.5, "rounds": 6, "privacy__max_uploads": 4}
+    run = played(scenario(**SAMPLED, **settings), "random", range(6))
     assert len(run.spending.terms) < 35  # for 60 clients
     clients, spec = run.result().clients.to_pydict(), run.setup.mechanism
     for replica, client, uploads, epsilon in list(
         zip(clients["replica"], clients["client"], clients["uploads"], clients["epsilon"], strict=True)
-    )[:20]:
+    )[:8]:
         at = replica, client
         exact = leakage_lower_bound(spec.upload_noise[at], spec.sample_rate[at], 2, 1e-5, uploads)
         assert epsilon <= exact * (1 + 1e-9)

@@ -23,8 +23,10 @@ from fedlane.simulation.results import RunFolder
 from fedlane.validate import InputError
 from support.terminal import fedlane
 
+pytestmark = pytest.mark.slow
+
 EXAMPLES = Path(__file__).parents[2] / "examples"
-SMALL = ("--rounds", "6", "--set", "network.clients=5")
+SMALL = ("--rounds", "6", "--set", "network.clients=5", "--set", "privacy.max_uploads=6")
 
 
 def table(folder, name):
@@ -139,7 +141,7 @@ def test_a_policy_from_a_file_is_played_again(tmp_path):
 def test_every_run_folder_records_its_origin(learned):
     (session,) = sessions(learned)
     assert session["command"].startswith(
-        "fedlane run --rounds 6 --set network.clients=5 --seeds 2 --policy mamab-om:V=7"
+        "fedlane run --rounds 6 --set network.clients=5 --set privacy.max_uploads=6 --seeds 2 --policy mamab-om:V=7"
     )
     assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\+00:00", session["started"])
     assert {"fedlane", "python", "numpy", "scipy", "numba", "torch", "pyarrow"} <= set(session["versions"])
@@ -182,7 +184,6 @@ def test_a_recorded_command_holds_no_secrets(monkeypatch):
     assert getpass.getuser() == "root" or getpass.getuser() not in line
 
 
-@pytest.mark.slow
 def test_a_resumed_run_records_both_sessions_and_replays(tmp_path):
     scenario = Scenario.load("quickstart").with_values({"rounds": 6, "learning.evaluate_every": 2})
     simulation = Simulation(scenario, "lane", [3, 5], learning=True)
@@ -288,7 +289,11 @@ def test_an_interrupted_replay_is_one_line(copied, monkeypatch):
         step(simulation)
 
     monkeypatch.setattr(Simulation, "step", interrupted)
-    result = fedlane("replay", "run", cwd=copied.parent, code=130)
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a program in the background ignores Ctrl-C
+    try:
+        result = fedlane("replay", "run", cwd=copied.parent, code=130)
+    finally:
+        signal.signal(signal.SIGINT, before)
     assert result.stderr == "fedlane: interrupted: run was not replayed to its end; it is unchanged\n"
 
 

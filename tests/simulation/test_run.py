@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -9,20 +10,19 @@ import pytest
 
 from fedlane import Run, Scenario, Simulation, check_policy, simulate
 from fedlane.intervals import interval
-from fedlane.scheduling import SinglePolicy, policies
+from fedlane.scheduling import SinglePolicy
 from fedlane.simulation import results, table_parts
 from fedlane.simulation.results import COLUMNS, MEASURES, RunFolder
 from fedlane.validate import InputError
+from support.small_runs import PAPER, UNSAMPLED, played
 
 RIVALS = [
     *("proportional-fair", "age-of-update", "rbcs-f", "thompson", "mamab-sw:window=9,T0=1", "mamab-discounted:T0=1"),
     *("glr-cucb:delta=0.5", "clairvoyant"),
 ]
-POLICIES = [
-    "lane",
+OTHERS = [
     "mamab-om",
     "mamab-gmba",
-    "random",
     "round-robin",
     "single-ucb",
     "cs-ucb-q:beta=0.01",
@@ -33,30 +33,22 @@ POLICIES = [
     "fedcs",  # leaves channels idle if nobody fits
     *RIVALS,
 ]
+"""All policies that require no losses, but `lane` and `random`; those that do are in test_losses.py."""
 
 
 def traces(policy, seeds, rounds=60, **values):
     scenario = Scenario.load("paper-fmnist").with_values({"rounds": rounds, **values})
-    simulation = Simulation(scenario, policy, seeds)
-    simulation.play()
-    return simulation
+    return played(scenario, policy, seeds)
 
 
-@pytest.mark.parametrize("policy", [*POLICIES[:2], *(pytest.param(p, marks=pytest.mark.slow) for p in POLICIES[2:])])
-def test_seed_7_alone_is_seed_7_among_200_to_the_bit(policy):
-    alone, among = traces(policy, [7], rounds=40).trace, traces(policy, range(200), rounds=40).trace
+@pytest.mark.parametrize("seeds", [10, pytest.param(200, marks=pytest.mark.long)])
+@pytest.mark.parametrize("policy", ["lane", "random", *(pytest.param(p, marks=pytest.mark.slow) for p in OTHERS)])
+def test_seed_7_alone_is_seed_7_among_others_to_the_bit(policy, seeds):
+    alone, among = traces(policy, [7], rounds=40).trace, traces(policy, range(seeds), rounds=40).trace
     for name in ("client", "download_s", "compute_s", "upload_s", "delay_s", "queue", "available"):
         np.testing.assert_array_equal(getattr(alone, name)[0], getattr(among, name)[7], err_msg=name)
 
 
-def test_all_built_in_policies_are_tested():
-    """Policies that require losses are tested in test_losses.py."""
-    assert {name.split(":")[0] for name in POLICIES} == {
-        n for n, p in policies().items() if p.__module__.startswith("fedlane.") and "losses" not in p.requires
-    }
-
-
-@pytest.mark.parametrize(("clients", "channels"), [(2, 5), (4, 1), (4, 4), (1, 1), (1, 3)])
 @pytest.mark.parametrize(
     "policy",
     [
@@ -64,13 +56,14 @@ def test_all_built_in_policies_are_tested():
         *RIVALS,
     ],
 )
-def test_any_number_of_clients_and_channels_uses_all_of_the_fewer(policy, clients, channels):
-    run = traces(policy, [0, 1], 20, **{"network.clients": clients, "network.channels": channels})
-    assert np.all(np.sum(run.trace.client >= 0, axis=2) == min(clients, channels))
+def test_any_number_of_clients_and_channels_uses_all_of_the_fewer(policy):
+    for clients, channels in ((2, 5), (4, 1), (4, 4), (1, 1), (1, 3)):
+        run = traces(policy, [0, 1], 20, **{"network.clients": clients, "network.channels": channels})
+        assert np.all(np.sum(run.trace.client >= 0, axis=2) == min(clients, channels)), (clients, channels)
 
 
 def test_delay_clock_and_punctuality_of_a_round():
-    run = simulate("paper-fmnist", "random", rounds=50, seeds=[3, 5], learning=False)
+    run = simulate(PAPER, "random", rounds=50, seeds=[3, 5], learning=False)
     assignments, rounds = run.assignments.to_pydict(), run.rounds.to_pydict()
     delay = np.array(assignments["delay_s"])
     parts = sum(np.array(assignments[part]) for part in ("download_s", "compute_s", "upload_s"))
@@ -87,7 +80,7 @@ def test_delay_clock_and_punctuality_of_a_round():
 
 
 def test_participation_queues_and_uploads_from_the_assignments():
-    run = simulate("paper-fmnist", "lane", rounds=80, seeds=[1], learning=False)
+    run = simulate(PAPER, "lane", rounds=80, seeds=[1], learning=False)
     a, c = run.assignments.to_pydict(), run.clients.to_pydict()
     counts = np.bincount(a["client"], minlength=10)
     in_time = np.bincount(a["client"], a["punctual"], minlength=10)
@@ -130,7 +123,7 @@ def test_quotas_do_not_depend_on_the_policy_and_feasibility_is_reported():
     np.testing.assert_allclose(slack.quota, literal.quota / 2)
     np.testing.assert_allclose(slack.feasible_scale, 2 * literal.feasible_scale)
     np.testing.assert_allclose(literal.quota.sum(axis=1), 4)
-    hopeless = simulate("paper-fmnist", "random", rounds=2, seeds=[38], learning=False).summary
+    hopeless = simulate(PAPER, "random", rounds=2, seeds=[38], learning=False).summary
     assert list(hopeless["infeasible_seeds"]) == ["38"]
     assert hopeless["infeasible_seeds"]["38"] == hopeless["feasible_scale"]["mean"] < 1
 
@@ -193,6 +186,7 @@ class LargestFirst(SinglePolicy):
         return np.where(context.available & (rank < context.problem.channels), rank, -1)
 
 
+@pytest.mark.slow
 def test_a_policy_sees_the_number_of_records_of_every_client():
     check_policy(LargestFirst())
     simulation = traces(LargestFirst(), [0, 1], 3, **{"data.imbalance": 0.6})
@@ -229,16 +223,13 @@ def test_interval():
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory):
     folder = tmp_path_factory.mktemp("runs") / "a"
-    run = simulate("quickstart", "mamab-om:V=10", rounds=12, seeds=[0, 1], learning=False)
+    run = simulate(UNSAMPLED, "mamab-om:V=10", rounds=12, seeds=[0, 1], learning=False)
     run.save(folder)
     return run, folder
 
 
 def copied(folder, target):
-    import shutil
-
-    shutil.copytree(folder, target)
-    return target
+    return shutil.copytree(folder, target)
 
 
 def test_a_run_folder_has_the_documented_files_and_columns(saved):

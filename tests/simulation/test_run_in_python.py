@@ -9,17 +9,18 @@ import pytest
 from fedlane import Run, simulate
 from fedlane.validate import InputError
 from support.parts import missing
+from support.small_runs import UNSAMPLED
 
 
 @pytest.fixture(scope="module")
 def run():
-    return simulate("quickstart", rounds=6, seeds=3, learning=False)
+    return simulate(UNSAMPLED, rounds=6, seeds=3, learning=False)
 
 
 def test_a_number_of_seeds_means_the_first_ones(run):
     assert run.summary["seeds"] == [0, 1, 2]
-    assert run.rounds.equals(simulate("quickstart", rounds=6, seeds=[0, 1, 2], learning=False).rounds)
-    assert simulate("quickstart", rounds=1, seeds=np.int64(2), learning=False).summary["seeds"] == [0, 1]
+    assert run.rounds.equals(simulate(UNSAMPLED, rounds=6, seeds=[0, 1, 2], learning=False).rounds)
+    assert simulate(UNSAMPLED, rounds=1, seeds=np.int64(2), learning=False).summary["seeds"] == [0, 1]
 
 
 @pytest.mark.parametrize(
@@ -67,7 +68,7 @@ def test_many_seeds_are_abbreviated(run):
 def test_tables_become_pandas_frames_with_seeds():
     if importlib.util.find_spec("pandas") is None:
         missing("pandas is not installed")
-    run = simulate("quickstart", rounds=6, seeds=[5, 9], learning=False)
+    run = simulate(UNSAMPLED, rounds=6, seeds=[5, 9], learning=False)
     rounds = run.to_pandas()
     assert list(rounds.columns) == run.rounds.column_names
     assert rounds.groupby("seed")["clock_s"].max().index.tolist() == [5, 9]

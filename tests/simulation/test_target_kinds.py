@@ -11,7 +11,6 @@ import torch
 
 import fedlane
 from fedlane import Run, Scenario, Simulation, simulate
-from fedlane.learning import own_data
 from fedlane.learning.dataset_records import Objective
 from fedlane.learning.datasets import load_dataset
 from fedlane.learning.model_interface import Batch
@@ -28,13 +27,6 @@ learning = { model = "mlp", learning_rate = 0.05, batch_size = 16, evaluate_ever
 """)
 PRIVATE = {"mechanism": "paper", "epsilon": 25.0, "delta": 1e-3}
 NOISE = 0.1
-
-
-@pytest.fixture
-def here(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    own_data._load.cache_clear()
-    return tmp_path
 
 
 def line(n, outputs=1):
@@ -110,6 +102,7 @@ def last_loss(run, replica):
     return losses[-1].as_py()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model", ["softmax", "mlp", "cnn"])
 @pytest.mark.parametrize("clip_norm", [None, 0.5])
 def test_steps_on_numbers_agree_with_autograd_one_sample_at_a_time(model, clip_norm):
@@ -130,6 +123,7 @@ def test_steps_on_numbers_agree_with_autograd_one_sample_at_a_time(model, clip_n
     torch.testing.assert_close(moved, expected, atol=1e-6, rtol=1e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make", [Tagger, Slow])
 def test_steps_on_sequences_agree_with_autograd_one_sample_at_a_time(make):
     model = checked_module(make, (5,), 7, per_record=True, tokens=7, objective=Objective("positions", 5))
@@ -147,6 +141,7 @@ def test_steps_on_sequences_agree_with_autograd_one_sample_at_a_time(make):
     torch.testing.assert_close(moved, expected, atol=1e-6, rtol=1e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("changes", [{}, {"privacy": PRIVATE}])
 def test_a_class_at_every_position_is_learned(here, monkeypatch, changes):
     save_copying(here)
@@ -197,6 +192,7 @@ def test_built_in_models_refuse_targets_at_every_position(here):
         )
 
 
+@pytest.mark.slow
 def test_a_run_on_float_targets_is_saved_shown_drawn_and_replayed(here, scenario):
     (here / "my.toml").write_text(scenario.with_values({"privacy": PRIVATE}).to_toml())
     result = command("run", "my.toml", "--policy", "random", "--seeds", "2", "--out", "run", cwd=here, code=0)

@@ -1,5 +1,7 @@
 """Worlds: links that follow the simulated time, in any order of clocks, and presets in which every policy runs."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -8,6 +10,7 @@ from fedlane.network import CellNetwork, TraceNetwork
 from fedlane.simulation.setup import prepare
 from fedlane.validate import InputError
 from support.parts import DATA, missing
+from support.small_runs import UNPROTECTED
 
 BUILT_IN = [name for name, policy in policies().items() if policy.__module__.startswith("fedlane.")]
 """FedLane's policies; other tests register their own."""
@@ -15,7 +18,7 @@ WITH_LOSSES = [name for name in BUILT_IN if "losses" in policies()[name].require
 WITHOUT_LOSSES = [name for name in BUILT_IN if name not in WITH_LOSSES]
 
 WORLDS = ("campus-5g", "cell-1000", "cell-3gpp", "churn", "city-munich", "commute-lte", "drifting", "phones")
-BASE = Scenario.load("quickstart").with_values({"privacy.mechanism": "none", "rounds": 30})
+BASE = UNPROTECTED.with_values({"rounds": 30})
 CELL = {
     "network.model": "3gpp",
     "network.mobility": "waypoint",
@@ -69,6 +72,7 @@ def test_clocks_may_be_asked_for_in_any_order_alone_or_among_others(world):
         np.testing.assert_array_equal(again, first[t])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("world", CHANGING)
 def test_a_run_resumes_to_the_bit(world, tmp_path):
     from fedlane.simulation.results import RunFolder
@@ -124,11 +128,12 @@ def test_a_cell_that_stands_still_has_the_delays_of_the_paper_s_network():
     assignment = np.array([[0, 1, 2, 3, -1, -1, -1, -1, -1, -1]])
     for t in (0, 70):
         expected = plain.delays(t, np.zeros(1), assignment).total_s
-        np.testing.assert_allclose(drifting.delays(t, np.zeros(1), assignment).total_s, expected, rtol=1e-12)
+        np.testing.assert_allclose(drifting.delays(t, np.zeros(1), assignment).total_s, expected, rtol=1e-9)
     assert not drifting.stationary
     assert Simulation(BASE.with_values({"network.drift_s": 9.0}), "random").feasible_scale is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("world", ["3gpp", "city", "trace", "drift"])
 def test_distributions_are_averages_over_time(world):
     scenario = BASE.with_values({**CHANGING[world], "network.deadline_s": 1.0 if world != "drift" else 5.0})
@@ -218,6 +223,7 @@ def test_the_presets_are_there():
     assert set(WORLDS) <= set(presets())
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:genie knows the delay distributions as averages")
 @pytest.mark.parametrize("name", WORLDS)
 def test_every_policy_runs_in_every_preset(name, commute):
@@ -269,7 +275,22 @@ def test_positions_are_those_at_the_beginning():
 
 
 def test_a_run_says_that_uplinks_were_not_measured():
-    run = simulate(Scenario.load("campus-5g"), "random", rounds=2, seeds=[0], learning=False)
+    plain = {"privacy.mechanism": "none"}
+    campus, cell = (Scenario.load(name).with_values(plain) for name in ("campus-5g", "cell-3gpp"))
+    run = simulate(campus, "random", rounds=2, seeds=[0], learning=False)
     assert "have no uplink: their downlinks serve as uplinks, at another time, times 0.1" in run.summary["remark"]
-    run = simulate(Scenario.load("cell-3gpp"), "random", rounds=2, seeds=[0], learning=False)
+    run = simulate(cell, "random", rounds=2, seeds=[0], learning=False)
     assert "remark" not in run.summary
+
+
+@pytest.mark.parametrize("world", ["3gpp", "city"])
+def test_the_true_distributions_count_failed_uploads_as_late(world):
+    """P(punctual) = (1 - p) P(punctual if no upload failed), at the same instants and with the same fading."""
+    network = prepare(BASE.with_values({**CHANGING[world], "network.clients": 3, "network.channels": 4}), [5]).network
+    assert network.cell.upload_failure > 0
+    parts = network.seeds, network.topology, network.radio, network.compute, network.deadline_s
+    failing, perfect = (CellNetwork(*parts, replace(network.cell, upload_failure=p)) for p in (0.3, 0.0))
+    success, without = (cell.distributions(8).success[0] for cell in (failing, perfect))
+    assert without.max() > 0.5
+    error = (0.3 * 0.7 * without / failing.max_samples) ** 0.5
+    assert np.all(np.abs(success - 0.7 * without) <= 5 * error)

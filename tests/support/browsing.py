@@ -1,10 +1,13 @@
 """Run folders and a browser for the tests of the report page."""
 
+import asyncio
 import contextlib
 import shutil
 from pathlib import Path
 
 from fedlane import Scenario, simulate
+from fedlane.report.page import build_page
+from fedlane.report.page_data import page_data
 from support.parts import missing
 
 SETTINGS = ["learning.evaluate_every=3"]
@@ -20,6 +23,13 @@ def save_run(
     run = simulate(loaded, policy=policy, rounds=rounds, seeds=list(seeds), learning=learning)
     run.save(folder)
     return run
+
+
+def page_of(folder: Path, runs):
+    """Write the page of run folders into a folder and return its address."""
+    path = folder / "page.html"
+    path.write_text(build_page(page_data(runs)))
+    return path.as_uri()
 
 
 @contextlib.contextmanager
@@ -41,6 +51,31 @@ def chromium():
             browser.close()
 
 
+@contextlib.contextmanager
+def shared_chromium():
+    """Start a browser for many tests; yield a context manager that gives it to one of them.
+
+    Playwright keeps its event loop running, suspended on a stack of its own, and `asyncio.run` then refuses to start
+    another one in this thread. So the loop counts as running only while the browser is in use.
+    """
+    with chromium() as running:
+        loop = asyncio.get_running_loop()
+
+        @contextlib.contextmanager
+        def in_use():
+            asyncio._set_running_loop(loop)
+            try:
+                yield running
+            finally:
+                asyncio._set_running_loop(None)
+
+        asyncio._set_running_loop(None)
+        try:
+            yield in_use
+        finally:
+            asyncio._set_running_loop(loop)
+
+
 class Tab:
     """A browser tab that records its errors and requests."""
 
@@ -54,7 +89,20 @@ class Tab:
         self.page.on("pageerror", lambda error: self.errors.append(str(error)))
         self.page.on("dialog", lambda dialog: (self.errors.append("dialog"), dialog.dismiss()))
         self.page.goto(url)
+        self._wait()
+
+    def _wait(self):
         self.page.wait_for_selector("html[data-ready]")
+
+    def screens(self, widths, themes=("light", "dark")):
+        """Load the page again on every screen; yield its width."""
+        for width in widths:
+            for theme in themes:
+                self.page.set_viewport_size({"width": width, "height": 900})
+                self.page.emulate_media(color_scheme=theme)
+                self.page.reload()
+                self._wait()
+                yield width
 
     def __enter__(self):
         return self

@@ -7,6 +7,9 @@ from pathlib import Path
 
 from fedlane.scheduling.baselines import Random
 
+COUNTED = "support.counted_policy:Counted"
+"""The name of the policy on the command line."""
+
 
 @dataclass(frozen=True)
 class Counted(Random):

@@ -1,16 +1,12 @@
-"""A real client that is killed repeatedly, and the server that counts its uploads. Run by test_ledger.
-
-    python killed_client.py FOLDER KILLS          kills at random moments, until every stage was hit
-    python killed_client.py FOLDER steps          kills before and after every write, sync, link and rename
+"""A real client that is killed repeatedly, and the server that counts its uploads.
 
 The client opens its ledger, reserves an upload, trains with the operating system's randomness, adds noise, sends its
 model and waits for the acknowledgement, in an endless loop. Every child is forked from this process, which has imported
 everything, so that it starts within milliseconds. After every kill the ledger is read and compared with what the server
-saw. Prints one line of JSON.
+saw.
 """
 
 import contextlib
-import json
 import mmap
 import os
 import random
@@ -20,8 +16,6 @@ import struct
 import sys
 import time
 from pathlib import Path
-
-os.environ["OMP_NUM_THREADS"] = "1"
 
 import numpy as np
 import torch
@@ -41,11 +35,8 @@ SPEC = MechanismSpec.simple(
 TERMS = Terms("paper", 0.5, 2, 0.0, 1.0, 8.0, 1e-5, 10**6, 0.0)  # not accounted for when the ledger is opened
 
 
-def serve(path, seen):
+def serve(listener, seen):
     """Count and acknowledge models that arrive completely."""
-    listener = socket.socket(socket.AF_UNIX)
-    listener.bind(str(path))
-    listener.listen(64)
     while True:
         connection, _ = listener.accept()
         with connection, contextlib.suppress(OSError):
@@ -154,30 +145,45 @@ def three_uploads_s(work, seen):
     return time.monotonic() - start
 
 
-def main():
-    folder, kills = Path(sys.argv[1]), sys.argv[2]
-    torch.set_num_threads(1)
+def kill_repeatedly(folder, kills):
+    """Kill a client, and return what was counted.
+
+    Args:
+        folder: Folder of its ledger.
+        kills: Number of kills at random moments, which continue until every stage was hit; or "steps" to kill before
+            and after every write, sync, link and rename.
+    """
     tools = training_setup()
     trained(*tools)  # compile once for all children
     shared = memoryview(mmap.mmap(-1, 16)).cast("q")
     seen, stage = shared[:1], shared[1:]
-    child_server = child(lambda: serve(folder / "server", seen))
-    while not (folder / "server").exists():
-        time.sleep(0.01)
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(folder / "server"))
+        listener.listen(64)
+        server = child(lambda: serve(listener, seen))
+    try:
+        return kill_clients(folder, kills, lambda: run_client(folder, stage, tools, seen), stage, seen)
+    finally:
+        os.kill(server, signal.SIGKILL)
+        os.waitpid(server, 0)
+
+
+def kill_clients(folder, kills, client, stage, seen):
+    """Start and kill clients; ``stage`` and ``seen`` are shared with them and with the server."""
     chance = random.Random(5)
     stages, worst, killed = dict.fromkeys(STAGES, 0), 0, 0
-    uploads_s = 0.0 if kills == "steps" else three_uploads_s(lambda: run_client(folder, stage, tools, seen), seen)
-    for number in range(60 if kills == "steps" else 10 * int(kills)):
-        if kills != "steps" and number >= int(kills) and min(stages.values()) > 0:
+    uploads_s = 0.0 if kills == "steps" else three_uploads_s(client, seen)
+    for number in range(60 if kills == "steps" else 10 * kills):
+        if kills != "steps" and number >= kills and min(stages.values()) > 0:
             break
         if kills == "steps":
             if number % 20 == 0:  # start a new ledger, so that its creation is interrupted as well
                 for name in ("ledger", "ledger.head", ".ledger.head", "ledger.summary"):
                     (folder / name).unlink(missing_ok=True)
                 seen[0] = 0
-            pid = child(lambda step=number % 20: (die_at(step), run_client(folder, stage, tools, seen)))
+            pid = child(lambda step=number % 20: (die_at(step), client()))
         else:
-            pid = child(lambda: run_client(folder, stage, tools, seen))
+            pid = child(client)
             time.sleep(chance.uniform(0.0, uploads_s))
             os.kill(pid, signal.SIGKILL)
         _, status = os.waitpid(pid, 0)
@@ -185,11 +191,4 @@ def main():
             killed += 1
         stages[STAGES[stage[0]]] += 1
         worst = max(worst, seen[0] - counted(folder))
-    os.kill(child_server, signal.SIGKILL)
-    os.waitpid(child_server, 0)
-    report = {"killed": killed, "stages": stages, "seen": seen[0], "counted": counted(folder), "under_counted": worst}
-    print(json.dumps(report))
-
-
-if __name__ == "__main__":
-    main()
+    return {"killed": killed, "stages": stages, "seen": seen[0], "counted": counted(folder), "under_counted": worst}

@@ -6,7 +6,8 @@ import numpy as np
 from flwr.app import Array, ArrayRecord, Message, MessageType, MetricRecord, RecordDict
 
 from fedlane.flower import LaneStrategy
-from fedlane.flower.protocol import KEY, Introduction, Order, Report
+from fedlane.flower.protocol import KEY, Order
+from support.wire_records import introduction, report
 
 ARRAYS = ArrayRecord({"w": Array(np.zeros(5, np.float32))})
 
@@ -24,10 +25,9 @@ class Node:
 
     def __call__(self, message):
         if message.metadata.message_type == MessageType.QUERY:
-            introduction = Introduction(
-                self.name, self.size, (60.0, 40.0), self.epsilon, 1e-5, self.limit, len(self.orders), 8, 2, 0.1
-            )
-            return RecordDict({KEY: introduction.record()})
+            facts = {"size": self.size, "epsilon": self.epsilon, "max_uploads": self.limit}
+            known = introduction(self.name, uploads=len(self.orders), upload_noise=0.1, **facts)
+            return RecordDict({KEY: known.record()})
         if message.metadata.message_type == MessageType.EVALUATE:
             return RecordDict({"metrics": MetricRecord({"num-examples": 10, "accuracy": 0.5})})
         order = Order.read(message.content)
@@ -35,13 +35,12 @@ class Node:
         assert order.server_count <= len(self.orders)
         self.orders.append(order)
         uploads = len(self.orders)
-        report = Report(
-            self.name, order.round, order.lane, "trained", "", 0.01, 0.0, uploads, self.limit, 0.1 * uploads, 1e-5
-        )
+        counts = {"uploads": uploads, "max_uploads": self.limit, "epsilon": 0.1 * uploads}
+        done = report(self.name, round=order.round, lane=order.lane, compute_s=0.01, **counts)
         weights = {name: self.train(array.numpy()) for name, array in message.content["arrays"].items()}
         return RecordDict(
             {
-                KEY: report.record(),
+                KEY: done.record(),
                 "arrays": ArrayRecord({name: Array(array) for name, array in weights.items()}),
                 "metrics": MetricRecord({"num-examples": 10}),
             }
@@ -81,11 +80,10 @@ def strategy(folder, inner=None, **settings):
 
 def reply(client, arrays, examples=100.0, **metrics):
     """Return a client's answer to the order of round 0 on lane 0."""
-    report = Report(client, 0, 0, "trained", "", 0.1, 0.0, 1, 50, 0.1, 1e-5)
     asked = Message(RecordDict({}), dst_node_id=1, message_type=MessageType.TRAIN)
     asked.metadata.__dict__["_message_id"] = "1"
     content = {
-        KEY: report.record(),
+        KEY: report(client, round=0, lane=0, uploads=1).record(),
         "arrays": ArrayRecord({name: Array(array) for name, array in arrays.items()}),
         "metrics": MetricRecord({"num-examples": examples, **metrics}),
     }

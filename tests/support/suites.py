@@ -5,10 +5,13 @@ one. A test that takes more processor time than its suite allows fails, on a bus
 processor time does not run while a process waits. The sum over all processes is printed at the end.
 """
 
+import importlib
 import os
 import re
 import resource
 import shutil
+import subprocess
+import sys
 import tempfile
 from pathlib import Path
 
@@ -17,11 +20,14 @@ import pytest
 SUITES = {"quick": "not slow and not long and not alone", "test": "not long and not alone", "long": "long", "all": ""}
 """What each suite selects by markers."""
 LIMITS_S = {"quick": 1.0, "test": 20.0}
-"""Processor seconds that one test may take, and also what a fixture may take that several tests share.
+"""Processor seconds that one test may take.
 
-They are about four times what the slowest tests need: processor time grows on a machine whose cores are shared.
+They are several times what the slowest tests need: processor time grows on a machine whose cores are shared.
 """
 SHARED_LIMITS_S = {"quick": 4.0, "test": 60.0}
+"""Processor seconds that a fixture may take which several tests share."""
+IMPORTED_FIRST = ("numba", "pandas", "pyarrow.parquet", "torch", "fedlane.simulation.run")
+"""What every worker imports before its first test, which would otherwise pay for it."""
 WHOLE_FILE = re.compile(r"^pytestmark = .*\bmark\.(slow|long)\b", re.MULTILINE)
 TOO_MUCH = "more than this suite allows; make it cheaper, or mark it (tests/support/suites.py)"
 SLOWEST = 12
@@ -49,6 +55,11 @@ def pytest_configure(config):
     config.pluginmanager.register(Costs(suite), "costs")
 
 
+def pytest_sessionstart(session):  # before the workers start
+    if not _is_worker(session.config) and session.config.getoption("--suite") != "all":
+        _compile_kernels(session.config)
+
+
 def _is_worker(config):
     return hasattr(config, "workerinput")
 
@@ -69,6 +80,38 @@ def _make_cache(config):
     os.environ.setdefault("MPLCONFIGDIR", str(base / "matplotlib"))
     os.environ.setdefault("PIP_CACHE_DIR", str(base / "pip"))
     os.environ["XDG_CACHE_HOME"] = str(folder)
+
+
+def _compile_kernels(config):
+    """Compile all kernels unless an earlier run has, so that no test pays for it and no two workers do the same."""
+    from fedlane import compiled
+
+    digest = compiled.sources_digest()
+    if config.cache.get("fedlane/kernels", "") != digest:
+        print("compiling kernels (first run only)", flush=True)
+        code = "from support.suites import compile_all; compile_all()"
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+        subprocess.run([sys.executable, "-c", code], env=environment, check=True)
+        config.cache.set("fedlane/kernels", digest)
+
+
+def compile_all():
+    """Compile every kernel for its usual types, or load it from Numba's cache."""
+    from fedlane import compiled
+
+    package = Path(compiled.__file__).parent
+    for path in sorted(path for pattern in compiled.SOURCES for path in package.glob(pattern)):
+        name = ".".join(("fedlane", *path.relative_to(package).with_suffix("").parts)).removesuffix(".__init__")
+        for kernel in vars(importlib.import_module(name)).values():
+            if hasattr(kernel, "usual_types"):
+                compiled.compile_usual(kernel)
+
+
+def pytest_collection_finish(session):
+    """Import what many tests need."""
+    if session.config.getoption("--suite") != "all" and session.items:
+        for name in IMPORTED_FIRST:
+            importlib.import_module(name)
 
 
 def pytest_ignore_collect(collection_path, config):

@@ -1,16 +1,14 @@
 """A real federation on this machine for tests: one SuperLink and its SuperNodes, with separate folder and ports.
 
-    with Federation(tmp_path, nodes=2) as federation:
+    with Federation(tmp_path) as federation:
+        federation.start_node(0)
         run = federation.run(APP, {"rounds": 3})
         run.wait(60)
-        print(run.log())
 
-Traffic is plaintext on the loopback interface, telemetry is off, and every process is stopped at the end. Within one
-test session federations run one at a time, because two would disturb each other's timing on a small machine.
+Traffic is plaintext on the loopback interface, telemetry is off, and every process is stopped at the end.
 """
 
 import contextlib
-import fcntl
 import json
 import os
 import re
@@ -18,7 +16,6 @@ import signal
 import socket
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from pathlib import Path
@@ -38,23 +35,10 @@ def free_port():
         return probe.getsockname()[1]
 
 
-@contextlib.contextmanager
-def one_at_a_time():
-    """Hold a lock among the workers of this test session; pytest-xdist's groups are not enough."""
-    session = os.environ.get("PYTEST_XDIST_TESTRUNUID")
-    if session is None:
-        yield
-        return
-    path = Path(tempfile.gettempdir()) / f"fedlane-tests-{session}.lock"
-    with path.open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
-
-
 class Federation:
     """SuperLink and SuperNodes as processes; a context manager."""
 
-    def __init__(self, folder, nodes=0, *, simulation=False, environment=None):
+    def __init__(self, folder, *, simulation=False):
         """With ``simulation``, apps run in Flower's simulation engine instead of on SuperNodes."""
         self.folder = Path(folder)
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -69,23 +53,18 @@ class Federation:
             "FLWR_DISABLE_UPDATE_CHECK": "1",
             "OMP_NUM_THREADS": "1",
             "PYTHONUNBUFFERED": "1",
-            **(environment or {}),
         }
         (self.home / "config.toml").write_text(
             f'[superlink]\ndefault = "lo"\n\n[superlink.lo]\naddress = "127.0.0.1:{self.port}"\ninsecure = true\n'
         )
         self.superlink = None
         self.simulation = simulation
-        self.nodes = {}
-        self._count = nodes
-        self._turn = contextlib.ExitStack()
+        self.nodes, self.relays = {}, []
+        self._killed = []
 
     def __enter__(self):
-        self._turn.enter_context(one_at_a_time())
         try:
             self.start_superlink()
-            for number in range(self._count):
-                self.start_node(number)
         except BaseException:
             self.__exit__()
             raise
@@ -95,7 +74,8 @@ class Federation:
         for process in [*self.nodes.values(), self.superlink]:
             if process is not None:
                 stop(process)
-        self._turn.close()
+        for process in self._killed:
+            process.wait()
 
     def start_superlink(self):
         """Start SuperLink, or restart it on its database; return once it listens."""
@@ -127,12 +107,18 @@ class Federation:
 
     def kill_node(self, number):
         """Kill a SuperNode and everything it started."""
-        kill(self.nodes.pop(number))
+        self._kill(self.nodes.pop(number))
 
     def kill_superlink(self):
         """Kill SuperLink and everything it started, including the ServerApp."""
-        kill(self.superlink)
+        self._kill(self.superlink)
         self.superlink = None
+
+    def _kill(self, process):
+        """Kill a process; it stays a zombie, or its processor time for all tests would be charged to this one."""
+        os.killpg(process.pid, signal.SIGKILL)
+        os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+        self._killed.append(process)
 
     def run(self, app, config=None, engine=None):
         """Submit an app and return the run without waiting for it.
@@ -181,15 +167,47 @@ class Federation:
             )
 
 
-class Relay:
-    """A TCP relay to SuperLink that records when SuperLink has confirmed each object that a node uploads.
+class SharedFederation(Federation):
+    """A federation that tests use one after the other. Each node has a relay, a ledger and a command as its switch."""
 
-    ``pushed`` is called when a node begins to upload an object, before SuperLink sees it.
+    NODES = 3
+
+    def __enter__(self):
+        super().__enter__()
+        self.relays = [Relay(self.port) for _ in range(self.NODES)]
+        return self
+
+    def __exit__(self, *error):
+        super().__exit__(*error)
+        for relay in self.relays:
+            relay.close()
+
+    def ready(self):
+        """Start the nodes that an earlier test has killed; all but the first import PyTorch in advance."""
+        for number, relay in enumerate(self.relays):
+            relay.pushed = lambda: None
+            if number not in self.nodes:
+                preload = ["fedlane.flower.node.preload"] if number else []
+                switch = f"mkdir -p {self.folder}/switched/{number}-{{lane}}"
+                values = {"fedlane-ledger": str(self.ledger(number)), "fedlane-switch": switch}
+                self.start_node(number, through=relay.port, preload=preload, **values)
+        return self
+
+    def ledger(self, number):
+        """Return the path of a node's ledger."""
+        return self.folder / f"{number}.ledger"
+
+
+class Relay:
+    """A TCP relay to SuperLink that records the times (`time.monotonic`) of the objects that a node uploads.
+
+    ``begun_s`` holds when the node began to upload each object, before SuperLink saw it; ``stored_s`` when SuperLink
+    had confirmed it. ``pushed`` is called when an upload begins.
     """
 
-    def __init__(self, port, pushed=lambda: None):
-        self.target, self.pushed = port, pushed
-        self.stored_s = []
+    def __init__(self, port):
+        self.target, self.pushed = port, lambda: None
+        self.begun_s, self.stored_s = [], []
         self._server = socket.create_server(("127.0.0.1", 0))
         self.port = self._server.getsockname()[1]
         threading.Thread(target=self._serve, daemon=True).start()
@@ -198,9 +216,13 @@ class Relay:
         while True:
             try:
                 near, _ = self._server.accept()
-                far = socket.create_connection(("127.0.0.1", self.target))
             except OSError:
                 return
+            try:
+                far = socket.create_connection(("127.0.0.1", self.target))
+            except OSError:  # SuperLink is away
+                near.close()
+                continue
             pushing = threading.Event()
             threading.Thread(target=self._pump, args=(near, far, pushing, True), daemon=True).start()
             threading.Thread(target=self._pump, args=(far, near, pushing, False), daemon=True).start()
@@ -211,6 +233,7 @@ class Relay:
             while data := source.recv(65536):
                 if up:
                     if _PUSH in tail + data:
+                        self.begun_s.append(time.monotonic())
                         pushing.set()
                         self.pushed()
                     tail = (tail + data)[-len(_PUSH) :]
@@ -236,18 +259,10 @@ class SubmittedRun:
         self.federation = federation
         self.run_id = run_id
 
-    def status(self):
-        """Return the run's status, such as `finished:completed`."""
-        runs = self.federation.flwr("list", "lo", "--run-id", self.run_id, "--format", "json")["runs"]
-        return runs[0]["status"]
-
     def wait(self, seconds):
-        """Wait for the run's end and return its last status."""
-        ended = re.compile(
-            f"Finished task [0-9]+ of run {self.run_id}"
-        )  # the flwr command would take a second of CPU time
+        """Wait for the run's end; its results tell whether it succeeded (asking Flower takes a second of CPU time)."""
+        ended = re.compile(f"Finished task [0-9]+ of run {self.run_id}")
         wait_for(lambda: ended.search(self.log()), seconds, self.log)
-        return self.status()
 
     def log(self):
         """Return the output of SuperLink and the ServerApp."""
@@ -260,14 +275,9 @@ def stop(process):
         os.killpg(process.pid, signal.SIGTERM)
     with contextlib.suppress(subprocess.TimeoutExpired):
         process.wait(3)
-    kill(process)
-
-
-def kill(process):
-    """Kill a process and its children."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
-    process.wait(10)
+    process.wait()
 
 
 def _listens(port):

@@ -1,12 +1,15 @@
-"""The `fedlane` command: in this process, which is quick, or in a process of its own, as a user runs it."""
+"""The `fedlane` command: in this process, which is quick, in a forked one, or in one of its own, as a user runs it."""
 
 import contextlib
 import io
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
 from unittest import mock
+
+from support.forked import Forked
 
 COMMAND = str(Path(sys.executable).with_name("fedlane"))
 """The installed command."""
@@ -26,11 +29,6 @@ def step_with_hook(simulation):
 
 Simulation.step = step_with_hook
 """
-KILLED = f"""{HOOKED}
-hook = lambda: os.kill(os.getpid(), signal.SIGKILL)
-main()
-"""
-"""A program: `fedlane`, which kills itself before it plays a round. Arguments: the round, then those of `fedlane`."""
 HELD = f"""{HOOKED}
 seen = Path(sys.argv.pop(1))
 
@@ -89,7 +87,32 @@ def fedlane_process(*arguments, cwd, code=None, **options):
     return result
 
 
+def fedlane_forked(*arguments, cwd, before=lambda: None, **environment):
+    """Start the command in a child that is forked from this process; ``before`` is called in the child first."""
+    from fedlane.cli import main
+    from fedlane.simulation import simulation  # noqa: F401  # imported here, once for all children
+
+    def work():
+        sys.argv = ["fedlane", *map(str, arguments)]
+        before()
+        main()
+
+    return Forked(work, cwd=cwd, environment={**ENVIRONMENT, **environment})
+
+
 def fedlane_killed(round, *arguments, cwd):
     """Run the command in a process that kills itself (SIGKILL) before it plays ``round``."""
-    words = [sys.executable, "-c", KILLED, str(round), *map(str, arguments)]
-    return subprocess.run(words, cwd=cwd, capture_output=True, text=True)
+
+    def before():
+        from fedlane.simulation.simulation import Simulation
+
+        step = Simulation.step
+
+        def step_or_die(simulation):
+            if simulation.round == round:
+                os.kill(os.getpid(), signal.SIGKILL)
+            step(simulation)
+
+        Simulation.step = step_or_die
+
+    return fedlane_forked(*arguments, cwd=cwd, before=before).wait()

@@ -120,7 +120,7 @@ def test_the_dual_certifies_the_optimum(clients, channels):
     cdf, success, quotas = random_network(5, clients, channels)
     best = optimum(cdf, success, quotas, 2.0)
     cost, punctual = listed(cdf, success, 2.0)
-    assert np.all(best.prices_s >= 0)
+    assert np.all(best.prices_s >= -1e-12)
     assert quotas @ best.prices_s + (cost - best.prices_s @ punctual).min() == pytest.approx(
         best.mean_delay_s, abs=1e-9
     )

@@ -41,7 +41,7 @@ def test_quotas_of_the_paper_s_non_uniform_scheme(size, dimension, low, high, di
     )
     beta = quotas(divergence, 4)
     assert beta.sum() == pytest.approx(4)
-    assert np.all(np.diff(beta) >= 0)
+    assert np.all(np.diff(beta) >= -1e-12)  # pairs of clients have the same epsilon
     assert beta[0] == pytest.approx(low, abs=0.6 * 10**-digits)
     assert beta[-1] == pytest.approx(high, abs=0.6 * 10**-digits)
 

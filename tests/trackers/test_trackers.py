@@ -1,20 +1,24 @@
 """Trackers with the real libraries: their files are read back with the libraries' own readers."""
 
+import gc
+import importlib.util
 import json
 import os
+import resource
 import subprocess
 import sys
+import traceback
 import warnings
 
 import numpy as np
 import pytest
 
-from fedlane import Scenario, simulate
+from fedlane import Scenario, Simulation, simulate
 from fedlane.cache import cache_folder
 from fedlane.trackers import MEASURES, RoundRecord, make_tracker
 from fedlane.trackers.values import flattened
 from fedlane.validate import InputError
-from support.terminal import fedlane
+from support.terminal import fedlane as command
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # raised by the trackers' dependencies
 
@@ -157,36 +161,56 @@ def test_mlflow_run(tmp_path):
     assert found.data.params["seeds"] == "2, 9"
 
 
+KILLED = 9
+
+
+def in_a_fork(work):
+    """Do something in a process that is forked from this one, so that nothing is imported again; return its status."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of Python 3.12, because pytest-xdist has a thread
+        child = os.fork()
+    if child == 0:
+        try:
+            work()
+        except BaseException:
+            traceback.print_exc()
+        os._exit(1)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+def killed_before_round(number):
+    """Let this process end before a round as if it was killed, with TensorBoard's files written as far as they are."""
+    step = Simulation.step
+
+    def stop(simulation):
+        if simulation.round == number:
+            from torch.utils.tensorboard import SummaryWriter
+
+            for one in gc.get_objects():
+                if type(one) is SummaryWriter:  # isinstance asks objects for their class, and some warn
+                    one.flush()
+            os._exit(KILLED)
+        step(simulation)
+
+    Simulation.step = stop
+
+
 @pytest.mark.slow
-def test_a_resumed_run_has_every_step_once(tmp_path):
+def test_a_resumed_run_has_every_step_once(tmp_path, monkeypatch):
     """The run is killed some rounds after its checkpoint, so that both trackers see those rounds twice."""
     part("mlflow")
     uri = f"sqlite:///{tmp_path / 'm.db'}"
     track = ("--track", "tensorboard", "--track", f"mlflow:{uri}")
     options = ("run", "--rounds", "45", "--checkpoint-every", "20", "--quiet", "--out", "o", *track)
-    code = (
-        "import gc, os, sys\n"
-        "from fedlane.simulation.run import Simulation\n"
-        "step = Simulation.step\n"
-        "def stop(self):\n"
-        "    if self.round == 33:\n"
-        "        from torch.utils.tensorboard import SummaryWriter\n"
-        "        [one.flush() for one in gc.get_objects() if isinstance(one, SummaryWriter)]\n"
-        "        os._exit(9)\n"
-        "    step(self)\n"
-        "Simulation.step = stop\n"
-        "import fedlane.trackers.mlflow\n"
-        "fedlane.trackers.mlflow.FLUSH_S = 0.0\n"
-        f"sys.argv[1:] = {list(options)!r}\n"
-        "from fedlane.cli import main\n"
-        "main()\n"
-    )
-    assert subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True).returncode == 9
+    import fedlane.trackers.mlflow
+
+    monkeypatch.setattr(fedlane.trackers.mlflow, "FLUSH_S", 0.0)
+    assert in_a_fork(lambda: (killed_before_round(33), command(*options, cwd=tmp_path))) == KILLED
     assert json.loads((tmp_path / "o" / "status.json").read_text()) == {"round": 20, "rounds": 45, "state": "running"}
     _, histories = metrics(uri, tmp_path / "o")
     assert max(m.step for m in histories["delay_s"]) == 32
     assert max(events(tmp_path / "o" / "tensorboard")[0]["delay_s"]) == 32
-    fedlane("run", "--resume", "o", "--quiet", *track, cwd=tmp_path, code=0)
+    command("run", "--resume", "o", "--quiet", *track, cwd=tmp_path, code=0)
     from fedlane import Run
 
     truth = expected(Run.load(tmp_path / "o"), "clock_s")
@@ -215,7 +239,7 @@ def test_compare_tracks_each_policy_without_network_access(tmp_path):
     options = ("--policy", "lane", "--policy", "random", "--rounds", "5", "--no-learning", "--quiet", "--out", "o")
     track = ("--track", "tensorboard:logs", "--track", "mlflow:sqlite:///m.db")
     kept = {name: os.environ[name] for name in ("PATH", "PYTHONPATH") if name in os.environ}
-    # Under pytest or CI, MLflow disables its telemetry. Calibrated noise is taken from the user's cache.
+    # Under pytest or CI, MLflow disables its telemetry. Compiled kernels are taken from the cache of this test run.
     environment = {**kept, "HOME": str(tmp_path), "XDG_CACHE_HOME": str(cache_folder().parent)}
     result = subprocess.run(
         [sys.executable, "-c", code, "compare", "quickstart", *options, *track],
@@ -243,45 +267,40 @@ def test_compare_tracks_each_policy_without_network_access(tmp_path):
 )
 def test_an_unusable_tracker_is_reported_in_one_line(text, message, tmp_path):
     part("mlflow")
-    result = fedlane("run", "--rounds", "2", "--no-learning", "--out", "o", "--track", text, cwd=tmp_path, code=2)
+    result = command("run", "--rounds", "2", "--no-learning", "--out", "o", "--track", text, cwd=tmp_path, code=2)
     (line,) = result.stderr.splitlines()
     assert message in line
     assert not (tmp_path / "o").exists()
 
 
-def test_a_tracker_that_is_not_installed_is_reported_in_one_line(tmp_path):
-    code = (
-        "import sys, importlib.util as util\n"
-        "find = util.find_spec\n"
-        "util.find_spec = lambda name, *rest: None if name in ('mlflow', 'tensorboard') else find(name, *rest)\n"
-        "from fedlane.cli import main\n"
-        "main()\n"
+def test_a_tracker_that_is_not_installed_is_reported_in_one_line(tmp_path, monkeypatch):
+    find = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util,
+        "find_spec",
+        lambda name, *rest: None if name in ("mlflow", "tensorboard") else find(name, *rest),
     )
-    command = [sys.executable, "-c", code, "run", "--rounds", "2", "--track", "mlflow"]
-    result = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
-    assert result.returncode == 2
+    result = command("run", "--rounds", "2", "--track", "mlflow", cwd=tmp_path, code=2)
     assert result.stderr == "fedlane: --track mlflow needs the extra trackers: pip install 'fedlane[trackers]'\n"
     assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")  # TensorBoard writes in a thread
 def test_a_full_disk_ends_the_tracker_but_not_the_run(tmp_path):
     """A limit on file size makes the write fail as on a full disk."""
     part("tensorboard")
-    code = (
-        "import resource\n"
-        "from pathlib import Path\n"
-        "from fedlane import simulate\n"
-        "from fedlane.trackers import make_tracker\n"
-        "simulate('quickstart', rounds=1, learning=False)\n"  # writes caches before the limit is set
-        "tracker = make_tracker('tensorboard', 'mine', Path('o'))\n"
-        "resource.setrlimit(resource.RLIMIT_FSIZE, (4000, 4000))\n"
-        "print(simulate('quickstart', rounds=300, learning=False, trackers=[tracker]).summary['rounds'])\n"
-    )
-    result = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True)
-    assert (result.returncode, result.stdout) == (0, "300\n"), result.stderr
-    line = "TensorBoard folder o/tensorboard cannot be written: File too large; the run continues without this tracker"
-    assert line in result.stderr
+    simulate("quickstart", rounds=1, learning=False)  # writes caches before the limit is set
+    tracker = make_tracker(f"tensorboard:{tmp_path}", "mine", tmp_path)
+    line = f"TensorBoard folder {tmp_path / 'mine'} cannot be written: File too large; the run continues without this"
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4000, limits[1]))
+    try:
+        with pytest.warns(UserWarning, match=line):
+            run = simulate("quickstart", rounds=300, learning=False, trackers=[tracker])
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert run.summary["rounds"] == 300
 
 
 def test_flattened_scenario():

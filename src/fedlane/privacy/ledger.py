@@ -124,6 +124,7 @@ class ClientLedger:
         try:
             with temporary.open("xb") as file:
                 file.write(line)
+                file.flush()
                 os.fsync(file.fileno())
             os.link(temporary, target)  # unlike a rename, this never replaces an existing file
         except OSError as error:

@@ -4,9 +4,9 @@ import contextlib
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -41,19 +41,25 @@ def test_a_failed_command_reports_its_last_error_line(command, message):
 
 def test_a_command_that_hangs_is_killed_with_its_children(tmp_path):
     pid = tmp_path / "pid"
-    hang = CommandSwitch(["sh", "-c", f"sleep 60 & echo $! > {pid}; wait", "{lane}"], timeout_s=0.5)
-    begin = time.monotonic()
+    hang = CommandSwitch(["sh", "-c", f"sleep 1000 & echo $! > {pid}; wait", "{lane}"], timeout_s=0.5)
     with pytest.raises(SwitchError, match=r"longer than 0\.5 s"):
         hang(0)
-    assert time.monotonic() - begin < 30
-    state = Path(f"/proc/{pid.read_text().strip()}/stat")
-    wait_for(lambda: not state.exists() or state.read_text().split()[2] == "Z")
+    wait_for(lambda: not runs(pid))
 
 
-def test_a_daemon_left_behind_does_not_block_the_switch():
-    begin = time.monotonic()
-    CommandSwitch(["sh", "-c", "sleep 20 & exit 0", "{lane}"])(0)
-    assert time.monotonic() - begin < 15
+def test_a_daemon_left_behind_does_not_block_the_switch(tmp_path):
+    pid = tmp_path / "pid"
+    CommandSwitch(["sh", "-c", f"sleep 1000 & echo $! > {pid}", "{lane}"])(0)
+    assert runs(pid)
+    os.kill(int(pid.read_text()), signal.SIGKILL)
+
+
+def runs(pid):
+    """Return whether the process runs whose id is in a file."""
+    try:
+        return Path(f"/proc/{pid.read_text().strip()}/stat").read_text().split()[2] != "Z"
+    except OSError:
+        return False
 
 
 @pytest.mark.parametrize(
@@ -187,6 +193,8 @@ def test_an_open_connection_follows_the_switched_lane(two_lanes):
     assert result["after"] == 0
 
 
+@pytest.mark.slow
+@pytest.mark.xdist_group("flower")
 def test_a_missing_interface_is_a_failure(two_lanes):
     client, _ = two_lanes
     code = (

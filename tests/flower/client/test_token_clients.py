@@ -64,7 +64,6 @@ def test_losses_of_tokens_are_reported(tmp_path, epsilon):
         data=records,
         tokens=TOKENS,
         epsilon=epsilon,
-        batch_size=300 if epsilon is None else 30,
         report_losses=True,
     )
     losses = LossReport.read(reply_of(client, order(sent)).content)

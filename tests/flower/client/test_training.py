@@ -1,5 +1,7 @@
 """Private training of a user's model: noise, steps, and the names and types of the arrays."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -9,7 +11,7 @@ from fedlane.flower.client.ledger_file import new_ledger, open_ledger
 from fedlane.flower.client.training import LocalTrainer, PrivacyAccount, TrainingTerms, open_privacy_account
 from fedlane.flower.client.weights import as_arrays, as_flat, as_stored, build_model, evaluate_arrays, first_arrays
 from fedlane.learning.datasets import load_dataset
-from fedlane.records import MechanismSpec
+from fedlane.records import LossQuery, MechanismSpec
 from fedlane.validate import InputError
 
 TERMS = {
@@ -36,7 +38,7 @@ class Net(torch.nn.Module):
         return self.last(torch.relu(self.first(x.flatten(1))))
 
 
-def records(size=300, planes=1, side=4):
+def records(size=90, planes=1, side=4):
     rng = np.random.default_rng(1)
     return rng.integers(0, 256, (size, planes, side, side), dtype=np.uint8), np.arange(size) % 3
 
@@ -50,7 +52,7 @@ def account_with(spec):
     return PrivacyAccount(spec, None, ())
 
 
-def tiny_noise(sampled=1.0, size=300):
+def tiny_noise(sampled=1.0, size=90):
     """Return a mechanism that uses every record in every step, with almost no noise."""
     return MechanismSpec.simple(
         np.array([[size]]), batch_size=int(size * sampled), local_iterations=2, clip_norm=0.5, step_noise=1e-9,
@@ -62,6 +64,7 @@ def flat(record):
     return np.concatenate([array.numpy().ravel() for array in record.values()])
 
 
+@pytest.mark.slow  # it calibrates noise for samples
 def test_the_noise_of_each_step_is_z_c_eta_over_b(tmp_path):
     """With all pixels 0, the weights of a softmax model have no gradient: they move by the noise alone."""
     path = new_ledger(tmp_path / "l", "a")
@@ -90,7 +93,7 @@ def test_the_noise_of_each_step_is_z_c_eta_over_b(tmp_path):
 @pytest.mark.slow
 def test_records_are_poisson_sampled_at_the_accounted_rate(tmp_path):
     """Only one of 300 records has a white pixel: that pixel's weight moves as often as the record is sampled."""
-    spec = tiny_noise(0.1)
+    spec = tiny_noise(0.1, size=300)
     images = np.zeros((300, 1, 4, 4), np.uint8)
     images[17, 0, 2, 1] = 255
     model, sent = build_model("softmax", (1, 4, 4), 3), first_arrays("softmax", (1, 4, 4), 3)
@@ -301,3 +304,14 @@ def test_without_privacy_batch_normalisation_and_dropout_train():
     infinite = ArrayRecord({**sent, "norm.running_var": Array(np.array([np.inf], np.float32))})
     with pytest.raises(InputError, match="not finite"):
         make_trainer(model, infinite)
+
+
+def test_reported_losses_are_divided_by_the_expected_and_not_by_the_drawn_number_of_records():
+    """The size of a sample is private. Black images under a softmax model have a loss of ln 3 each; no noise."""
+    query = LossQuery(4.0, 1e-9, np.full((1, 1), 1e-9))
+    model, sent = build_model("softmax", (1, 4, 4), 3), first_arrays("softmax", (1, 4, 4), 3)
+    trainer = make_trainer(model, sent, (np.zeros((300, 1, 4, 4), np.uint8), np.arange(300) % 3))
+    account = account_with(replace(tiny_noise(0.1), loss_query=query))
+    drawn = [trainer.train_privately(account, 0.1).losses.mean * 30 / np.log(3) for _ in range(8)]
+    np.testing.assert_allclose(drawn, np.rint(drawn), atol=1e-4)
+    assert len(set(np.rint(drawn))) > 1

@@ -1,5 +1,6 @@
 """fedlane-supernode: ClientApps are forked by a prefork server, each in the state of a new process."""
 
+import contextlib
 import importlib
 import json
 import logging
@@ -15,8 +16,10 @@ import flwr
 import pytest
 
 from fedlane.flower import _adapted
+from fedlane.flower.node import supernode
 from fedlane.flower.node.prefork import COMMAND, prefork_server
 
+pytestmark = pytest.mark.slow
 BIN = Path(sys.executable).parent
 PROBE = """
 import atexit, json, os, signal, sys
@@ -83,7 +86,6 @@ def processes(word):
     return ids
 
 
-@pytest.mark.slow
 def test_each_app_has_its_own_process(modules):
     """With its own files, arguments, signal handlers and random numbers."""
     (modules / "probe.py").write_text(PROBE)
@@ -110,7 +112,6 @@ def test_each_app_has_its_own_process(modules):
     assert not probes[0]["cwd_first"]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("cause", ["dead", "stopped", "threads", "broken"])
 def test_without_a_prefork_server_flowers_command_runs(modules, capfd, cause):
     """The server has died or hangs, or a module prevents it: the command runs once, and no child starts later."""
@@ -145,7 +146,6 @@ def test_without_a_prefork_server_flowers_command_runs(modules, capfd, cause):
             assert call("--no-such-option", marker="usage")[0] == 2
 
 
-@pytest.mark.slow
 def test_a_prefork_server_exits_with_its_node(modules):
     """A node that is killed leaves neither the server nor its folder behind."""
     code = (
@@ -227,7 +227,6 @@ def test_shorter_waits_fit_the_installed_flwr(monkeypatch, caplog, module, funct
         assert slept[2:] == [2.0, 0.05]  # the SuperLink pays for each poll, so a longer interval is kept
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("options", "status", "text"),
     [
@@ -241,9 +240,14 @@ def test_shorter_waits_fit_the_installed_flwr(monkeypatch, caplog, module, funct
         (["--preload", "no_such_module", "--help"], 2, "no module named 'no_such_module'"),
     ],
 )
-def test_the_command_accepts_its_own_options_and_flowers(options, status, text):
-    environment = {**os.environ, "FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1"}
-    done = subprocess.run([BIN / "fedlane-supernode", *options], capture_output=True, text=True, env=environment)
-    assert done.returncode == status
-    assert text in done.stdout + done.stderr
-    assert "Traceback" not in done.stderr
+def test_the_command_accepts_its_own_options_and_flowers(monkeypatch, capsys, options, status, text):
+    monkeypatch.setattr(sys, "argv", ["fedlane-supernode", *options])
+    monkeypatch.setattr(_adapted, "look_every", lambda seconds: True)  # it would change Flower in this process
+    monkeypatch.setattr("fedlane.flower.node.prefork.prefork_server", lambda *_: contextlib.nullcontext())
+    for name in ("FLWR_TELEMETRY_ENABLED", "FLWR_DISABLE_UPDATE_CHECK", "FLWR_SUPEREXEC_TASK_POLL_INTERVAL"):
+        monkeypatch.setenv(name, "1" if "DISABLE" in name else "0")
+    with pytest.raises(SystemExit) as end:
+        supernode.main()
+    printed = capsys.readouterr()
+    assert end.value.code == status
+    assert text in printed.out + printed.err

@@ -1,7 +1,8 @@
-"""Deadlines and arrival times, compared with a relay between node and SuperLink that sees the last byte pass."""
+"""Deadlines and arrival times: with real nodes, by the order of events, and exactly on a clock that a test moves."""
 
 import json
 import logging
+import threading
 import time
 
 import flwr
@@ -10,63 +11,45 @@ import pytest
 from flwr.app import ConfigRecord, Message, MessageType, RecordDict
 
 from fedlane.flower import _adapted
-from fedlane.flower.server.grid import Post, _arrival, dispatch, exchange
-from support.superlink import Federation, Relay
+from fedlane.flower.server import grid
+from fedlane.flower.server.grid import AFTER_TTL_S, POLL_S, Post, _arrival, dispatch, exchange
 
-ROUNDS = 4
+ROUNDS = 2
 
 
-@pytest.mark.alone
-@pytest.mark.slow
-def test_deadlines_and_stamps(tmp_path):
-    """1 MB each way with three of Flower's own nodes, whose processes start while others are timed.
+@pytest.fixture(scope="module")
+def echoes(tmp_path_factory, shared_federation):
+    """Let three nodes return 1 MB each, in rounds with time enough and in one whose deadline comes earlier.
 
-    Deadlines hold within 50 ms, arrival times within 100 ms (95th percentile); Flower's own waits would add a second. A
-    busy machine can only delay both, so there are five attempts.
+    Returns:
+        What the server recorded of each round, and when each node began to upload each object.
     """
-    late = []
-    for attempt in range(5):
-        late.append(stamps(tmp_path / str(attempt)))
-        print("seconds from arrival to its stamp:", np.round(np.sort(late[-1][0]), 3), "deadlines:", late[-1][1])
-        if np.quantile(late[-1][0], 0.95) < 0.1 and max(late[-1][1]) < 0.05:
-            return
-    raise AssertionError(late)
+    federation, out = shared_federation.ready(), tmp_path_factory.mktemp("echo") / "out.json"
+    run = federation.run("echo", {"nodes": 3, "rounds": ROUNDS, "late-rounds": 1, "deadline": 1.0, "out": str(out)})
+    run.wait(400)
+    assert out.exists(), run.log()
+    return json.loads(out.read_text()), [list(relay.begun_s) for relay in federation.relays]
 
 
-def stamps(folder):
-    """Return the seconds from each reply's arrival to its stamp, and those by which rounds passed their deadlines."""
-    with Federation(folder) as federation:
-        relays = [Relay(federation.port) for _ in range(3)]
-        for number, relay in enumerate(relays):
-            federation.start_node(number, through=relay.port, stock=True)
-        out = folder / "out.json"
-        run = federation.run("echo", {"nodes": 3, "rounds": ROUNDS, "deadline": 3.0, "out": str(out)})
-        assert run.wait(800).startswith("finished:completed"), run.log()
-        for relay in relays:
-            relay.close()
-    rounds = json.loads(out.read_text())
-    over = [played["took"] - played["deadline"] for played in rounds[-2:]]
-    assert min(over) > -0.001, over
-    reasons = {arrival["reason"] for played in rounds[-2:] for arrival in played["arrivals"]}
-    assert reasons == {"no answer by the deadline"}
-    late = []
-    for arrival in (arrival for played in rounds[:-2] for arrival in played["arrivals"]):
-        if "node" not in arrival:  # no answer within minutes: the machine is busy, and another try is due
-            late.append(200.0)
-            continue
-        stored = np.array(relays[arrival["node"]].stored_s)
-        stored_s = stored[stored <= arrival["arrived"]].max()
-        assert arrival["sent"] < arrival["ended"] < stored_s
-        late.append(arrival["arrived"] - stored_s)
-    assert len(late) == 3 * ROUNDS
-    return late, over
+@pytest.mark.slow
+@pytest.mark.xdist_group("flower")
+def test_a_reply_is_stamped_after_it_has_left_its_node_and_before_its_round_ends(echoes):
+    rounds, begun_s = echoes
+    for played in rounds[:ROUNDS]:
+        for arrival in played["arrivals"]:
+            sent_s = [at for at in begun_s[arrival["node"]] if arrival["sent"] < at < played["ended"]]
+            assert len(sent_s) > 1  # the array and its chunks
+            times = [played["began"], arrival["sent"], arrival["trained"], *sent_s, arrival["arrived"], played["ended"]]
+            assert times == sorted(times)
 
 
-class Silent:
-    """A grid that never finishes sending, as when SuperLink is away."""
-
-    def push_messages(self, messages):
-        time.sleep(5)
+@pytest.mark.slow
+@pytest.mark.xdist_group("flower")
+def test_a_round_never_ends_before_its_deadline_while_nodes_still_work(echoes):
+    played = echoes[0][-1]
+    assert played["ended"] - played["began"] >= played["deadline"]
+    assert {arrival["reason"] for arrival in played["arrivals"]} == {"no answer by the deadline"}
+    assert {arrival["arrived"] for arrival in played["arrivals"]} == {None}
 
 
 class Broken:
@@ -82,18 +65,117 @@ def message(node=1, ttl=5.0):
     )
 
 
+class Away:
+    """A grid that does not finish sending, as when SuperLink is away, until it is released."""
+
+    def __init__(self):
+        self.released = threading.Event()
+
+    def push_messages(self, messages):
+        self.released.wait(60)
+        return []
+
+
 def test_the_deadline_holds_while_superlink_is_away():
-    for _ in range(10):  # a busy machine delays the end of a round, nothing hastens it
-        began = time.monotonic()
-        (arrival,) = exchange(Silent(), [message()], 0.3)
-        took = time.monotonic() - began
-        assert took >= 0.3
-        if took < 0.35:
-            break
-    assert took < 0.35
+    away, began = Away(), time.monotonic()
+    (arrival,) = exchange(away, [message()], 0.1)
+    assert time.monotonic() - began >= 0.1
+    assert not away.released.is_set()  # so the round has not waited for it
     assert arrival.reply is None
     assert arrival.delay_s is None
     assert not arrival.post.settled
+    away.released.set()
+    assert arrival.post.wait(300)
+    assert arrival.post.reason == "SuperLink did not accept the message"
+
+
+class Clock:
+    """A clock that moves only by `sleep`."""
+
+    def __init__(self):
+        self.now_s = 0.0
+
+    def monotonic(self):
+        return self.now_s
+
+    def sleep(self, seconds):
+        self.now_s += seconds
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """Return the clock that the grid's functions read and wait by."""
+    clock = Clock()
+    monkeypatch.setattr(grid, "time", clock)
+    monkeypatch.setattr(_adapted, "time", clock)
+    return clock
+
+
+def test_a_round_ends_exactly_at_its_deadline_or_with_its_last_reply(monkeypatch, clock):
+    """A reply at the deadline is in time, a later one is not; the wait is for what is left, not anew for each node."""
+    answered_s = {}
+
+    def wait(post, seconds):
+        """Let the clock move until a reply arrives or the time is over, and settle what has arrived by then."""
+        assert seconds >= 0
+        clock.sleep(min(seconds, max(answered_s[post.node_id] - clock.now_s, 0.0)))
+        if clock.now_s >= answered_s[post.node_id]:
+            post._settle(Message(RecordDict({}), reply_to=post.message), arrived_s=answered_s[post.node_id])
+
+    def sent(grid, messages):
+        posts = [Post(message) for message in messages]
+        for post, message in zip(posts, messages, strict=True):
+            message.metadata.__dict__["_message_id"], post.message = "1", message
+        return posts
+
+    monkeypatch.setattr(grid, "dispatch", sent)
+    monkeypatch.setattr(Post, "wait", wait)
+    for answers, delays, ended_s in (
+        ([1.0, 2.5, 0.5], [1.0, 2.5, 0.5], 2.5),
+        ([1.0, 4.0, 3.0], [1.0, 4.0, 3.0], 4.0),
+        ([4.5, 1.0, 9.0], [None, 1.0, None], 4.0),
+    ):
+        clock.now_s = 0.0
+        answered_s.update(enumerate(answers))
+        arrivals = exchange(None, [message(node) for node in range(3)], 4.0)
+        assert [arrival.delay_s for arrival in arrivals] == delays
+        assert clock.now_s == ended_s
+
+
+class Answering:
+    """A grid whose reply is there at some time; it counts the polls."""
+
+    def __init__(self, clock, answer_s):
+        self.clock, self.answer_s, self.polled_s = clock, answer_s, []
+
+    def push_messages(self, messages):
+        messages[0].metadata.__dict__["_message_id"] = "1"
+        self.message = messages[0]
+        return ["1"]
+
+    def pull_messages(self, message_ids):
+        assert message_ids == ["1"]
+        self.polled_s.append(self.clock.now_s)
+        return [Message(RecordDict({}), reply_to=self.message)] if self.clock.now_s >= self.answer_s else []
+
+
+@pytest.mark.parametrize("answer_s", [0.0, 0.12, 1.03])
+def test_replies_are_polled_for_every_50_ms_until_they_are_there(clock, answer_s):
+    asked, answering = message(), Answering(clock, answer_s)
+    post = Post(asked)
+    grid._send(answering, [asked], [post])
+    assert post.wait(300)
+    polls = int(np.ceil(answer_s / POLL_S)) + 1
+    np.testing.assert_allclose(answering.polled_s, POLL_S * np.arange(polls), atol=1e-9)
+    assert 0 <= post.arrived_s - answering.polled_s[-1] <= POLL_S + 1e-9  # the poller moves the clock once more
+
+
+def test_polling_ends_soon_after_a_message_has_expired(clock):
+    asked, answering = message(ttl=5.0), Answering(clock, np.inf)
+    post = Post(asked)
+    grid._send(answering, [asked], [post])
+    assert post.reason == "no answer within its time to live"
+    assert answering.polled_s[-1] == pytest.approx(5.0 + AFTER_TTL_S, abs=2 * POLL_S)
 
 
 def test_a_reply_a_moment_after_the_deadline_is_late():
@@ -134,25 +216,11 @@ def test_the_adaptation_fits_the_installed_flwr(monkeypatch, caplog):
     _adapted._adapt.cache_clear()
 
 
-class Clock:
-    """A clock that moves only by `sleep`."""
-
-    def __init__(self):
-        self.now_s = 0.0
-
-    def monotonic(self):
-        return self.now_s
-
-    def sleep(self, seconds):
-        self.now_s += seconds
-
-
-def test_objects_are_fetched_as_they_arrive(monkeypatch):
+def test_objects_are_fetched_as_they_arrive(clock):
     """Objects that have arrived do not wait for the others, and each is fetched once."""
     from flwr.supercore.inflatable.inflatable_utils import ObjectUnavailableError
 
-    clock, fetched = Clock(), []
-    monkeypatch.setattr(_adapted, "time", clock)
+    fetched = []
     arrival_s = {name: 0.1 * (number // 3) for number, name in enumerate("abcdefgh")}
 
     def pull(name):
@@ -168,17 +236,17 @@ def test_objects_are_fetched_as_they_arrive(monkeypatch):
     assert max(late) < 0.1, fetched
 
 
-def test_fetching_a_reply_is_limited_in_time_and_size(monkeypatch):
+def test_fetching_a_reply_is_limited_in_time_and_size(monkeypatch, clock):
     from flwr.supercore.inflatable.inflatable_utils import ObjectPullError, ObjectUnavailableError
 
     def never(name):
         raise ObjectUnavailableError(name)
 
-    monkeypatch.setattr(_adapted._fetching, "until_s", time.monotonic() + 0.2)
+    monkeypatch.setattr(_adapted._fetching, "until_s", 0.2)
     with pytest.raises(ObjectPullError, match="it did not arrive in time"):
         _adapted.fetch_objects(["a"], never)
-    assert time.monotonic() < _adapted._fetching.until_s + 10
-    monkeypatch.setattr(_adapted._fetching, "until_s", time.monotonic() + 60)
+    assert 0.2 < clock.now_s <= 0.2 + 2 * _adapted.WAIT_S
+    monkeypatch.setattr(_adapted._fetching, "until_s", 60.0)
     monkeypatch.setattr(_adapted._fetching, "max_bytes", 1000.0)
     assert len(_adapted.fetch_objects(["a", "b"], lambda name: bytes(500))) == 2
     with pytest.raises(ObjectPullError, match="larger than 1000 bytes"):

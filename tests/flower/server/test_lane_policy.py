@@ -92,6 +92,7 @@ def test_an_absent_client_that_never_answers_does_not_spoil_what_is_known():
     assert server.state["mean"][0, client, lanes[client]] < before + 0.3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("error", [0.5, 3.0])
 def test_parts_that_are_measured_with_error_cost_little(error):
     """Over four cells; the ratio of a single cell has a standard error of about 0.12."""

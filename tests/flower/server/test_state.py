@@ -4,6 +4,7 @@ import errno
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,10 +12,12 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MessageType, Met
 from flwr.serverapp.strategy import FedAdam, FedAvg, FedAvgM, FedProx
 
 from fedlane.flower import GuardSettings, LaneStrategy, ScheduleSettings
+from fedlane.flower.protocol import Order
 from fedlane.flower.server.aggregation import Aggregation
 from fedlane.flower.server.state_files import CHECKPOINT, JOURNAL, Saved, StateStore
 from fedlane.flower.server.strategy_arrays import to_arrays
 from fedlane.validate import InputError
+from support.local_grid import LocalGrid, Node, strategy
 
 MODEL = {"w": np.arange(4, dtype=np.float32), "n": np.array([3], np.int64)}
 
@@ -58,6 +61,41 @@ def test_the_journal_counts_orders(tmp_path):
     (tmp_path / JOURNAL).write_bytes(b"rubbish\n")
     with pytest.raises(InputError, match="line 1"):
         store.charged()
+
+
+@pytest.fixture
+def synced(monkeypatch):
+    """Return a list of what is forced to disk: the name of each file or folder."""
+    names, fsync = [], os.fsync
+
+    def noted(number):
+        names.append(Path(f"/proc/self/fd/{number}").readlink().name)
+        fsync(number)
+
+    monkeypatch.setattr(os, "fsync", noted)
+    return names
+
+
+def test_orders_are_forced_to_disk_before_charge_returns(tmp_path, synced):
+    store = StateStore(tmp_path)
+    store.charge(0, {"a": 0})
+    assert synced == [JOURNAL, tmp_path.name]  # the folder too, because the file is new
+    store.charge(1, {"a": 0})
+    assert synced == [JOURNAL, tmp_path.name, JOURNAL]
+
+
+def test_orders_are_forced_to_disk_before_they_are_sent(tmp_path, synced):
+    class Receiver(Node):
+        def __call__(self, message):
+            if message.metadata.message_type == MessageType.TRAIN:
+                rounds = [round for round, _ in StateStore(tmp_path).journal()]
+                assert rounds == list(range(len(rounds)))
+                assert synced.count(JOURNAL) == len(rounds) == Order.read(message.content).round + 1
+            return super().__call__(message)
+
+    node = Receiver("a")
+    strategy(tmp_path).start(LocalGrid(node), to_arrays({"w": MODEL["w"]}), num_rounds=3)
+    assert len(node.orders) == 3
 
 
 @pytest.mark.parametrize("name", [JOURNAL, CHECKPOINT])

@@ -113,6 +113,7 @@ def test_strangers_are_refused(federation, cell):
             port=9901 + number,
             namespace=cell.base if name == "beside" else cell.client(1),
             options=[*options, "--max-retries", "0"],
+            stock=True,
         )
         for number, (name, (key, options, _)) in enumerate(attempts.items())
     }

@@ -13,6 +13,6 @@ app = ClientApp()
 def train(message, context):
     time.sleep(float(message.content["config"]["sleep"]))
     weights = np.random.default_rng().standard_normal(int(message.content["config"]["floats"])).astype(np.float32)
-    metrics = MetricRecord({"ended": time.monotonic(), "node": int(context.node_config["partition-id"])})
+    metrics = MetricRecord({"trained": time.monotonic(), "node": int(context.node_config["partition-id"])})
     content = {"arrays": ArrayRecord({"w": Array(weights)}), "metrics": metrics}
     return Message(RecordDict(content), reply_to=message)

@@ -16,12 +16,14 @@ NAPS = (0.0, 0.3, 0.6)
 
 @app.main()
 def main(grid, context):
-    """Play rounds in which all nodes have time, then two whose deadline comes while the nodes still work."""
+    """Play rounds in which all nodes have time, then rounds whose deadline comes while the nodes still work."""
     config = context.run_config
     while len(nodes := sorted(grid.get_node_ids())) < config["nodes"]:
         time.sleep(0.1)
     rounds = []
-    for deadline_s, naps in [(200.0, NAPS)] * config["rounds"] + [(config["deadline"], (30.0,) * 3)] * 2:
+    in_time = [(200.0, NAPS)] * config["rounds"]
+    late = [(config["deadline"], (10 * config["deadline"],) * len(NAPS))] * config["late-rounds"]
+    for deadline_s, naps in in_time + late:
         weights = np.random.default_rng().standard_normal(250_000).astype(np.float32)
         arrays = ArrayRecord({"w": Array(weights)})
         messages = [
@@ -35,8 +37,9 @@ def main(grid, context):
         ]
         began = time.monotonic()
         arrivals = exchange(grid, messages, deadline_s)
-        took = time.monotonic() - began
-        rounds.append({"took": took, "deadline": deadline_s, "arrivals": [_outcome(arrival) for arrival in arrivals]})
+        ended = time.monotonic()
+        outcomes = [_outcome(arrival) for arrival in arrivals]
+        rounds.append({"began": began, "ended": ended, "deadline": deadline_s, "arrivals": outcomes})
     Path(config["out"]).write_text(json.dumps(rounds))
 
 

@@ -1,8 +1,11 @@
 """An honest client adds 1 to every weight, so that the model shows what was aggregated; the others fail as configured.
 
-Before it trains, each client appends a line to its own file, as a ledger does, so that tests know its real uploads.
+The test's folder says which: `faults.json` has a list per client, one fault per upload. In a round for which there is a
+file `hold-ROUND`, clients wait until it is gone. Before it trains, each client appends a line to its own file, as a
+ledger does, so that tests know its real uploads.
 """
 
+import json
 import os
 import time
 from pathlib import Path
@@ -11,18 +14,14 @@ import numpy as np
 from flwr.app import Array, ArrayRecord, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
-from fedlane.flower.protocol import KEY, REFUSED, TRAINED, Hello, Introduction, Order, Report
+from fedlane.flower.protocol import KEY, TRAINED, Hello, Introduction, Order, Report
 
 app = ClientApp()
-EPSILON_EACH = 0.25
+EPSILON_EACH, LIMIT = 0.25, 50
 
 
 def _name(context):
-    return str(context.node_config.get("name", f"client-{context.node_config['partition-id']}"))
-
-
-def _limit(context):
-    return int(context.node_config.get("limit", 50))
+    return f"client-{context.node_config['partition-id']}"
 
 
 def _uploads(context):
@@ -34,8 +33,18 @@ def _uploads(context):
 @app.query()
 def hello(message, context):
     Hello.read(message.content)
-    uploads, limit = _uploads(context)[1], _limit(context)
-    introduction = Introduction(_name(context), 100.0, (50.0, 50.0), 15.0, 1e-5, limit, uploads, 10, 2, 0.1)
+    introduction = Introduction(
+        name=_name(context),
+        size=100.0,
+        label_counts=(50.0, 50.0),
+        epsilon=LIMIT * EPSILON_EACH,
+        delta=1e-5,
+        max_uploads=LIMIT,
+        uploads=_uploads(context)[1],
+        batch_size=10,
+        local_iterations=2,
+        upload_noise=0.1,
+    )
     return Message(RecordDict({KEY: introduction.record()}), reply_to=message)
 
 
@@ -43,21 +52,16 @@ def hello(message, context):
 def train(message, context):
     order = Order.read(message.content)
     path, uploads = _uploads(context)
-    limit = _limit(context)
-    if uploads >= limit or order.server_count > uploads:
-        reason = "budget is spent" if uploads >= limit else f"rolled back: {uploads} against {order.server_count}"
-        return _reply(message, order, REFUSED, reason, uploads, limit, {})
+    assert order.server_count <= uploads, f"rolled back: {uploads} against {order.server_count}"
     with path.open("a") as file:
         file.write(f"{order.round} {order.lane}\n")
         file.flush()
         os.fsync(file.fileno())
     path.with_suffix(".parent").write_bytes(Path(f"/proc/{os.getppid()}/cmdline").read_bytes())
-    faults = str(context.node_config.get("faults", "")).split(",")  # one per upload, then none
-    fault = faults[uploads] if uploads < len(faults) else ""
-    if fault == "silent":
-        time.sleep(3 * order.deadline_s)
-    began = time.perf_counter()
-    weights = message.content["arrays"]["w"].numpy() + np.float32(1.0)
+    while path.with_name(f"hold-{order.round}").exists():
+        time.sleep(0.05)
+    fault = _fault(path, uploads)
+    weights, examples = message.content["arrays"]["w"].numpy() + np.float32(1.0), 100
     if fault == "nan":
         weights[3] = np.nan
     elif fault == "shape":
@@ -67,21 +71,35 @@ def train(message, context):
     elif fault == "imposter":
         order = Order(**{**vars(order), "client": "client-0"})
     elif fault == "greedy":
-        return _reply(message, order, TRAINED, "", uploads + 1, limit, {"w": weights}, examples=10**12)
-    time.sleep(float(context.node_config.get("nap", 0.0)))
-    compute_s = time.perf_counter() - began
-    return _reply(message, order, TRAINED, "", uploads + 1, limit, {"w": weights}, compute_s)
+        examples = 10**12
+    return _reply(message, order, uploads + 1, weights, examples)
 
 
-def _reply(message, order, status, reason, uploads, limit, arrays, compute_s=0.0, examples=100):
+def _fault(path, uploads):
+    """Return the fault of a client's next upload; empty if it is to be honest."""
+    planned = path.with_name("faults.json")
+    faults = json.loads(planned.read_text()).get(path.stem, []) if planned.exists() else []
+    return faults[uploads] if uploads < len(faults) else ""
+
+
+def _reply(message, order, uploads, weights, examples):
     report = Report(
-        *(order.client, order.round, order.lane, status, reason, compute_s, 0.0),
-        *(uploads, limit, EPSILON_EACH * uploads, 1e-5),
+        client=order.client,
+        round=order.round,
+        lane=order.lane,
+        status=TRAINED,
+        reason="",
+        compute_s=0.0,
+        switch_s=0.0,
+        uploads=uploads,
+        max_uploads=LIMIT,
+        epsilon=EPSILON_EACH * uploads,
+        delta=1e-5,
     )
-    content = {KEY: report.record()}
-    if arrays:
-        if "n" in message.content["arrays"]:
-            arrays["n"] = message.content["arrays"]["n"].numpy() + 1
-        content["arrays"] = ArrayRecord({name: Array(array) for name, array in arrays.items()})
-        content["metrics"] = MetricRecord({"num-examples": examples, f"of-{order.client}": 1.0, "seconds": compute_s})
+    arrays = {"w": weights, "n": message.content["arrays"]["n"].numpy() + 1}
+    content = {
+        KEY: report.record(),
+        "arrays": ArrayRecord({name: Array(array) for name, array in arrays.items()}),
+        "metrics": MetricRecord({"num-examples": examples, f"of-{order.client}": 1.0}),
+    }
     return Message(RecordDict(content), reply_to=message)
