@@ -10,7 +10,7 @@ import pytest
 
 from fedlane import Scenario, Simulation, check_policy
 from fedlane.rng import RoundStreams
-from fedlane.scheduling import Policy, make_policy
+from fedlane.scheduling import BatchPolicy, make_policy
 from support.parts import missing
 
 pytestmark = pytest.mark.slow
@@ -227,7 +227,7 @@ def test_the_example_learns_and_is_a_policy(tmp_path, monkeypatch):
         path = tmp_path / f"{name}.npz"
         np.savez(path, **{key: value.numpy() for key, value in agent.state_dict().items()})
         policy = make_policy(f"policy-gradient:weights={path}")
-        assert isinstance(policy, Policy)
+        assert isinstance(policy, BatchPolicy)
         results[name] = played(policy, seeds=range(20, 40), rounds=30)
     check_policy(policy)
     assert results["after"] > results["before"] + 0.1

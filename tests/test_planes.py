@@ -188,9 +188,9 @@ def test_an_old_name_is_the_new_one():
         ("fedlane.learning.federation:Federation", "fedlane.learning.federation:FederationBatch"),
         ("fedlane.learning.replay:Schedule", "fedlane.learning.schedule:Schedule"),
         ("fedlane.learning.replay:learn", "fedlane.learning.schedule:learn"),
-        ("fedlane.scheduling.policy:SinglePolicy", "fedlane.scheduling.single_policy:SinglePolicy"),
-        ("fedlane.scheduling.policy:Lifted", "fedlane.scheduling.single_policy:Lifted"),
-        ("fedlane.scheduling.policy:lift", "fedlane.scheduling.single_policy:lift"),
+        ("fedlane.scheduling.policy:Policy", "fedlane.scheduling.policy:Policy"),
+        ("fedlane.scheduling.policy:Lifted", "fedlane.scheduling.policy:Lifted"),
+        ("fedlane.scheduling.policy:lift", "fedlane.scheduling.policy:lift"),
         ("fedlane.theory.convergence:Setting", "fedlane.theory.convergence:BoundInputs"),
         ("fedlane.privacy.paper:leak", "fedlane.privacy.paper:leakage_lower_bound"),
     ):

@@ -6,7 +6,7 @@ from typing import ClassVar
 import numpy as np
 import pytest
 
-from fedlane import Policy
+from fedlane import BatchPolicy
 from fedlane.records import Delays, Problem
 from fedlane.rounds import Arrivals, Orders, PolicyError, Rounds
 from fedlane.validate import InputError
@@ -15,7 +15,7 @@ DEADLINE_S = 4.0
 
 
 @dataclass(frozen=True)
-class Fixed(Policy):
+class Fixed(BatchPolicy):
     """Gives client i channel i, if it is available and the channel exists; keeps what it was told."""
 
     name: ClassVar[str] = "fixed"

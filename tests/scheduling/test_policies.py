@@ -3,13 +3,14 @@
 import numpy as np
 import pytest
 
+from fedlane import check_policy
 from fedlane.matching import max_min_matching
 from fedlane.records import Context, DelayDistributions, Delays, Feedback, Problem
 from fedlane.rng import RoundStreams
-from fedlane.scheduling import check_policy, checks, make_policy, policies
+from fedlane.scheduling import checks, make_policy, policies
 from fedlane.scheduling.estimates import bonus, mean
 from fedlane.scheduling.mamab import MamabGmba, MamabOm
-from fedlane.scheduling.queues import updated_queues
+from fedlane.scheduling.policy import updated_queues
 
 VARIANTS = [
     *(

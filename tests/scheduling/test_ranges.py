@@ -4,11 +4,11 @@ from typing import ClassVar
 
 import pytest
 
-from fedlane import Policy, SinglePolicy, policies
+from fedlane import BatchPolicy, Policy, policies
 from fedlane.scheduling import lift
+from fedlane.scheduling.policy import LEAGUES
 from fedlane.scheduling.ranges import Choices, ParameterRange
 from fedlane.scheduling.registry import parameters
-from fedlane.scheduling.requirements import LEAGUES
 from fedlane.validate import InputError
 
 BUILT_IN = {name: policy for name, policy in policies().items() if policy.__module__.startswith("fedlane.")}
@@ -44,7 +44,7 @@ def test_what_a_policy_knows_follows_from_what_it_requires(name):
 
 
 def test_what_a_user_s_policy_knows():
-    class Plain(Policy):
+    class Plain(BatchPolicy):
         name = "plain"
 
     class WithLosses(Plain):
@@ -53,7 +53,7 @@ def test_what_a_user_s_policy_knows():
     class Heir(WithLosses):
         name = "heir"
 
-    class Single(SinglePolicy):
+    class Single(Policy):
         requires = frozenset({"channel_state"})
         ranges: ClassVar = {"x": Choices((1, 2))}
         name = "single"

@@ -6,8 +6,10 @@ from typing import ClassVar
 import numpy as np
 import pytest
 
+from fedlane import check_policy
 from fedlane.matching import greedy_matching
-from fedlane.scheduling import Policy, PolicyError, SinglePolicy, check_policy, lift, make_policy, register
+from fedlane.rounds import PolicyError
+from fedlane.scheduling import BatchPolicy, Policy, lift, make_policy, register
 from fedlane.scheduling.registry import resolved_parameters, split_name
 
 
@@ -70,7 +72,7 @@ def test_bad_names_get_one_clear_line(text, settings, message):
 
 
 @dataclass(frozen=True)
-class First(SinglePolicy):
+class First(Policy):
     """The first available clients on the first channels; counts its rounds."""
 
     name: ClassVar[str] = "first"
@@ -98,7 +100,7 @@ def test_a_single_policy_passes_lifted_and_by_registration():
     assert make_policy("first").name == "first"
 
 
-class Leaky(Policy):
+class Leaky(BatchPolicy):
     """A policy whose replicas depend on each other: all use the mean of their random numbers."""
 
     name = "leaky"

@@ -5,9 +5,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from fedlane import check_policy
 from fedlane.records import ClientLosses, Context, DelayDistributions, Delays, Feedback, Problem
 from fedlane.rng import RoundStreams
-from fedlane.scheduling import Policy, PolicyError, SinglePolicy, check_policy, checks, lift, make_policy, policies
+from fedlane.rounds import PolicyError
+from fedlane.scheduling import BatchPolicy, Policy, checks, lift, make_policy, policies
 from fedlane.validate import InputError
 
 BEFORE, AFTER, CHANNELS, JOINED = 4, 6, 2, 12
@@ -117,7 +119,7 @@ def test_the_number_of_channels_cannot_change():
         make_policy("lane").resize(make_policy("lane").init(old), old, replace(old, channels=3))
 
 
-class Undeclared(SinglePolicy):
+class Undeclared(Policy):
     """Counts rounds per client and per pair, keeps its quotas in the state, and declares nothing."""
 
     name = "undeclared"
@@ -133,8 +135,8 @@ class Undeclared(SinglePolicy):
 
     def update(self, state, feedback):
         pairs = state["pairs"].copy()
-        client = np.flatnonzero(feedback.assignment >= 0)
-        pairs[feedback.assignment[client], client] += 1
+        client = np.flatnonzero(feedback.channel >= 0)
+        pairs[feedback.channel[client], client] += 1
         return {**state, "waited": state["waited"] + 1, "pairs": pairs}
 
 
@@ -152,11 +154,10 @@ def test_without_a_declaration_the_shapes_of_init_decide():
         np.testing.assert_array_equal(again[key], array, err_msg=key)
 
 
-class Waits(Policy):
+class Waits(BatchPolicy):
     """Rounds since each client was served."""
 
     name = "waits"
-    per_client = frozenset({"waited"})
 
     def init(self, problem):
         return {"waited": np.zeros(problem.quotas.shape), "round": np.zeros(problem.replicas)}

@@ -4,10 +4,12 @@ import itertools
 
 import numpy as np
 import pytest
-
-from fedlane.records import Problem
-from fedlane.scheduling import Policy, PolicyError, SinglePolicy, check_policy, lift, make_policy, policies
 from fedlane.scheduling.checks import _play
+
+from fedlane import check_policy
+from fedlane.records import Problem
+from fedlane.rounds import PolicyError
+from fedlane.scheduling import BatchPolicy, Policy, lift, make_policy, policies
 from fedlane.scheduling.lane import places
 from fedlane.scheduling.lane.spread import LINE
 from fedlane.validate import InputError
@@ -139,7 +141,7 @@ def test_types_that_wrap_around_are_refused_and_others_are_converted():
 
 
 def test_a_lifted_policy_checks_each_replica():
-    class Counting(SinglePolicy):
+    class Counting(Policy):
         name = "counting"
 
         def init(self, problem):
@@ -164,7 +166,7 @@ def test_a_lifted_policy_checks_each_replica():
 
 
 def test_a_policy_that_refuses_its_own_state_breaks_its_contract():
-    class Growing(Policy):
+    class Growing(BatchPolicy):
         name = "growing"
 
         def init(self, problem):

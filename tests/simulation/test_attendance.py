@@ -2,13 +2,13 @@
 
 import numpy as np
 import pytest
+from fedlane.simulation.round import round_delay_s
 
 from fedlane import Simulation, simulate
 from fedlane.network.availability import Availability
 from fedlane.network.energy import watts
 from fedlane.records import Delays, Feedback
-from fedlane.scheduling.queues import updated_queues
-from fedlane.simulation.round import round_delay_s
+from fedlane.scheduling.policy import updated_queues
 from fedlane.validate import InputError
 from support.small_runs import UNPROTECTED
 

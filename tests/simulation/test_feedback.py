@@ -3,15 +3,14 @@
 import numpy as np
 import pytest
 
-from fedlane import Policy, Scenario, Simulation
+from fedlane import BatchPolicy, Scenario, Simulation
 from fedlane.gym.episode import Episode, EpisodeTerms
 
 
-class Listener(Policy):
+class Listener(BatchPolicy):
     """Assigns the first clients in order and remembers what it was told."""
 
     name = "listener"
-    per_client = frozenset()
 
     def __init__(self):
         self.heard = []
@@ -43,7 +42,7 @@ def test_a_late_client_s_parts_are_infinite_for_the_policy_and_kept_in_the_trace
     assert np.isfinite(trace.total_s[late]).all()
     assert (trace.total_s[late] > 1.5).all()
     for feedback in policy.heard:
-        assigned = feedback.assignment >= 0
+        assigned = feedback.channel >= 0
         for part in (feedback.delays.download_s, feedback.delays.compute_s, feedback.delays.upload_s):
             np.testing.assert_array_equal(np.isposinf(part), assigned & ~feedback.punctual)
             np.testing.assert_array_equal(np.isnan(part), ~assigned)

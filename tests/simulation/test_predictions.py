@@ -5,9 +5,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from fedlane import Policy, Run, Simulation, SinglePolicy, simulate
+from fedlane import BatchPolicy, Policy, Run, Simulation, check_policy, simulate
 from fedlane.delay_predictions import NAMES, PredictedDelays, covered
-from fedlane.scheduling import PolicyError, check_policy
+from fedlane.rounds import PolicyError
 from fedlane.scheduling.lane import Lane
 from fedlane.simulation import trace_shape
 from fedlane.simulation.merging import merge_runs
@@ -108,7 +108,7 @@ def test_a_late_upload_is_covered_if_its_interval_reaches_the_deadline():
     assert covered(low, high, delay, punctual, 0.7).tolist() == [True, True, False, True, False, False]
 
 
-class Constant(SinglePolicy):
+class Constant(Policy):
     """Assigns the first clients in order, and predicts the same delay for each."""
 
     name = "constant"
@@ -157,7 +157,7 @@ def test_the_checker_checks_predictions(base, parts, message):
 
 
 def test_a_policy_that_promises_predictions_must_have_them():
-    class Promises(Policy):
+    class Promises(BatchPolicy):
         name, predicts = "promises", True
 
         def init(self, problem):

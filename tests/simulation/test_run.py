@@ -10,7 +10,7 @@ import pytest
 
 from fedlane import Run, Scenario, Simulation, check_policy, simulate
 from fedlane.intervals import interval
-from fedlane.scheduling import SinglePolicy
+from fedlane.scheduling import Policy
 from fedlane.simulation import results, table_parts
 from fedlane.simulation.results import COLUMNS, MEASURES, RunFolder
 from fedlane.validate import InputError
@@ -139,7 +139,7 @@ def test_very_large_networks_are_not_checked_for_feasibility():
     assert run.result().summary["feasible_scale"]["mean"] is None
 
 
-class Wants(SinglePolicy):
+class Wants(Policy):
     name = "wants"
     requires = frozenset({"weather"})
 
@@ -150,7 +150,7 @@ class Wants(SinglePolicy):
         raise NotImplementedError
 
 
-class Clairvoyant(SinglePolicy):
+class Clairvoyant(Policy):
     """Assigns the client that is fastest in this round to channel 0."""
 
     name = "clairvoyant"
@@ -172,7 +172,7 @@ def test_a_policy_that_needs_what_the_run_lacks_is_refused():
         Simulation(Scenario(), Wants(), [0])
 
 
-class LargestFirst(SinglePolicy):
+class LargestFirst(Policy):
     """Serves the clients with the most records."""
 
     name = "largest-first"

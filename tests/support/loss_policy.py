@@ -6,16 +6,15 @@ from typing import ClassVar
 import numpy as np
 
 from fedlane.matching import greedy_matching
-from fedlane.scheduling.single_policy import SinglePolicy
+from fedlane.scheduling.policy import Policy
 
 
 @dataclass(frozen=True)
-class LargestLoss(SinglePolicy):
+class LargestLoss(Policy):
     """Serves clients without a report first, then those with the largest mean loss; by root mean square if asked."""
 
     name: ClassVar[str] = "largest-loss"
     requires: ClassVar[frozenset[str]] = frozenset({"losses", "sizes"})
-    per_client: ClassVar[frozenset[str]] = frozenset()
     by_rms: bool = False
 
     def init(self, problem):

@@ -10,8 +10,8 @@ import pytest
 from fedlane.flower.server.roster import Roster, RosterError
 from fedlane.flower.server.scheduler import MeasuredDelay, Scheduler
 from fedlane.scheduling.baselines import RoundRobin
+from fedlane.scheduling.policy import lift
 from fedlane.scheduling.registry import make_policy, policies
-from fedlane.scheduling.single_policy import lift
 from fedlane.theory import quotas, theta
 from fedlane.validate import InputError
 from support import wire_records
@@ -238,7 +238,7 @@ def test_the_policy_learns_from_the_measured_delays():
     scheduler.set_quotas(np.full((1, 4), 0.5))
     measured = {0: MeasuredDelay(2, 4.0, 1.0), 1: MeasuredDelay(0, None), 3: MeasuredDelay(1, 2.0, 99.0)}
     feedback = scheduler.learn(measured, np.ones(4, np.bool_))
-    np.testing.assert_array_equal(feedback.assignment, [[2, 0, -1, 1]])
+    np.testing.assert_array_equal(feedback.channel, [[2, 0, -1, 1]])
     np.testing.assert_allclose(feedback.delays.download_s[0, [0, 3]], [1.5, 0.0])
     np.testing.assert_allclose(feedback.delays.total_s[0, [0, 3]], [4.0, 2.0])
     assert np.isnan(feedback.delays.total_s[0, [1, 2]]).all()  # late by an unknown time, and not assigned
@@ -274,7 +274,7 @@ def test_absent_and_late_clients_are_what_a_policy_sees_in_a_simulation():
             assert part[0, 1] == np.inf
             assert np.isfinite(part[0, 0])
             assert np.isnan(part[0, 2:]).all()
-        np.testing.assert_array_equal(feedback.present, [present])
+        np.testing.assert_array_equal(feedback.context.present, [present])
     np.testing.assert_allclose(scheduler.queue, [[0.0, 0.75, 0.75, 0.25]])
     np.testing.assert_array_equal(scheduler.present_rounds, [[3, 3, 3, 1]])
     assert scheduler.trace.delay_s[0].tolist()[:4] == [10.0, 10.0, 10.0, 0.0]

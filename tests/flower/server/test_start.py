@@ -14,7 +14,7 @@ from fedlane.flower.protocol import KEY, LOSSES, LossReport, Order, Report
 from fedlane.flower.server.grid import exchange
 from fedlane.flower.server.state_files import StateStore
 from fedlane.scenario import Scenario
-from fedlane.scheduling import SinglePolicy
+from fedlane.scheduling import Policy
 from fedlane.simulation import simulate
 from fedlane.simulation.results import Run
 from fedlane.trackers.values import headline
@@ -64,11 +64,10 @@ def test_report_and_compare_read_the_folder_of_a_federation_like_any_other(tmp_p
     assert (compared["policy"], compared["rounds"]) == ("lane (real)", 6)
 
 
-class LargestFirst(SinglePolicy):
+class LargestFirst(Policy):
     """Serves the clients with the most records; its state remembers the sizes that every round showed it."""
 
     name = "largest-first"
-    per_client = frozenset({"seen"})
 
     def init(self, problem):
         return {"seen": problem.sizes.copy()}
@@ -78,7 +77,7 @@ class LargestFirst(SinglePolicy):
         return np.where(context.available & (rank < context.problem.channels), rank, -1)
 
     def update(self, state, feedback):
-        return {"seen": feedback.problem.sizes.copy()}
+        return {"seen": feedback.context.problem.sizes.copy()}
 
 
 def test_a_policy_sees_the_sizes_that_clients_claim(tmp_path):
