@@ -4,6 +4,7 @@ import numpy as np
 
 from fedlane.records import ClientLosses, Context, Delays, Feedback, Problem
 from fedlane.rng import RoundStreams
+from fedlane.scheduling import Choice
 
 DEADLINE_S = 4.0
 
@@ -23,7 +24,9 @@ def losses_of(mean, rms=None):
 
 def context_of(problem, round=0, available=True, **known):
     """A context in which the clients of ``available`` may be selected."""
-    return Context(round, np.broadcast_to(available, problem.quotas.shape).copy(), problem=problem, **known)
+    return Context.first(
+        problem, round=round, available=np.broadcast_to(available, problem.quotas.shape).copy(), **known
+    )
 
 
 def feedback_of(problem, assignment, delay_s, round=0, losses=None, present=None):
@@ -32,7 +35,9 @@ def feedback_of(problem, assignment, delay_s, round=0, losses=None, present=None
     total = np.where(assignment >= 0, np.asarray(delay_s, float), np.nan)
     delays = Delays(total / 4, total / 4, total / 2)
     present = None if present is None else np.atleast_2d(np.asarray(present))
-    return Feedback(round, assignment, delays, total <= DEADLINE_S, problem, present, losses).observed()
+    known = {"losses": losses} if present is None else {"losses": losses, "present": present}
+    context = Context.first(problem, round=round, **known)
+    return Feedback(context, assignment, delays, total <= DEADLINE_S).observed()
 
 
 def state_with(policy, problem, delay, count=1, **arrays):
@@ -45,8 +50,9 @@ def state_with(policy, problem, delay, count=1, **arrays):
 
 
 def selected(policy, state, context, seeds=(0,)):
-    """The assignment of a round (R, U)."""
-    return policy.select(state, context, RoundStreams(seeds, "policy").at(context.round))
+    """The channels of a round (R, U)."""
+    chosen = policy.select(state, context, RoundStreams(seeds, "policy").at(context.round))
+    return chosen.channel if isinstance(chosen, Choice) else chosen
 
 
 def served(assignment):
