@@ -59,8 +59,7 @@ class Trace:
         segments: The rounds before ``first``; None in a whole trace.
         energy_j: (R, S, N): energy that the client on the channel spent, in joules; NaN on an unused channel. None in a
             real federation.
-        present: (R, K, U): which clients were there at the round's start; None where every client always is, and in a
-            real federation.
+        present: (R, K, U): which clients were there at the round's start; None where every client always is.
         predicted_low_s: (R, S, N): lower end of the 90% interval that the policy predicted for the upload, as float32;
             NaN on an unused channel. None if the policy states no predictions, like the next three.
         predicted_median_s: (R, S, N): the median that it predicted.
@@ -182,8 +181,9 @@ class Trace:
 
     def append(self, outcome: Outcome, deadline_s: float) -> None:
         """Add one round."""
-        if outcome.orders.predicted is not None and not self.rounds:
-            self.with_predictions()
+        stated = outcome.orders.predicted is not None
+        if stated and self.covered is None and (self.segments is None or not self.rounds):
+            self.with_predictions()  # in a federation perhaps late, after rounds that a crash cut off
         t, row = self.rounds, self._next_row()
         channel, arrivals = outcome.orders.channel, outcome.arrivals
         replica, client = np.nonzero(channel >= 0)
