@@ -39,8 +39,8 @@ def play_on(folder, policy, saved=None):
         continued.state.store.load = lambda: saved
     scheduler = continued._begin(MODEL, 6)
     available = np.ones(scheduler.problem.clients, np.bool_)
-    scheduler.select(available)
-    scheduler.learn({}, available)
+    scheduler.rounds.start(scheduler.decide(available, available))
+    scheduler.settle({})
     scheduler.record_epsilon([member.epsilon for member in continued.state.roster.members])
     continued.state.aggregation.content(1, continued.state.arrays, {})
     continued.state.save()
