@@ -257,11 +257,11 @@ class Trace:
         if not shape or shape[0] > self.delay_s.shape[1]:
             raise InputError(f"trace.delay_s must have at most {self.delay_s.shape[1]} rounds")
         rounds = shape[0]
+        if f"trace.{NAMES[0]}" in saved:
+            self.with_predictions()
         if self.totals is not None and "trace.shape" not in saved:
             self._restore_whole(saved, rounds, deadline_s)
             return
-        if f"trace.{NAMES[0]}" in saved:
-            self.with_predictions()
         self.rounds = rounds
         if self.totals is not None:
             self._restore_totals(saved)
@@ -287,8 +287,6 @@ class Trace:
         """Restore a checkpoint of a whole trace in this bounded one, round by round."""
         replicas, _, clients = self.queue.shape
         whole = Trace.empty(replicas, rounds, clients, self.client.shape[2]).with_energy().with_presence()
-        if self.covered is not None:
-            whole.with_predictions()
         whole.restore(saved, deadline_s)
         for t in range(rounds):
             row = self._next_row()
