@@ -327,7 +327,7 @@ def test_a_policy_that_a_federation_cannot_supply_is_refused():
         Scheduler(lift(LargestLoss()), lanes=1, deadline_s=1.0, rounds=1, seed=0)
     scheduler = played("lane", until=3)
     other = Scheduler(make_policy("mamab-om"), lanes=2, deadline_s=10.0, rounds=60, seed=3)
-    with pytest.raises(InputError, match="state.reward is missing"):
+    with pytest.raises(InputError, match=r"state\.reward is missing"):
         other.restore(scheduler.arrays())
     short = Scheduler(make_policy("lane"), lanes=2, deadline_s=10.0, rounds=2, seed=3)
     with pytest.raises(InputError, match="num_rounds must be at least the 3"):
