@@ -57,6 +57,12 @@ def ordered(low_s: FloatArray, median_s: FloatArray, high_s: FloatArray) -> Bool
     return (low_s >= 0) & (low_s <= median_s) & (median_s <= high_s) & (high_s < np.inf)
 
 
+def ordered_or_none(low_s: FloatArray, median_s: FloatArray, high_s: FloatArray) -> BoolArray:
+    """Whether each upload has a prediction that is in order, or none at all, as in a round that a crash cut off."""
+    none = np.isnan(low_s) & np.isnan(median_s) & np.isnan(high_s)
+    return none | ordered(low_s, median_s, high_s)
+
+
 def covered(
     low_s: FloatArray, high_s: FloatArray, delay_s: FloatArray, punctual: BoolArray, deadline_s: float
 ) -> BoolArray:

@@ -2,12 +2,10 @@
 
 import numpy as np
 import pytest
-from fedlane.simulation.round import round_delay_s
 
 from fedlane import Simulation, simulate
 from fedlane.network.availability import Availability
 from fedlane.network.energy import watts
-from fedlane.records import Delays, Feedback
 from fedlane.scheduling.policy import updated_queues
 from fedlane.validate import InputError
 from support.small_runs import UNPROTECTED
@@ -37,9 +35,9 @@ class Script(Availability):
         return left
 
 
-def scripted(scenario, policy="round-robin", seeds=(0, 1)):
+def scripted(scenario, policy="round-robin", seeds=(0, 1), world=Script):
     simulation = Simulation(scenario, policy, seeds)
-    simulation._attendance._availability = Script(scenario.network.clients)
+    simulation.world._availability = world(scenario.network.clients)
     return simulation
 
 
@@ -50,11 +48,19 @@ def test_queues_grow_only_while_a_client_is_there():
     np.testing.assert_array_equal(updated_queues(queue, quota, punctual), [[1.5, 1.5, 0.0]])
 
 
-@pytest.mark.parametrize("policy", ["lane", "mamab-om", "genie"])
-def test_a_policy_s_queues_are_those_of_the_run(policy):
+@pytest.mark.parametrize("policy", ["lane", "cs-ucb-q", "random"])
+def test_the_queues_that_a_policy_sees_are_those_of_the_trace(policy):
+    """By their definition, from who was present and who was punctual in each round."""
     simulation = Simulation(CHURN, policy, [3])
-    simulation.play()
-    np.testing.assert_array_equal(simulation._state["queue"], simulation._queue)
+    queue = np.zeros_like(simulation.quota)
+    for t in range(CHURN.rounds):
+        np.testing.assert_array_equal(simulation.rounds.queue, queue)
+        outcome = simulation.step()
+        np.testing.assert_array_equal(simulation.rounds.seen.queue, queue)
+        queue = np.maximum(queue + simulation.quota * outcome.present - outcome.punctual, 0.0)
+        np.testing.assert_array_equal(simulation.trace.queue[:, t], queue.astype(np.float32))
+        np.testing.assert_array_equal(simulation.trace.present[:, t], outcome.present)
+    assert not simulation.trace.present.all()
 
 
 def test_an_absent_client_is_never_assigned_and_owed_nothing():
@@ -92,11 +98,20 @@ def test_a_client_that_leaves_during_the_round_is_late_charged_and_has_no_delay(
     np.testing.assert_array_equal(simulation.trace.delay_s[left, 0], 4.0)  # the server waits until the deadline
 
 
+class Nobody(Script):
+    """Nobody is there before 12 s, and everybody is afterwards."""
+
+    def present(self, clock_s):
+        return np.broadcast_to(clock_s.reshape(len(clock_s), -1) >= 12.0, (len(clock_s), self.clients))
+
+
 def test_time_passes_while_all_clients_are_absent():
-    nobody, nan = np.full((2, 2), -1), np.full((2, 2), np.nan)
-    present = np.array([[True, True], [False, False]])
-    feedback = Feedback(0, nobody, Delays(nan, nan, nan), np.zeros((2, 2), bool), None, present)
-    np.testing.assert_array_equal(round_delay_s(feedback, 5.0), [0.0, 5.0])
+    """A round then takes as long as the deadline; the network has no other clock that would bring them back."""
+    simulation = scripted(BASE.with_values({"network.deadline_s": 5.0, "rounds": 5}), world=Nobody)
+    simulation.play()
+    np.testing.assert_array_equal(simulation.trace.delay_s[:, :3], 5.0)
+    assert (simulation.trace.client[:, :3] == -1).all()
+    assert (simulation.trace.client[:, 3:] >= 0).any(axis=2).all()
 
 
 @pytest.mark.slow

@@ -85,8 +85,8 @@ def test_built_in_policies_are_resumed_and_replicated_to_the_bit(name, tmp_path)
     np.testing.assert_array_equal(among.trace.client, resumed.trace.client)
     np.testing.assert_array_equal(among.trace.client[1], alone.trace.client[0])
     assert (among.federation.weights == resumed.federation.weights).all()
-    for key, array in among._state.items():
-        np.testing.assert_array_equal(array, resumed._state[key], err_msg=key)
+    for key, array in among.rounds.state.items():
+        np.testing.assert_array_equal(array, resumed.rounds.state[key], err_msg=key)
 
 
 @pytest.mark.slow

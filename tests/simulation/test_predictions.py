@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from fedlane import BatchPolicy, Policy, Run, Simulation, check_policy, simulate
+from fedlane import Choice, Policy, Run, Simulation, check_policy, simulate
 from fedlane.delay_predictions import NAMES, PredictedDelays, covered
 from fedlane.rounds import PolicyError
 from fedlane.scheduling.lane import Lane
@@ -21,7 +21,8 @@ SEEDS = (700, 701)
 class Silent(Lane):
     """`lane` that keeps its predictions to itself."""
 
-    predicts = False
+    def select(self, state, context, rng):
+        return super().select(state, context, rng).channel
 
 
 def columns(run):
@@ -112,18 +113,15 @@ class Constant(Policy):
     """Assigns the first clients in order, and predicts the same delay for each."""
 
     name = "constant"
-    predicts = True
     ends = (0.5, 1.0, 2.0)
-
-    def init(self, problem):
-        return {}
 
     def select(self, state, context, rng):
         rank = np.cumsum(context.available) - 1
-        return np.where(context.available & (rank < context.problem.channels), rank, -1)
+        channel = np.where(context.available & (rank < context.problem.channels), rank, -1)
+        return Choice(channel, self.stated(channel))
 
-    def predictions(self, state, context, assignment):
-        return PredictedDelays(*(np.where(assignment >= 0, end, np.nan) for end in self.ends))
+    def stated(self, channel):
+        return PredictedDelays(*(np.where(channel >= 0, end, np.nan) for end in self.ends))
 
 
 @pytest.mark.slow
@@ -136,9 +134,33 @@ def test_a_policy_for_one_replica_may_state_predictions():
     assert result.summary["coverage_90"]["mean"] == pytest.approx(inside.mean())
 
 
-def changes_the_state(self, state, context, assignment):
-    state["queue"] += 1
-    return Lane.predictions(self, state, context, assignment)
+class Hesitant(Constant):
+    """Predicts nothing in every third round."""
+
+    name = "hesitant"
+
+    def select(self, state, context, rng):
+        choice = super().select(state, context, rng)
+        return choice.channel if context.round % 3 == 2 else choice
+
+
+def test_uploads_without_a_prediction_are_not_counted(tmp_path):
+    simulation = Simulation(TERMS, Hesitant(), SEEDS)
+    simulation.play()
+    result = simulation.result()
+    table = columns(result)
+    stated = table["round"] % 3 != 2
+    np.testing.assert_array_equal(np.isnan(table["predicted_median_s"].astype(float)), ~stated)
+    inside = (table["delay_s"] >= 0.5) & (table["delay_s"] <= 2.0)
+    assert result.summary["coverage_90"]["mean"] == pytest.approx(inside[stated].mean())
+    restored = Simulation(TERMS, Hesitant(), SEEDS)
+    restored._restore(simulation.checkpoint())
+    assert restored.result().assignments.equals(result.assignments)
+
+
+def changes_the_state(self, state, context, rng):
+    state["computed"] += 1
+    return Lane.select(self, state, context, rng)
 
 
 @pytest.mark.parametrize(
@@ -147,27 +169,13 @@ def changes_the_state(self, state, context, assignment):
         (Constant, {"ends": (0.5, 2.0, 1.0)}, "predictions must be finite, at least 0, and in the order"),
         (Constant, {"ends": (-0.5, 1.0, 2.0)}, "predictions must be finite, at least 0, and in the order"),
         (Constant, {"ends": (0.5, np.nan, 2.0)}, "predictions must be finite"),
-        (Constant, {"predictions": lambda *_: PredictedDelays(*np.zeros((3, 2)))}, "predictions must have shape"),
-        (Lane, {"predictions": changes_the_state}, "select or predictions changed the state"),
+        (Constant, {"stated": lambda *_: PredictedDelays(*np.zeros((3, 2)))}, "predictions must have shape"),
+        (Lane, {"select": changes_the_state}, "select changed the state or the context"),
     ],
 )
 def test_the_checker_checks_predictions(base, parts, message):
     with pytest.raises(PolicyError, match=message):
         check_policy(type("Broken", (base,), parts)())
-
-
-def test_a_policy_that_promises_predictions_must_have_them():
-    class Promises(BatchPolicy):
-        name, predicts = "promises", True
-
-        def init(self, problem):
-            return {}
-
-        def select(self, state, context, rng):
-            return np.full(context.available.shape, -1)
-
-    with pytest.raises(NotImplementedError, match="policy promises states no predictions"):
-        simulate(TERMS, Promises(), rounds=1, learning=False)
 
 
 def test_forged_predictions_of_a_checkpoint_are_refused(tmp_path):

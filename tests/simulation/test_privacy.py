@@ -141,7 +141,7 @@ def test_a_run_resumed_after_a_crash_charges_nothing_twice(tmp_path):
     again.play()
     uninterrupted = simulate(scenario(rounds=12), "lane", seeds=[4], learning=False)
     assert (folder.path / NAME).read_text() == uninterrupted.ledger
-    np.testing.assert_array_equal(read_run_accounts(folder.path / NAME).uploads, again._uploads)
+    np.testing.assert_array_equal(read_run_accounts(folder.path / NAME).uploads, again.uploads)
 
 
 def test_quotas_come_from_the_noised_histogram():

@@ -96,9 +96,9 @@ def test_participation_queues_and_uploads_from_the_assignments():
     np.testing.assert_allclose(c["quota"], 0.35, atol=1e-4)
 
 
-def test_reported_queues_are_those_of_the_policy():
+def test_reported_queues_are_those_that_the_policy_would_see_next():
     run = traces("mamab-om", [0, 1], 50)
-    np.testing.assert_allclose(run.trace.queue[:, -1], run._state["queue"], rtol=1e-6)
+    np.testing.assert_allclose(run.trace.queue[:, -1], run.rounds.queue, rtol=1e-6)
 
 
 @pytest.mark.parametrize(

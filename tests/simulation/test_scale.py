@@ -156,7 +156,7 @@ def test_a_missing_segment_is_reported(tmp_path):
         Simulation.resume(tmp_path / "run")
 
 
-def test_an_older_checkpoint_of_a_long_run_still_opens(tmp_path, monkeypatch):
+def test_a_whole_checkpoint_of_a_long_run_is_continued_in_bounded_memory(tmp_path, monkeypatch):
     simulation = Simulation(scenario(), "lane", [0, 1])
     simulation.play(until=30)
     RunFolder.create(tmp_path / "run").write(simulation.result(), checkpoint=simulation.checkpoint())

@@ -21,7 +21,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from fedlane.delay_predictions import NAMES, ordered
+from fedlane.delay_predictions import NAMES, ordered_or_none
 from fedlane.files import write_atomically
 from fedlane.parquet_tables import read_row_group
 from fedlane.records import BoolArray, IntArray
@@ -217,7 +217,7 @@ def _problem(table: pa.Table, replica: int, first: int, shape: SegmentShape) -> 
         return "a value is missing"
     if np.any(columns["energy_j"] < 0):
         return "energy_j must be at least 0"
-    if shape.predicted and not ordered(*(columns[name] for name in NAMES)).all():
+    if shape.predicted and not ordered_or_none(*(columns[name] for name in NAMES)).all():
         return "its predictions must be at least 0 and in order"
     return ""
 

@@ -10,6 +10,7 @@ from fedlane.loss_records import root_error
 from fedlane.records import FloatArray
 from fedlane.simulation.tables import ClientTotals, World, shortfalls
 from fedlane.simulation.trace import Trace
+from fedlane.simulation.traced_predictions import predicted_uploads
 from fedlane.targets import target_measure, time_to_accuracy
 
 
@@ -112,10 +113,10 @@ def _attendance(trace: Trace, quota: FloatArray, totals: ClientTotals | None) ->
 
 
 def _coverage(trace: Trace) -> dict[str, Any]:
-    """The share of uploads in the 90% intervals that the policy predicted; nothing if it predicted none."""
+    """The share of predicted uploads that are in their 90% intervals; nothing if the policy predicted none."""
     if trace.covered is None:
         return {}
-    share = trace.covered.sum(axis=1) / np.maximum(trace.counts()[0].sum(axis=1), 1)
+    share = trace.covered.sum(axis=1) / np.maximum(predicted_uploads(trace), 1)
     return {"coverage_90": interval(share, measure_bounds("coverage_90"))}
 
 

@@ -59,8 +59,7 @@ class Trace:
         segments: The rounds before ``first``; None in a whole trace.
         energy_j: (R, S, N): energy that the client on the channel spent, in joules; NaN on an unused channel. None in a
             real federation.
-        present: (R, K, U): which clients were there at the round's start; None where every client always is, and in a
-            real federation.
+        present: (R, K, U): which clients were there at the round's start; None where every client always is.
         predicted_low_s: (R, S, N): lower end of the 90% interval that the policy predicted for the upload, as float32;
             NaN on an unused channel. None if the policy states no predictions, like the next three.
         predicted_median_s: (R, S, N): the median that it predicted.
@@ -182,8 +181,9 @@ class Trace:
 
     def append(self, outcome: Outcome, deadline_s: float) -> None:
         """Add one round."""
-        if outcome.orders.predicted is not None and not self.rounds:
-            self.with_predictions()
+        stated = outcome.orders.predicted is not None
+        if stated and self.covered is None and (self.segments is None or not self.rounds):
+            self.with_predictions()  # in a federation perhaps late, after rounds that a crash cut off
         t, row = self.rounds, self._next_row()
         channel, arrivals = outcome.orders.channel, outcome.arrivals
         replica, client = np.nonzero(channel >= 0)
@@ -257,11 +257,11 @@ class Trace:
         if not shape or shape[0] > self.delay_s.shape[1]:
             raise InputError(f"trace.delay_s must have at most {self.delay_s.shape[1]} rounds")
         rounds = shape[0]
+        if f"trace.{NAMES[0]}" in saved:
+            self.with_predictions()
         if self.totals is not None and "trace.shape" not in saved:
             self._restore_whole(saved, rounds, deadline_s)
             return
-        if f"trace.{NAMES[0]}" in saved:
-            self.with_predictions()
         self.rounds = rounds
         if self.totals is not None:
             self._restore_totals(saved)
@@ -287,8 +287,6 @@ class Trace:
         """Restore a checkpoint of a whole trace in this bounded one, round by round."""
         replicas, _, clients = self.queue.shape
         whole = Trace.empty(replicas, rounds, clients, self.client.shape[2]).with_energy().with_presence()
-        if self.covered is not None:
-            whole.with_predictions()
         whole.restore(saved, deadline_s)
         for t in range(rounds):
             row = self._next_row()

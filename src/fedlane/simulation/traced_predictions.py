@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedlane.delay_predictions import NAMES, covered, ordered
+from fedlane.delay_predictions import NAMES, covered, ordered_or_none
 from fedlane.records import IntArray
 from fedlane.validate import InputError
 
@@ -33,12 +33,22 @@ def covered_uploads(arrays: Mapping[str, NDArray[Any]], deadline_s: float, rows:
     return inside.sum(axis=2)
 
 
+def predicted_uploads(trace: "Trace") -> IntArray:
+    """Count the uploads that have a prediction, in each replica (R,).
+
+    A federation's rounds that a crash cut off have none, and only a federation has such rounds.
+    """
+    if trace.predicted_low_s is None or trace.segments is not None:
+        return trace.counts()[0].sum(axis=1)
+    return np.isfinite(trace.predicted_low_s).sum(axis=(1, 2))
+
+
 def check_predictions(trace: "Trace", deadline_s: float) -> None:
     """Raise `InputError` unless the predictions of a trace from a file, if it has any, can be those of a run."""
     window = trace.window()
     if trace.covered is None or np.isnan(window[NAMES[0]]).all():
         return
-    if not ordered(*(window[name][trace.client >= 0] for name in NAMES)).all():
+    if not ordered_or_none(*(window[name][trace.client >= 0] for name in NAMES)).all():
         raise InputError(f"trace.{NAMES[0]}, {NAMES[1]} and {NAMES[2]} must be at least 0 and in order")
     counted = covered_uploads(window, deadline_s)
     if np.any(trace.covered < 0) or not np.array_equal(trace.covered[:, trace.first :], counted):

@@ -39,8 +39,8 @@ def play_on(folder, policy, saved=None):
         continued.state.store.load = lambda: saved
     scheduler = continued._begin(MODEL, 6)
     available = np.ones(scheduler.problem.clients, np.bool_)
-    scheduler.select(available)
-    scheduler.learn({}, available)
+    scheduler.rounds.start(scheduler.decide(available, available))
+    scheduler.settle({})
     scheduler.record_epsilon([member.epsilon for member in continued.state.roster.members])
     continued.state.aggregation.content(1, continued.state.arrays, {})
     continued.state.save()
@@ -50,7 +50,6 @@ def play_on(folder, policy, saved=None):
 def test_any_change_of_a_state_folder_is_one_line(tmp_path, monkeypatch, record_property, policy):
     """Every array and every value of the checkpoint is replaced by others in turn."""
     server(tmp_path, policy).start(LocalGrid(*map(Node, "abcd")), MODEL, num_rounds=3)
-    (tmp_path / JOURNAL).write_bytes(b"")
     saved = StateStore(tmp_path).load()
     monkeypatch.setattr("fedlane.flower.server.state_files.write_atomically", lambda *arguments, **options: None)
     arrays, values = dict(saved.arrays), dict(saved.values)
@@ -71,8 +70,10 @@ def test_any_change_of_a_state_folder_is_one_line(tmp_path, monkeypatch, record_
 
 def _reason(folder, policy, values, arrays):
     """Return why a state is refused, or an empty string if the federation continues."""
+    (folder / JOURNAL).write_bytes(b"")  # in which the state before has charged a round
     try:
-        play_on(folder, policy, Saved(values, {name: array for name, array in arrays.items() if array is not None}))
+        read = {name: array.copy() for name, array in arrays.items() if array is not None}  # policies change theirs
+        play_on(folder, policy, Saved(values, read))
     except InputError as error:
         return str(error)
     return ""

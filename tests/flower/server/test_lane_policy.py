@@ -19,11 +19,17 @@ class Cell:
         self.compute = self.rng.uniform(0.1, 0.6, clients)
 
     def measured(self, client, lane, error=0.0):
-        """One upload, cut off at the deadline; the client's own clock is wrong by some share."""
+        """One upload; None if it is cut off at the deadline. The client's own clock is wrong by some share."""
         compute = self.compute[client] * self.rng.uniform(0.8, 1.2)
         total = compute + self.pace[client, lane] * self.rng.lognormal(0.0, 0.3)
         told = max(compute * (1.0 + error * self.rng.normal()), 0.0)
-        return MeasuredDelay(int(lane), None if total > DEADLINE_S else total, told)
+        return None if total > DEADLINE_S else MeasuredDelay(total, told)
+
+    def round(self, lanes, error=0.0, lost=None):
+        """What a server measures in a round, by client; the update of client ``lost`` does not arrive."""
+        ordered = [client for client in np.flatnonzero(lanes >= 0).tolist() if client != lost]
+        measured = {client: self.measured(client, lanes[client], error) for client in ordered}
+        return {client: delay for client, delay in measured.items() if delay is not None}
 
 
 def scheduler(policy="lane", clients=CLIENTS, quota=0.4):
@@ -37,10 +43,11 @@ def play(server, cell, until, present=None, error=0.0):
     chosen = []
     while server.round < until:
         there = np.ones(server.problem.clients, np.bool_) if present is None else present
-        lanes = server.select(there)
+        orders = server.decide(there, there)
+        lanes = orders.channel[0]
         assert (lanes[~there] == -1).all()
-        measured = {int(c): cell.measured(c, lanes[c], error) for c in np.flatnonzero(lanes >= 0)}
-        server.learn(measured, there, there)
+        server.rounds.start(orders)
+        server.settle(cell.round(lanes, error))
         chosen.append(lanes)
     return np.array(chosen)
 
@@ -71,9 +78,9 @@ def test_clients_join_and_leave_in_mid_run():
     assert ((joined[:, 6:] >= 0).mean(axis=0) > 0.15).all()
     present = np.ones(8, np.bool_)
     present[[0, 7]] = False
-    before = server.queue[0, [0, 7]].copy()
+    before = server.rounds.queue[0, [0, 7]].copy()
     play(server, cell, 130, present)
-    np.testing.assert_array_equal(server.queue[0, [0, 7]], before)  # nobody falls behind while absent
+    np.testing.assert_array_equal(server.rounds.queue[0, [0, 7]], before)  # nobody falls behind while absent
     back = play(server, cell, ROUNDS)
     assert (back[:, [0, 7]] >= 0).any(axis=0).all()
     assert server.trace.rounds == ROUNDS
@@ -83,13 +90,14 @@ def test_an_absent_client_that_never_answers_does_not_spoil_what_is_known():
     """An upload that is lost says little about a pair that was never expected to be late."""
     cell, server = Cell(), scheduler()
     play(server, cell, 80)
-    lanes = server.select(np.ones(CLIENTS, np.bool_))
+    everybody = np.ones(CLIENTS, np.bool_)
+    orders = server.decide(everybody, everybody)
+    lanes = orders.channel[0]
     client = int(np.flatnonzero(lanes >= 0)[0])
-    before = server.state["mean"][0, client, lanes[client]]
-    measured = {int(c): cell.measured(c, lanes[c]) for c in np.flatnonzero(lanes >= 0)}
-    measured[client] = MeasuredDelay(int(lanes[client]), None)
-    server.learn(measured, np.ones(CLIENTS, np.bool_))
-    assert server.state["mean"][0, client, lanes[client]] < before + 0.3
+    before = server.rounds.state["mean"][0, client, lanes[client]]
+    server.rounds.start(orders)
+    server.settle(cell.round(lanes, lost=client))
+    assert server.rounds.state["mean"][0, client, lanes[client]] < before + 0.3
 
 
 @pytest.mark.slow

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from fedlane.cli import app as command
 from fedlane.flower.protocol import KEY, LOSSES, LossReport, Order, Report
 from fedlane.flower.server.grid import exchange
-from fedlane.flower.server.state_files import StateStore
+from fedlane.flower.server.state_files import Saved, StateStore
 from fedlane.scenario import Scenario
 from fedlane.scheduling import Policy
 from fedlane.simulation import simulate
@@ -143,7 +143,9 @@ def test_a_client_that_is_not_connected_is_owed_no_turn(tmp_path):
     run = Run.load(tmp_path)
     queue = run.client_rounds["queue"].to_numpy().reshape(8, 3)[:, 2]
     available = run.client_rounds["available"].to_numpy(zero_copy_only=False).reshape(8, 3)[:, 2]
-    assert available.tolist() == [True, True, False, False, False, False, True, True]
+    present = run.client_rounds["present"].to_numpy(zero_copy_only=False).reshape(8, 3)
+    assert available.tolist() == present[:, 2].tolist() == [True, True, False, False, False, False, True, True]
+    assert present[:, :2].all()
     np.testing.assert_allclose(np.diff(queue)[1:5], 0.0)  # rounds 2 to 5, in which it was away
     assert run.clients["present_share"].to_pylist() == [1.0, 1.0, 0.5]
     served = run.clients["participation"].to_numpy()[2] * 8
@@ -172,18 +174,15 @@ def test_a_late_client_has_no_delays_in_the_run_folder(tmp_path):
 
 
 def test_a_state_of_another_version_of_the_policy_is_refused(tmp_path):
-    """States of earlier versions of FedLane have no version of the policy: they are of version 1."""
     grid = LocalGrid(Node("a"), Node("b"))
-    for policy, version in (("cs-ucb-q", 2), ("mamab-om", 1)):
-        folder = tmp_path / policy
-        strategy(folder, policy=policy, min_clients=2).start(grid, ARRAYS, num_rounds=2)
-        store = StateStore(folder)
-        saved = store.load()
-        assert saved.values["policy_version"] == version
-        store.save(replace(saved, values={k: v for k, v in saved.values.items() if k != "policy_version"}))
-    strategy(tmp_path / "mamab-om", policy="mamab-om", min_clients=2).start(grid, ARRAYS, num_rounds=3)
-    with pytest.raises(InputError, match="has policy_version 1, not 2"):
-        strategy(tmp_path / "cs-ucb-q", policy="cs-ucb-q", min_clients=2).start(grid, ARRAYS, num_rounds=3)
+    strategy(tmp_path, policy="cs-ucb-q", min_clients=2).start(grid, ARRAYS, num_rounds=2)
+    store = StateStore(tmp_path)
+    saved = store.load()
+    assert saved.values["policy_version"] == 2
+    for other in ({"policy_version": 1}, {}):
+        store.save(Saved({k: v for k, v in saved.values.items() if k != "policy_version"} | other, saved.arrays))
+        with pytest.raises(InputError, match=f"has policy_version {other.get('policy_version')}, not 2"):
+            strategy(tmp_path, policy="cs-ucb-q", min_clients=2).start(grid, ARRAYS, num_rounds=3)
 
 
 class Reporting(Node):
@@ -418,6 +417,31 @@ def test_a_round_cut_off_by_a_crash_counts_as_played(tmp_path, caplog):
     assert sorted(order.round for node in grid.nodes.values() for order in node.orders) == [0, 1, 3]
 
 
+@pytest.mark.parametrize("crashed", [0, 2])
+def test_a_round_cut_off_by_a_crash_has_no_predictions_and_the_others_keep_theirs(tmp_path, monkeypatch, crashed):
+    """Also if it is the first one; and the federation can be continued more than once."""
+    grid, rounds = LocalGrid(Node("a"), Node("b")), iter(range(6))
+
+    def dies(grid, messages, deadline_s):
+        arrivals = exchange(grid, messages, deadline_s)
+        if next(rounds) == crashed:
+            raise KeyboardInterrupt
+        return arrivals
+
+    monkeypatch.setattr("fedlane.flower.server.strategy.exchange", dies)
+    with pytest.raises(KeyboardInterrupt):
+        strategy(tmp_path, min_clients=2).start(grid, ARRAYS, num_rounds=4)
+    for number in (4, 6):
+        strategy(tmp_path, min_clients=2).start(grid, ARRAYS, num_rounds=number)
+    run = Run.load(tmp_path)
+    rows = run.assignments.to_pylist()
+    assert [row["round"] for row in rows if row["predicted_low_s"] is None] == [crashed] * 2
+    stated = [row for row in rows if row["predicted_low_s"] is not None]
+    inside = [row["predicted_low_s"] <= row["delay_s"] <= row["predicted_high_s"] for row in stated]
+    assert len(stated) == 10
+    assert run.summary["coverage_90"]["mean"] == pytest.approx(np.mean(inside))
+
+
 @pytest.mark.parametrize("times", [8, pytest.param(30, marks=pytest.mark.slow)])
 def test_a_crash_loop_charges_nobody_twice_for_a_round(tmp_path, monkeypatch, record_property, times):
     """The server dies some times in a row after it has sent its orders, then recovers."""
@@ -503,7 +527,7 @@ def test_resuming_needs_the_same_federation(tmp_path):
             strategy(tmp_path, **wrong).start(grid, ARRAYS, num_rounds=4)
     with pytest.raises(InputError, match="holds a model that differs from initial_arrays"):
         strategy(tmp_path).start(grid, ArrayRecord({"w": Array(np.zeros(6, np.float32))}), num_rounds=4)
-    with pytest.raises(InputError, match="at least the 2 rounds played"):
+    with pytest.raises(InputError, match="at least the 2 rounds run so far"):
         strategy(tmp_path).start(grid, ARRAYS, num_rounds=1)
     assert strategy(tmp_path).start(grid, ARRAYS, num_rounds=4).arrays["w"].numpy()[0] == 4
     assert len(Run.load(tmp_path).rounds) == 4
