@@ -156,11 +156,11 @@ def test_the_observation_reports_past_rounds():
             assert features[name] == pytest.approx(truth, abs=1e-6)
         assert features["last"] == pytest.approx(last, abs=1e-6)
         assert features["round"] == pytest.approx(np.full_like(tried, t / 30))
-        assert features["quota"] == pytest.approx(np.repeat(env.episode.problem.quotas[0][:, None], 4, 1), abs=1e-6)
+        assert features["quota"] == pytest.approx(np.repeat(env.episode.rounds.quota[0][:, None], 4, 1), abs=1e-6)
         seen, *_, info = env.step(rng.uniform(0, 1, tried.shape).astype(np.float32))
         for client in np.flatnonzero(info["assignment"] >= 0):
             pair = client, info["assignment"][client]
-            share = env._last.delays.total_s[0, client] / 5.0
+            share = env._last.arrivals.delays.total_s[0, client] / 5.0
             tried[pair] += 1
             total[pair] += max(1 - share, 0)
             in_time[pair] += share <= 1
@@ -239,14 +239,10 @@ def played(policy, seeds, rounds):
     """Return the mean reward per round when the policy acts in the environment."""
     env = vector(len(seeds), rounds=rounds)
     env.reset(seed=list(seeds))
-    episode, rewards, streams = env.episode, [], RoundStreams(seeds, "policy")
-    from fedlane.records import Context
-
-    state = policy.init(episode.problem)
-    for t in range(rounds):
-        assignment = policy.select(state, Context(t, episode.available), streams.at(t))
+    rewards, streams = [], RoundStreams(seeds, "policy")
+    for t in range(rounds):  # what the agent remembers is the policy's state
+        assignment = policy.select(env.episode.rounds.state, env.episode.context, streams.at(t))
         _, reward, *_ = env.step(scores_of(assignment, 4))
-        state = episode.memory
         rewards.append(reward)
     return float(np.mean(rewards))
 

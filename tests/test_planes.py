@@ -29,24 +29,26 @@ NEUTRAL = {
 }
 PLANES = {"network", "scheduling", "learning", "privacy", "theory"}
 JOINED = NEUTRAL | PLANES | {"scenario", "simulation"}
+DRIVES_ROUNDS = JOINED | {"rounds"}
 
 MAY_IMPORT = {
     **dict.fromkeys(NEUTRAL, NEUTRAL),
     **dict.fromkeys(PLANES, NEUTRAL),
+    "rounds": NEUTRAL | {"scheduling"},  # knows no world; scheduling does not know it
     "scenario": NEUTRAL,
     "trackers": NEUTRAL,
     "report": NEUTRAL,  # reads results, never simulates
-    "simulation": NEUTRAL | PLANES | {"scenario", "trackers"},
-    "gym": JOINED,
-    "experiments": JOINED | {"report"},
+    "simulation": NEUTRAL | PLANES | {"rounds", "scenario", "trackers"},
+    "gym": DRIVES_ROUNDS,
+    "experiments": DRIVES_ROUNDS | {"report"},
     "flower": {"validate"},  # only where Flower is not installed
     "flower.protocol": NEUTRAL,
     "flower._adapted": NEUTRAL,
     "flower.client": NEUTRAL | PLANES | {"flower.protocol"},
     "flower.node": NEUTRAL | PLANES | {"flower.protocol", "flower._adapted", "flower.client"},
-    "flower.server": JOINED | {"flower.protocol", "flower._adapted"},
+    "flower.server": DRIVES_ROUNDS | {"flower.protocol", "flower._adapted"},
     "flower.testbed": JOINED | {"flower.protocol", "flower._adapted", "flower.client", "flower.node", "flower.server"},
-    "cli": JOINED | {"trackers", "report", "gym", "experiments", "flower.client", "flower.testbed"},
+    "cli": DRIVES_ROUNDS | {"trackers", "report", "gym", "experiments", "flower.client", "flower.testbed"},
     "moved": set(),
     "fedlane": {"moved"},
 }
@@ -54,7 +56,7 @@ MAY_IMPORT = {
 MAY_ANNOTATE_WITH = {
     "trackers": {"scenario", "simulation"},
     "flower": {"flower.client", "flower.server"},  # its names are loaded when they are first used
-    "fedlane": {"experiments", "matching", "scenario", "scheduling", "simulation"},  # likewise
+    "fedlane": {"experiments", "matching", "rounds", "scenario", "scheduling", "simulation"},  # likewise
 }
 """Room -> further rooms that it may import under ``if TYPE_CHECKING``."""
 
@@ -188,9 +190,6 @@ def test_an_old_name_is_the_new_one():
         ("fedlane.learning.federation:Federation", "fedlane.learning.federation:FederationBatch"),
         ("fedlane.learning.replay:Schedule", "fedlane.learning.schedule:Schedule"),
         ("fedlane.learning.replay:learn", "fedlane.learning.schedule:learn"),
-        ("fedlane.scheduling.policy:Policy", "fedlane.scheduling.policy:Policy"),
-        ("fedlane.scheduling.policy:Lifted", "fedlane.scheduling.policy:Lifted"),
-        ("fedlane.scheduling.policy:lift", "fedlane.scheduling.policy:lift"),
         ("fedlane.theory.convergence:Setting", "fedlane.theory.convergence:BoundInputs"),
         ("fedlane.privacy.paper:leak", "fedlane.privacy.paper:leakage_lower_bound"),
     ):

@@ -20,7 +20,7 @@ def names(kernels):
     [
         ("random", set()),
         ("mamab-gmba", {"greedy_batch"}),
-        ("genie", {"improve_batch", "max_sum_small"}),
+        ("genie", {"improve_starts", "max_sum_small"}),
         ("lane", {"fill_rows", "fill_values", "improve_starts", "max_sum_small"}),
     ],
 )

@@ -28,7 +28,7 @@ OF_LANE = [
     "fedlane.scheduling.lane.looking:fill_values",
     "fedlane.scheduling.lane.search:improve_starts",
 ]
-OF_GENIE = "fedlane.scheduling.lane_kernels:improve_batch"
+OF_CLAIRVOYANT = "fedlane.scheduling.rivals.best_round:search_levels"
 NOTICE = "Compiling kernels (first run only)"
 
 
@@ -172,10 +172,10 @@ def test_ctrl_c_leaves_no_process(started, empty_cache, tmp_path, monkeypatch):
 
 def test_a_comparison_compiles_the_kernels_of_its_policies_in_their_order(started, empty_cache, tmp_path, monkeypatch):
     monkeypatch.setattr(RunPlan, "check_size", lambda *_, **__: pytest.fail("stop here"))
-    policies = ("--policy", "mamab-gmba", "--policy", "lane", "--policy", "genie")
+    policies = ("--policy", "mamab-gmba", "--policy", "lane", "--policy", "clairvoyant")
     with pytest.raises(pytest.fail.Exception):
         fedlane("compare", "quickstart", *policies, "--json", cwd=tmp_path)
-    assert [names for _, names in started] == [["fedlane.matching.bottleneck:greedy_batch", *OF_LANE, OF_GENIE]]
+    assert [names for _, names in started] == [["fedlane.matching.bottleneck:greedy_batch", *OF_LANE, OF_CLAIRVOYANT]]
     assert started[0][0].returncode == -signal.SIGKILL
 
 

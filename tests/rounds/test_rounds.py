@@ -181,7 +181,11 @@ def test_rounds_continue_from_their_arrays_as_if_nothing_had_happened():
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [("round", 11), ("round", -1), ("clock_s", np.nan), ("queue", -1.0), ("uploads", 3), ("present_rounds", 3)],
+    [
+        *(("round", 11), ("round", -1), ("clock_s", np.nan), ("queue", -1.0), ("queue", np.inf), ("uploads", 3)),
+        *(("uploads", -1), ("present_rounds", 3), ("spent_j", -1.0)),
+        *(("previous", 2), ("previous", -2), ("previous", 0)),
+    ],
 )
 def test_arrays_that_no_run_can_have_written_are_refused(name, value):
     rounds = Rounds(Fixed(), problem(), [0])

@@ -8,21 +8,14 @@ from typer.testing import CliRunner
 
 from fedlane import Run, Scenario, Simulation
 from fedlane.cli import app
-from fedlane.records import Context, Delays, Feedback, Problem
+from fedlane.records import Problem
 from fedlane.rng import RoundStreams
 from fedlane.scheduling import make_policy, policies
 from fedlane.scheduling.client_ucb import CsUcbQ
 from fedlane.scheduling.registry import resolved_parameters
 from fedlane.simulation.results import RunFolder
 from fedlane.validate import InputError
-
-DEADLINE_S = 4.0
-
-
-def feedback(problem, assignment, delay_s, round=0):
-    """The feedback of a round in which each client would take ``delay_s``."""
-    total = np.where(assignment >= 0, delay_s, np.nan)
-    return Feedback(round, assignment, Delays(total / 4, total / 4, total / 2), total <= DEADLINE_S, problem)
+from support.policy_rounds import DEADLINE_S, context_of, delays_of, rounds_of, run
 
 
 def test_rounds_worked_by_hand():
@@ -40,15 +33,16 @@ def test_rounds_worked_by_hand():
     """
     policy, problem = CsUcbQ(beta=0.5), Problem(3, 1, 100, DEADLINE_S, np.array([[0.5, 0.3, 0.2]]))
     indices = [(0.75, 0.65, 0.6), (0.5, 0.8, 0.7), (0.75, 0.5, 0.8), (1.0, 0.65, 0.5), (0.75, 0.8, 0.6)]
-    state, streams = policy.init(problem), RoundStreams([0], "policy")
-    for t, (expected, chosen) in enumerate(zip(indices, (0, 1, 2, 0, 1), strict=True)):
-        context = Context(t, np.ones((1, 3), bool), problem=problem)
-        np.testing.assert_allclose(policy.index(state, context)[0], expected, atol=1e-12)
-        assignment = policy.select(state, context, streams.at(t))
-        assert np.flatnonzero(assignment[0] >= 0).tolist() == [chosen]
-        state = policy.update(state, feedback(problem, assignment, np.array([[1.0, 2.0, 9.0]]), t))
-    assert state["count"].tolist() == [[2, 2, 1]]
-    np.testing.assert_allclose(state["reward"], [[1.5, 1.0, 0.0]])  # 1 - 1/4 and 1 - 2/4, twice each; 0 when late
+    rounds = rounds_of(policy, problem)
+    for expected, chosen in zip(indices, (0, 1, 2, 0, 1), strict=True):
+        context = rounds.context(np.ones((1, 3), bool))
+        np.testing.assert_allclose(policy.index(rounds.state, context)[0], expected, atol=1e-12)
+        channels = run(rounds, 1, lambda t, channel: delays_of(channel, [[1.0, 2.0, 9.0]]))
+        assert np.flatnonzero(channels[0, 0] >= 0).tolist() == [chosen]
+    assert rounds.state["count"].tolist() == [[2, 2, 1]]
+    np.testing.assert_allclose(
+        rounds.state["reward"], [[1.5, 1.0, 0.0]]
+    )  # 1 - 1/4 and 1 - 2/4, twice each; 0 when late
 
 
 def test_the_index_worked_by_hand():
@@ -70,7 +64,7 @@ def test_the_index_worked_by_hand():
         0.9 * 1.0 + 0.1 * 0.25,  # 0.9 + 1.177410 is clipped
         0.9 * 1.0 + 0.1 * 3.25,  # never tried
     ]
-    index = policy.index(state, Context(1, np.ones((1, 4), bool), problem=problem))
+    index = policy.index(state, context_of(problem, 1))
     np.testing.assert_allclose(index[0], expected, rtol=1e-6)
 
 
@@ -79,14 +73,18 @@ def test_many_replicas_follow_a_slow_reference():
     replicas, clients, channels, beta = 20, 7, 3, 0.05
     rng = np.random.default_rng(4)
     quotas = rng.uniform(0.1, 0.6, (replicas, clients))
-    policy, problem = CsUcbQ(beta=beta), Problem(clients, channels, 120, DEADLINE_S, quotas)
-    state, streams = policy.init(problem), RoundStreams(range(replicas), "policy")
+    rounds = rounds_of(CsUcbQ(beta=beta), Problem(clients, channels, 120, DEADLINE_S, quotas), range(replicas))
     history = [[[] for _ in range(clients)] for _ in range(replicas)]
     queue, selected = np.zeros((replicas, clients)), np.zeros((replicas, clients))
     for t in range(120):
         available = rng.random((replicas, clients)) < 0.9
-        assignment = policy.select(state, Context(t, available, problem=problem), streams.at(t))
         delay_s = rng.exponential(2.0, (replicas, clients))
+        assignment = run(
+            rounds,
+            1,
+            lambda t, channel, delay_s=delay_s: delays_of(channel, delay_s),
+            ready=lambda t, able=available: able,
+        )[0]
         for r in range(replicas):
             index = np.zeros(clients)
             for i, rewards in enumerate(history[r]):
@@ -102,15 +100,13 @@ def test_many_replicas_follow_a_slow_reference():
             for i in np.flatnonzero(served):
                 history[r][i].append(max(1 - delay_s[r, i] / DEADLINE_S, 0.0))
             selected[r] = served
-        state = policy.update(state, feedback(problem, assignment, delay_s, t))
 
 
 def test_channels_and_ties_are_random():
     """2,000 replicas in the first round, when all clients are equal: each of the 4 x 2 pairs has probability 1/4."""
     problem = Problem(4, 2, 10, DEADLINE_S, np.full((2000, 4), 0.5))
     policy = CsUcbQ()
-    context = Context(0, np.ones((2000, 4), bool), problem=problem)
-    chosen = policy.select(policy.init(problem), context, RoundStreams(range(2000), "policy").at(0))
+    chosen = policy.select(policy.init(problem), context_of(problem), RoundStreams(range(2000), "policy").at(0))
     for client in range(4):
         for channel in range(2):
             assert np.mean(chosen[:, client] == channel) == pytest.approx(0.25, abs=5 * np.sqrt(0.1875 / 2000))

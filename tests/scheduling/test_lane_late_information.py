@@ -5,11 +5,11 @@ import pytest
 
 from fedlane import Scenario, Simulation
 from fedlane.records import Context, Delays, Feedback, Problem
-from fedlane.rng import RoundStreams
 from fedlane.scheduling import make_policy
 from fedlane.scheduling.lane import observations
 from fedlane.scheduling.lane.observations import LEAST, LOST, Prediction, late_information
 from support.distributions import normal_density, normal_tail
+from support.policy_rounds import network_delays, of_pairs, rounds_of, run
 
 DEADLINE_S, COMPUTE_S = 4.0, 0.2
 CUT = np.log(DEADLINE_S - COMPUTE_S)
@@ -110,7 +110,7 @@ def after_upload(expected, log_network):
     network = np.array([[np.exp(log_network), np.nan]])
     delays = Delays(0.5 * network, np.array([[COMPUTE_S, np.nan]]), 0.5 * network)
     punctual = np.nan_to_num(delays.total_s, nan=np.inf) <= DEADLINE_S
-    feedback = Feedback(0, np.array([[1, -1]]), delays, punctual, problem).observed()
+    feedback = Feedback(Context.first(problem), np.array([[1, -1]]), delays, punctual).observed()
     seen = observations.observe(state, feedback, pair, expected, DEADLINE_S)
     return {name: state[name][pair][0] for name in ("count", "information", "mean", "variance")}, seen
 
@@ -151,23 +151,19 @@ def test_late_uploads_one_after_the_other_agree_with_integration():
 
 def tries_after_a_late_first_look(replicas, rounds):
     """How often client 0 is tried on its only fast channel, on which its first upload happens to be late (R,)."""
-    problem, policy = Problem(10, 4, rounds, DEADLINE_S, np.full((replicas, 10), 0.3)), make_policy("lane")
-    rng, streams, state = np.random.default_rng(0), RoundStreams(range(replicas), "policy"), policy.init(problem)
+    problem = Problem(10, 4, rounds, DEADLINE_S, np.full((replicas, 10), 0.3))
+    rng = np.random.default_rng(0)
     where = rng.uniform(-0.8, 1.0, (replicas, 10, 4))
     where[:, 0], where[:, 0, 2] = 1.25, -0.3
     tries = np.zeros(replicas, int)
-    for t in range(rounds):
-        context = Context(t, np.ones(problem.quotas.shape, bool), problem=problem)
-        chosen = policy.select(state, context, streams.at(t))
-        assigned = chosen >= 0
-        log = np.take_along_axis(where, np.maximum(chosen, 0)[..., None], axis=2)[..., 0]
-        log += 0.35 * rng.standard_normal(chosen.shape)
-        log[(chosen[:, 0] == 2) & (tries == 0), 0] = CUT + 0.3
-        tries += chosen[:, 0] == 2
-        network = np.where(assigned, np.exp(log), np.nan)
-        delays = Delays(0.4 * network, np.where(assigned, COMPUTE_S, np.nan), 0.6 * network)
-        punctual = assigned & (delays.total_s <= DEADLINE_S)
-        state = policy.update(state, Feedback(t, chosen, delays, punctual, problem).observed())
+
+    def attempt(t, channel):
+        log = of_pairs(where, channel) + 0.35 * rng.standard_normal(channel.shape)
+        log[(channel[:, 0] == 2) & (tries == 0), 0] = CUT + 0.3
+        tries[:] += channel[:, 0] == 2
+        return network_delays(channel, log, COMPUTE_S)
+
+    run(rounds_of(make_policy("lane"), problem, range(replicas)), rounds, attempt)
     return tries
 
 

@@ -4,11 +4,12 @@ import numpy as np
 import pytest
 from scipy.special import ndtri
 
-from fedlane.records import Context, Delays, Feedback, Problem
+from fedlane.records import Context, Feedback, Problem
 from fedlane.rng import RoundStreams
 from fedlane.scheduling import make_policy
 from fedlane.scheduling.lane import forgetting, looking, observations
 from support.distributions import midpoints, normal_density, normal_tail
+from support.policy_rounds import network_delays, of_pairs, rounds_of, run
 
 DEADLINE_S, COMPUTE_S = 4.0, 0.2
 CUT = np.log(DEADLINE_S - COMPUTE_S)
@@ -17,32 +18,23 @@ CUT = np.log(DEADLINE_S - COMPUTE_S)
 
 def feedback_of(problem, t, assignment, log_network):
     """The feedback of a round with these log network times (R, U); +inf for an upload that was lost."""
-    assigned = assignment >= 0
-    network = np.where(assigned, np.exp(log_network), np.nan)
-    delays = Delays(0.4 * network, np.where(assigned, COMPUTE_S, np.nan), 0.6 * network)
-    punctual = assigned & (delays.total_s <= problem.deadline_s)
-    return Feedback(t, assignment, delays, punctual, problem).observed()
+    delays = network_delays(assignment, log_network, COMPUTE_S)
+    punctual = (assignment >= 0) & (delays.total_s <= problem.deadline_s)
+    return Feedback(Context.first(problem, round=t), assignment, delays, punctual).observed()
 
 
 def play(policy, problem, location_at, deviation):
     """Play all rounds; ``location_at(t)`` is the mean log network time of every pair.
 
-    Returns the assignments (T, R, U) and the last state.
+    Returns the assignments (T, R, U) and the rounds after the last one.
     """
-    rng, streams, state = (
-        np.random.default_rng(0),
-        RoundStreams(range(problem.replicas), "policy"),
-        policy.init(problem),
-    )
-    assignments = []
-    for t in range(problem.rounds):
-        context = Context(t, np.ones(problem.quotas.shape, bool), problem=problem)
-        assignment = policy.select(state, context, streams.at(t))
-        location = np.take_along_axis(location_at(t), np.maximum(assignment, 0)[..., None], 2)[..., 0]
-        log_network = location + deviation * rng.standard_normal(assignment.shape)
-        state = policy.update(state, feedback_of(problem, t, assignment, log_network))
-        assignments.append(assignment)
-    return np.array(assignments), state
+    rng, rounds = np.random.default_rng(0), rounds_of(policy, problem, range(problem.replicas))
+
+    def attempt(t, channel):
+        noise = deviation * rng.standard_normal(channel.shape)
+        return network_delays(channel, of_pairs(location_at(t), channel) + noise, COMPUTE_S)
+
+    return run(rounds, problem.rounds, attempt), rounds
 
 
 def test_the_optimistic_probability_by_hand():
@@ -89,8 +81,8 @@ def test_a_client_that_is_seldom_punctual_anywhere_is_not_given_up(probability):
     problem = Problem(4, 2, 600, DEADLINE_S, quotas)
     location = np.random.default_rng(1).uniform(-1.2, 0.2, (replicas, 4, 2))
     location[:, 0] = CUT - deviation * ndtri(probability)
-    assignments, state = play(policy, problem, lambda t: location, deviation)
-    tries, queue = (assignments[:, :, 0] >= 0).sum(axis=0), state["queue"][:, 0]
+    assignments, rounds = play(policy, problem, lambda t: location, deviation)
+    tries, queue = (assignments[:, :, 0] >= 0).sum(axis=0), rounds.queue[:, 0]
     needed = policy.V * problem.channels / probability
     owed = policy.quotas(problem)[0, 0] * problem.rounds
     assert tries.min() >= 19
@@ -180,8 +172,7 @@ def value_of_looking(policy, state, problem, monkeypatch):
     with monkeypatch.context() as patch:
         original = looking.looking
         patch.setattr(looking, "looking", lambda *args: values.append(original(*args)) or values[-1].copy())
-        context = Context(51, np.ones((1, CLIENTS), bool), problem=problem)
-        policy.select(state, context, RoundStreams([0], "policy").at(51))
+        policy.select(state, Context.first(problem, round=51), RoundStreams([0], "policy").at(51))
     return values[0][0, *UNTRIED]
 
 

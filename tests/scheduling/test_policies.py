@@ -5,12 +5,14 @@ import pytest
 
 from fedlane import check_policy
 from fedlane.matching import max_min_matching
-from fedlane.records import Context, DelayDistributions, Delays, Feedback, Problem
+from fedlane.records import DelayDistributions, Problem
 from fedlane.rng import RoundStreams
-from fedlane.scheduling import checks, make_policy, policies
+from fedlane.rounds import check
+from fedlane.scheduling import make_policy, policies
 from fedlane.scheduling.estimates import bonus, mean
 from fedlane.scheduling.mamab import MamabGmba, MamabOm
 from fedlane.scheduling.policy import updated_queues
+from support.policy_rounds import context_of, delays_of, feedback_of, rounds_of, run
 
 VARIANTS = [
     *(
@@ -36,8 +38,8 @@ VARIANTS = [
 @pytest.mark.parametrize("name", VARIANTS)
 def test_every_built_in_policy_keeps_the_contract_for_a_while(name, monkeypatch):
     """With more and with fewer clients than channels, for 14 rounds, in the last two of which nobody is available."""
-    monkeypatch.setattr(checks, "_SIZES", ((5, 2), (2, 3)))
-    monkeypatch.setattr(checks, "_ROUNDS", 14)
+    monkeypatch.setattr(check, "_SIZES", ((5, 2), (2, 3)))
+    monkeypatch.setattr(check, "_ROUNDS", 14)
     check_policy(make_policy(name))
 
 
@@ -56,18 +58,6 @@ def problem(replicas=1, clients=4, channels=2, quota=0.4, deadline_s=4.0):
     return Problem(clients, channels, 100, deadline_s, np.full((replicas, clients), quota))
 
 
-def feedback(played, assignment, delay_s, round=0):
-    """The feedback of a round of the problem ``played`` in which each client would take ``delay_s``."""
-    assignment = np.asarray(assignment)
-    total = np.where(assignment >= 0, np.asarray(delay_s, dtype=float), np.nan)
-    delays = Delays(total / 4, total / 4, total / 2)
-    return Feedback(round, assignment, delays, total <= played.deadline_s, played)
-
-
-def all_available(played, round=0):
-    return Context(round, np.ones(played.quotas.shape, bool), problem=played)
-
-
 def test_queue_recursion_by_hand():
     queue = np.array([[0.0, 0.5, 2.0, 0.1]])
     quota = np.array([[0.4, 0.4, 0.3, 0.2]])
@@ -75,32 +65,38 @@ def test_queue_recursion_by_hand():
     np.testing.assert_allclose(updated_queues(queue, quota, punctual), [[0.4, 0.0, 1.3, 0.0]])
 
 
+def after(policy, played, uploads):
+    """The state and the queues after client 0 alone had these channels and delays in seconds."""
+    state, queue = policy.init(played), np.zeros(played.quotas.shape)
+    for channel, delay_s in uploads:
+        known = feedback_of(played, [channel, -1, -1, -1], [delay_s, 0, 0, 0])
+        state, queue = policy.update(state, known), updated_queues(queue, played.quotas, known.punctual)
+    return state, queue
+
+
 def test_estimate_by_hand():
     """Equation (11): U = 4, client 0 tried 3 times on channel 0 and once on channel 1."""
     policy = MamabOm(V=10.0, exploration=0.5)
-    played = problem()
-    state = policy.init(played)
-    for channel, delay_s in ((0, 1.0), (0, 2.0), (0, 6.0), (1, 3.0)):
-        state = policy.update(state, feedback(played, [[channel, -1, -1, -1]], [[delay_s, 0, 0, 0]]))
+    state, queue = after(policy, problem(), ((0, 1.0), (0, 2.0), (0, 6.0), (1, 3.0)))
+    # 0.4 - 1 twice, then late: 0.4 - 0, then punctual
+    assert queue[0].tolist() == pytest.approx([0.0, 1.6, 1.6, 1.6])
     rewards = (0.75 + 0.5 + 0.0) / 3, 0.25
-    queue = 0.0  # 0.4 - 1 three times, then late: 0.4 - 0, then punctual
     radius = [0.5 * np.sqrt(6 * np.log(4) / n) for n in (3, 1)]
-    estimate = policy.estimate(state)
-    assert state["queue"][0].tolist() == pytest.approx([0.0, 1.6, 1.6, 1.6])
-    np.testing.assert_allclose(estimate[0, 0], [queue + 10 * (rewards[k] + radius[k]) for k in (0, 1)])
-    assert np.all(np.isposinf(estimate[0, 1:]))
+    for of_client in (0.0, 0.7):
+        queue[0, 0] = of_client
+        estimate = policy.estimate(state, queue)
+        np.testing.assert_allclose(estimate[0, 0], [of_client + 10 * (rewards[k] + radius[k]) for k in (0, 1)])
+        assert np.all(np.isposinf(estimate[0, 1:]))
 
 
 def test_success_weight_by_hand():
+    """Once punctual and then late three times: the queue is 3 x 0.4."""
     policy = MamabOm(V=10.0, exploration=0.01, queue_weight="success")
-    played = problem()
-    state = policy.init(played)
-    for delay_s in (1.0, 6.0, 6.0, 6.0):
-        state = policy.update(state, feedback(played, [[0, -1, -1, -1]], [[delay_s, 0, 0, 0]]))
+    estimate = policy.estimate(*after(policy, problem(), ((0, 1.0), (0, 6.0), (0, 6.0), (0, 6.0))))
     radius = 0.01 * np.sqrt(6 * np.log(4) / 4)
     expected = 1.2 * (0.25 + radius) + 10 * (0.75 / 4 + radius)
-    assert policy.estimate(state)[0, 0, 0] == pytest.approx(expected)
-    assert np.isposinf(policy.estimate(state)[0, 0, 1])
+    assert estimate[0, 0, 0] == pytest.approx(expected)
+    assert np.isposinf(estimate[0, 0, 1])
 
 
 def test_bonus_is_infinite_only_where_untried_and_mean_is_zero_there():
@@ -118,9 +114,9 @@ def explored(policy, rounds, replicas=400):
     state = policy.init(played)
     state["count"][:] = 5
     state["reward"][:] = np.random.default_rng(0).random(state["reward"].shape) * 5
-    matching = max_min_matching(policy.estimate(state))
+    matching = max_min_matching(policy.estimate(state, np.zeros(played.quotas.shape)))
     streams = RoundStreams(range(replicas), "policy")
-    chosen = (policy.select(state, all_available(played, t), streams.at(t)) for t in rounds)
+    chosen = (policy.select(state, context_of(played, t), streams.at(t)) for t in rounds)
     return [np.mean(np.any(assignment != matching, axis=1)) for assignment in chosen]
 
 
@@ -155,22 +151,18 @@ def test_random_serves_all_pairs_equally():
     """4,000 replicas: each of the 4 x 2 pairs has probability 1/4, within 5 standard errors."""
     policy = make_policy("random")
     played = problem(4000)
-    chosen = policy.select(policy.init(played), all_available(played), RoundStreams(range(4000), "policy").at(0))
+    chosen = policy.select(policy.init(played), context_of(played), RoundStreams(range(4000), "policy").at(0))
     for client in range(4):
         for channel in range(2):
             assert np.mean(chosen[:, client] == channel) == pytest.approx(0.25, abs=5 * np.sqrt(0.1875 / 4000))
     assert np.all(np.sum(chosen >= 0, axis=1) == 2)
 
 
-def play(policy, played, delay_s, rounds, available=True):
-    """Assignments (rounds, U) of one replica and the state after them; each client always takes ``delay_s``."""
-    state, streams, chosen = policy.init(played), RoundStreams([0], "policy"), []
-    for t in range(rounds):
-        context = Context(t, np.broadcast_to(available, (1, played.clients)), problem=played)
-        assignment = policy.select(state, context, streams.at(t))
-        state = policy.update(state, feedback(played, assignment, [delay_s], t))
-        chosen.append(assignment[0])
-    return np.array(chosen), state
+def play(policy, played, delay_s, number, available=True):
+    """Channels of one replica (T, U), and the rounds after them; each client always takes ``delay_s``."""
+    rounds = rounds_of(policy, played)
+    chosen = run(rounds, number, lambda t, channel: delays_of(channel, delay_s), ready=lambda t: available)
+    return chosen[:, 0], rounds
 
 
 def test_round_robin_takes_groups_in_turn_and_rotates_channels():
@@ -200,8 +192,8 @@ def test_ucb_index_prefers_the_fast_and_starves_the_slow():
 
 @pytest.mark.slow
 def test_the_former_lane_tries_every_pair_first():
-    _, state = play(make_policy("lane-2026"), problem(1, 6, 3), np.ones(6), 6)
-    assert state["count"].min() == state["count"].max() == 1
+    _, rounds = play(make_policy("lane-2026"), problem(1, 6, 3), np.ones(6), 6)
+    assert rounds.state["count"].min() == rounds.state["count"].max() == 1
 
 
 def objective(queue, truth, assignment, V):
@@ -215,7 +207,7 @@ def objective(queue, truth, assignment, V):
 
 
 def test_genie_finds_the_best_matching_nearly_always():
-    """Compared with all matchings of 5 clients on 3 channels, local search is optimal or within 2% of the range."""
+    """Compared with all matchings of 5 clients on 3 channels, local search is optimal or within 5% of the range."""
     import itertools
 
     rng = np.random.default_rng(3)
@@ -226,25 +218,25 @@ def test_genie_finds_the_best_matching_nearly_always():
         cells = (np.arange(32) + 0.5) / 32
         truth = DelayDistributions(1 - np.exp(-cells / scale[..., None]), 1 - np.exp(-1 / scale), 0.0)
         queue = rng.exponential(3.0, (1, 5))
-        state = {**policy.init(problem(1, 5, 3)), "queue": queue}
-        context = Context(trial, np.ones((1, 5), bool), distributions=truth)
-        value = objective(queue[0], truth, policy.select(state, context, RoundStreams([0], "p").at(trial))[0], policy.V)
+        context = context_of(problem(1, 5, 3), trial, queue=queue, distributions=truth)
+        chosen = policy.select({}, context, RoundStreams([0], "p").at(trial))[0]
+        value = objective(queue[0], truth, chosen, policy.V)
         values = []
         for clients in itertools.permutations(range(5), 3):
             assignment = np.full(5, -1)
             assignment[list(clients)] = range(3)
             values.append(objective(queue[0], truth, assignment, policy.V))
         assert value <= max(values) + 1e-6
-        assert value >= max(values) - 0.02 * (max(values) - min(values))
+        assert value >= max(values) - 0.05 * (max(values) - min(values))
         exact += value >= max(values) - 1e-6
-    assert exact >= 50
+    assert exact >= 55
 
 
 @pytest.mark.slow
 def test_lane_groups_slow_clients():
     """Two fast and two slow clients on two channels: equal pairs take (1 + 3) / 2 s per round, mixed pairs 3 s."""
     delay_s = np.array([1.0, 1.0, 3.0, 3.0])
-    chosen, state = play(make_policy("lane"), problem(quota=0.5), delay_s, 400)
+    chosen, rounds = play(make_policy("lane"), problem(quota=0.5), delay_s, 400)
     times = np.where(chosen >= 0, delay_s, 0.0).max(axis=1)
     assert np.mean(times[100:]) < 2.0  # quota 0.4375 each: a slow pair in 44% of rounds
-    assert state["queue"].max() < 15
+    assert rounds.queue.max() < 15

@@ -7,10 +7,12 @@ import numpy as np
 import pytest
 
 from fedlane import check_policy
+from fedlane.delay_predictions import PredictedDelays
 from fedlane.matching import greedy_matching
 from fedlane.rounds import PolicyError
-from fedlane.scheduling import BatchPolicy, Policy, lift, make_policy, register
+from fedlane.scheduling import BatchPolicy, Choice, Policy, lift, make_policy, register
 from fedlane.scheduling.registry import resolved_parameters, split_name
+from fedlane.validate import InputError
 
 
 def test_names_with_and_without_parameters():
@@ -37,7 +39,7 @@ def test_the_contract_s_defaults():
     defaults = {"V": 7.0, "exploration": 0.6, "quota_slack": 0.125}
     defaults |= {"forgetting": 0.0, "alarm": 8.0, "idle_channels": False}
     assert resolved_parameters(make_policy("lane")) == defaults
-    assert resolved_parameters(make_policy("genie")) == {"V": 5.0, "exploration": 0.03, "quota_slack": 0.125}
+    assert resolved_parameters(make_policy("genie")) == {"V": 7.0, "exploration": 0.6, "quota_slack": 0.125}
     assert resolved_parameters(make_policy("single-ucb")) == {"beta": 0.1}
     assert resolved_parameters(make_policy("ucb-index")) == {"exploration": 0.1}
     assert resolved_parameters(make_policy("mamab-gmba"))["V"] == 100.0
@@ -150,6 +152,26 @@ def mutating(self, state, context, rng):
     return np.full(len(context.available), -1)
 
 
+def impatient(self, state, context, rng):
+    context.queue[:] += 1
+    return np.full(len(context.available), -1)
+
+
+def forgetful(self, state, context, rng):
+    context.previous[:] = -1
+    return First.select(self, state, context, rng)
+
+
+def generous(self, state, context, rng):
+    context.problem.quotas[:] = 1
+    return np.full(len(context.available), -1)
+
+
+def optimistic(self, state, context, rng):
+    context.channel_state[:] = 0
+    return np.full(len(context.available), -1)
+
+
 @pytest.mark.parametrize(
     ("policy", "message"),
     [
@@ -158,6 +180,10 @@ def mutating(self, state, context, rng):
         (broken(select=too_high), "channels must lie in"),
         (broken(select=unseeded), "the same seeds gave different rounds"),
         (broken(select=mutating), "select changed the state"),
+        (broken(select=impatient), "select changed the state or the context"),
+        (broken(select=forgetful), "select changed the state or the context"),
+        (broken(select=generous), "select changed the state or the context"),
+        (broken(select=optimistic, requires=frozenset({"channel_state"})), "select changed the state or the context"),
         (broken(requires=frozenset({"tea"})), "requires 'tea', which no run supplies: choose from channel_state, dist"),
         (broken(requires=frozenset({"loss"})), r"requires 'loss', which no run supplies \(did you mean 'losses'\?\)"),
         (broken(requires=frozenset({"distribution"})), r"no run supplies \(did you mean 'distributions'\?\)"),
@@ -170,6 +196,39 @@ def mutating(self, state, context, rng):
 def test_the_checker_notices(policy, message):
     with pytest.raises((PolicyError, ValueError), match=message):
         check_policy(policy)
+
+
+@pytest.mark.parametrize("base", [Policy, BatchPolicy])
+@pytest.mark.parametrize("retired", ["predictions", "select_and_predict", "predicts", "per_client"])
+def test_a_class_with_a_retired_attribute_is_refused_when_it_is_defined(base, retired):
+    with pytest.raises(InputError, match=f"^policy old: {retired} is no (method|attribute) of a policy: ") as error:
+        type("Old", (base,), {"name": "old", retired: None})
+    assert "\n" not in str(error.value)
+
+
+def predicts_always(self, state, context, rng):
+    channel = First.select(self, state, context, rng)
+    seconds = np.where(channel >= 0, 1.0, np.nan)
+    return Choice(channel, PredictedDelays(seconds, 2 * seconds, 3 * seconds))
+
+
+def predicts_backwards(self, state, context, rng):
+    channel = First.select(self, state, context, rng)
+    seconds = np.where(channel >= 0, 1.0, np.nan)
+    return Choice(channel, PredictedDelays(3 * seconds, 2 * seconds, seconds))
+
+
+def predicts_nothing(self, state, context, rng):
+    channel = First.select(self, state, context, rng)
+    unknown = np.full(len(channel), np.nan)
+    return Choice(channel, PredictedDelays(unknown, unknown, unknown))
+
+
+def test_the_checker_accepts_predictions_and_refuses_impossible_ones():
+    check_policy(broken(select=predicts_always))
+    for select in (predicts_backwards, predicts_nothing):
+        with pytest.raises(PolicyError, match=r"^5 clients, 2 channels, round 0: .*predict"):
+            check_policy(broken(select=select))
 
 
 def test_the_checker_requires_integers_and_the_right_shape():

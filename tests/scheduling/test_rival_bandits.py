@@ -13,7 +13,18 @@ from fedlane.scheduling.rivals.mamab_discounted import MamabDiscounted
 from fedlane.scheduling.rivals.mamab_sw import MamabSw
 from fedlane.scheduling.rivals.recent_rounds import recent_statistics
 from fedlane.scheduling.rivals.thompson import Thompson, posterior_draw
-from support.policy_rounds import DEADLINE_S, context_of, feedback_of, problem_with, selected, served, state_with
+from support.policy_rounds import (
+    DEADLINE_S,
+    context_of,
+    delays_of,
+    feedback_of,
+    problem_with,
+    rounds_of,
+    run,
+    selected,
+    served,
+    state_with,
+)
 
 
 @pytest.mark.slow
@@ -35,18 +46,14 @@ def test_thompson_weighs_queues_against_rewards():
     policy, problem = Thompson(), problem_with(2, 1)
     delay = [[0.1], [0.9]]
     for queue, client in ((0.0, 0), (3.0, 0), (5.0, 1)):
-        state = state_with(policy, problem, delay, count=100_000, queue=[[0.0, queue]])
-        assert served(selected(policy, state, context_of(problem))) == [client]
+        state = state_with(policy, problem, delay, count=100_000)
+        assert served(selected(policy, state, context_of(problem, queue=np.array([[0.0, queue]])))) == [client]
 
 
 def test_thompson_prefers_the_faster_pair_in_the_end():
-    policy, problem = Thompson(quota_slack=0.0), problem_with(4, 2, quota=0.0, rounds=300)
-    state, streams, chosen = policy.init(problem), RoundStreams([0], "policy"), []
-    for t in range(300):
-        assignment = policy.select(state, context_of(problem, t), streams.at(t))
-        state = policy.update(state, feedback_of(problem, assignment, [0.4, 0.4, 3.6, 3.6], t))
-        chosen.append(assignment[0] >= 0)
-    assert np.mean(np.array(chosen)[150:, :2]) > 0.9
+    rounds = rounds_of(Thompson(quota_slack=0.0), problem_with(4, 2, quota=0.0, rounds=300))
+    chosen = run(rounds, 300, lambda t, channel: delays_of(channel, [0.4, 0.4, 3.6, 3.6]))
+    assert np.mean(chosen[150:, 0, :2] >= 0) > 0.9
 
 
 def test_the_published_window_and_discount():
@@ -91,28 +98,20 @@ def test_the_bonus_of_a_discounted_pair_by_hand():
 
 
 def test_with_all_rounds_in_the_window_it_is_mamab_om():
-    problem = problem_with(5, 2, replicas=3, rounds=60)
-    policies = make_policy("mamab-om:T0=2"), make_policy("mamab-sw:window=1000,T0=2")
-    states, streams = [policy.init(problem) for policy in policies], RoundStreams(range(3), "policy")
-    for t in range(60):
-        delay_s = np.random.default_rng(t).exponential(2.0, (3, 5))
-        chosen = [p.select(s, context_of(problem, t), streams.at(t)) for p, s in zip(policies, states, strict=True)]
-        np.testing.assert_array_equal(*chosen)
-        states = [
-            policy.update(state, feedback_of(problem, chosen[0], delay_s, t))
-            for policy, state in zip(policies, states, strict=True)
-        ]
+    problem, chosen = problem_with(5, 2, replicas=3, rounds=60), []
+    for name in ("mamab-om:T0=2", "mamab-sw:window=1000,T0=2"):
+        rounds = rounds_of(make_policy(name), problem, range(3))
+        drawn_s = np.random.default_rng(1).exponential(2.0, (60, 3, 5))
+        chosen.append(run(rounds, 60, lambda t, channel, drawn_s=drawn_s: delays_of(channel, drawn_s[t])))
+    np.testing.assert_array_equal(*chosen)
 
 
 @pytest.mark.parametrize("name", ["mamab-sw:window=20,T0=0.1", "mamab-discounted:discount=0.9,T0=0.1", "glr-cucb"])
 def test_who_forgets_follows_a_step(name):
     """One channel: client 0 takes 0.4 s for 100 rounds, then 3.6 s, and client 1 the other way around."""
-    policy, problem = make_policy(name), problem_with(2, 1, quota=0.0, rounds=400)
-    state, streams, chosen = policy.init(problem), RoundStreams([0], "policy"), []
-    for t in range(400):
-        assignment = policy.select(state, context_of(problem, t), streams.at(t))
-        state = policy.update(state, feedback_of(problem, assignment, [0.4, 3.6] if t < 100 else [3.6, 0.4], t))
-        chosen.append(int(np.argmax(assignment[0] >= 0)))
+    rounds = rounds_of(make_policy(name), problem_with(2, 1, quota=0.0, rounds=400))
+    channels = run(rounds, 400, lambda t, channel: delays_of(channel, [0.4, 3.6] if t < 100 else [3.6, 0.4]))
+    chosen = np.argmax(channels[:, 0] >= 0, axis=1)
     assert np.mean(chosen[50:100]) < 0.5
     assert np.mean(chosen[200:]) > 0.5
 
@@ -193,9 +192,8 @@ def test_clairvoyant_finds_the_best_of_all_matchings(clients, channels):
         delay[rng.random(delay.shape) < 0.05] = np.inf
         queue = rng.exponential(3.0, clients) * (rng.random(clients) < 0.8)
         available = rng.random(clients) < 0.8
-        state = {"queue": queue[None]}
-        context = context_of(problem, trial, available, channel_state=delay[None] * DEADLINE_S)
-        chosen = selected(policy, state, context)[0]
+        context = context_of(problem, trial, available, queue=queue[None], channel_state=delay[None] * DEADLINE_S)
+        chosen = selected(policy, {}, context)[0]
         channel_of = {i: j for i, j in enumerate(chosen) if j >= 0}
         assert len(channel_of) == min(channels, available.sum())
         if channel_of:
@@ -208,7 +206,7 @@ def test_clairvoyant_by_hand():
     policy, problem = make_policy("clairvoyant"), problem_with(3, 2)
     delay = np.array([[[0.2, 0.9], [0.9, 0.3], [0.6, 0.6]]]) * DEADLINE_S
     for waiting, is_served in ((0.0, False), (2.9, False), (3.1, True)):
-        state = {"queue": np.array([[0.0, 0.0, waiting]])}
-        assignment = selected(policy, state, context_of(problem, channel_state=delay))
+        queue = np.array([[0.0, 0.0, waiting]])
+        assignment = selected(policy, {}, context_of(problem, queue=queue, channel_state=delay))
         assert (2 in served(assignment)) == is_served
         assert len(served(assignment)) == 2

@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from fedlane.records import Context, Delays, Feedback, Problem
-from fedlane.rng import RoundStreams
+from fedlane.records import Context, Feedback, Problem
+from support.policy_rounds import network_delays, of_pairs, rounds_of, run
 
 DEADLINE_S, COMPUTE_S = 4.0, 0.1
 
@@ -30,14 +30,16 @@ def unrelated(rng, clients, channels):
     return rng.normal(0.0, 0.8, (clients, channels))
 
 
+def attempted(channel, location, draw):
+    """The delays of a round; ``draw`` (R, U) are standard normal numbers."""
+    return network_delays(channel, of_pairs(location, channel) + 0.3 * draw, COMPUTE_S)
+
+
 def feedback_of(problem, round, assignment, location, draw):
     """What a policy learns from a round; ``draw`` (R, U) are standard normal numbers."""
-    assigned = assignment >= 0
-    mean = np.take_along_axis(location, np.maximum(assignment, 0)[..., None], axis=2)[..., 0]
-    network = np.where(assigned, np.exp(mean + 0.3 * draw), np.nan)
-    delays = Delays(0.4 * network, np.where(assigned, COMPUTE_S, np.nan), 0.6 * network)
-    punctual = assigned & (delays.total_s <= problem.deadline_s)
-    return Feedback(round, assignment, delays, punctual, problem).observed()
+    delays = attempted(assignment, location, draw)
+    punctual = (assignment >= 0) & (delays.total_s <= problem.deadline_s)
+    return Feedback(Context.first(problem, round=round), assignment, delays, punctual).observed()
 
 
 def after_first_looks(policy, problem, location, looks, seed=0):
@@ -63,11 +65,11 @@ def played(policy, problem, location, rounds, seeds, state=None):
 
     Returns the assignments (T, R, U) and the last state.
     """
-    state, streams, assignments = policy.init(problem) if state is None else state, RoundStreams(seeds, "policy"), []
-    for t in rounds:
-        context = Context(t, np.ones(problem.quotas.shape, bool), problem=problem)
-        assignment = policy.select(state, context, streams.at(t))
+
+    def attempt(t, channel):
         draw = np.array([np.random.default_rng([seed, t]).standard_normal(problem.clients) for seed in seeds])
-        state = policy.update(state, feedback_of(problem, t, assignment, location, draw))
-        assignments.append(assignment)
-    return np.array(assignments), state
+        return attempted(channel, location, draw)
+
+    going = rounds_of(policy, problem, seeds, state)
+    going.round = rounds.start
+    return run(going, len(rounds), attempt), going.state

@@ -9,7 +9,17 @@ from typing import Any
 
 import numpy as np
 
-from fedlane.records import BoolArray, ClientLosses, DelayDistributions, Delays, FloatArray, IntArray, Problem, State
+from fedlane.records import (
+    BoolArray,
+    ClientLosses,
+    Context,
+    DelayDistributions,
+    Delays,
+    FloatArray,
+    IntArray,
+    Problem,
+    State,
+)
 from fedlane.rng import generator
 from fedlane.rounds.rounds import Arrivals, Orders, PolicyError, Rounds
 from fedlane.scheduling.policy import BatchPolicy, Policy, check_requirements, lift
@@ -130,12 +140,13 @@ def _run(rounds: Rounds, span: Iterable[int]) -> Iterator[IntArray]:
         world = _World(problem, rounds.seeds, round)
         _check_state(rounds.state, problem.replicas, where)
         _check_restored(policy, rounds.state, problem, where)
-        before = _bytes(rounds.state)
+        present, ready, required = world.present(rounds), world.ready(), world.required(policy)
+        before = _bytes(rounds.state), _contents(rounds.context(present, ready, **required))
         try:
-            orders = rounds.decide(world.present(rounds), world.ready(), **world.required(policy))
+            orders = rounds.decide(present, ready, **required)
         except PolicyError as error:
             raise PolicyError(f"{where}: {str(error).partition(': ')[2]}") from None
-        if _bytes(rounds.state) != before or not np.array_equal(rounds.seen.available, world.ready()):
+        if (_bytes(rounds.state), _contents(rounds.seen)) != before:
             raise PolicyError(f"{where}: select changed the state or the context")
         chosen = orders.channel.copy()
         rounds.start(orders)
@@ -215,6 +226,13 @@ def _check_restored(policy: BatchPolicy, state: State, problem: Problem, where: 
 
 def _bytes(state: State) -> dict[str, bytes]:
     return {key: np.asarray(array).tobytes() for key, array in state.items()}
+
+
+def _contents(context: Context) -> list[bytes]:
+    """Return what a context holds, so that a change in place can be noticed."""
+    records = (context, context.problem, context.losses, context.distributions)
+    values = (value for record in records if record is not None for value in vars(record).values())
+    return [value.tobytes() for value in values if isinstance(value, np.ndarray)]
 
 
 def _reloaded(state: State) -> State:
