@@ -189,7 +189,10 @@ GROUPS: dict[str, dict[str, Case]] = {
 """Runs by group and name. ``genie`` has a group of its own because its rule is to change."""
 
 
-def _learning(name: str, mechanism: str, model: str, rounds: int = 9, **changes: Any) -> Case:
+def _learning(
+    name: str, mechanism: str, model: str, rounds: int = 9, policy: str = "round-robin", **changes: Any
+) -> Case:
+    """A run that learns; `round-robin` makes the same choices on every machine."""
     values = {
         "privacy.mechanism": mechanism,
         "learning.model": model,
@@ -198,7 +201,7 @@ def _learning(name: str, mechanism: str, model: str, rounds: int = 9, **changes:
         **{key.replace("__", "."): value for key, value in changes.items()},
     }
     seeds = (0,) if model == "cnn" else TWO_SEEDS
-    return Case(f"{name} {mechanism}", "quickstart", "lane", rounds, values, seeds, learning=True)
+    return Case(f"{name} {mechanism}", "quickstart", policy, rounds, values, seeds, learning=True)
 
 
 MECHANISMS = ("none", "paper", "rigorous")
@@ -209,7 +212,7 @@ CURVES = named(
     *(_learning("module", mechanism, "tiny_net:TinyNet") for mechanism in MECHANISMS),
     _learning("dirichlet", "none", "softmax", data__partition="dirichlet", learning__batch_size=7),
 )
-FINISHED = _learning("finished", "rigorous", "softmax", rounds=12)
+FINISHED = _learning("finished", "rigorous", "softmax", rounds=12, policy="lane")
 HALF_WAY = Case(
     "half-way",
     "churn",
@@ -228,7 +231,7 @@ HALF_WAY = Case(
 """A run with churn, predictions, batteries and budgets that end, which is interrupted and resumed."""
 PLAYED = 11
 """Rounds of the half-way run when it was interrupted."""
-SAVED_SCHEDULE = _learning("saved schedule", "paper", "mlp", rounds=20)
+SAVED_SCHEDULE = _learning("saved schedule", "paper", "mlp", rounds=20, policy="lane")
 
 
 def missing() -> set[str]:

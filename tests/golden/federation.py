@@ -27,10 +27,12 @@ HELLO_S = 0.13
 """Time in which a node introduces itself; a round takes longer, so that a new client can be chosen in the next one."""
 MODEL = {"w": np.arange(6, dtype=np.float32), "n": np.array([3], np.int64)}
 """The model before the first round."""
-LATE, LOST = (2, "d"), (6, "b")
-"""Round and client of an update that comes after the deadline, and of one that never comes."""
+LATE, LOST = ("d", 1), ("b", 3)
+"""Client and number of its order whose update comes after the deadline, and of one whose update never comes."""
+POLICIES = ("lane", "round-robin")
+"""The choices of the second are the same on every machine."""
 JOINS, LEAVES, COMES_BACK = 3, 5, 9
-"""Rounds before which client e joins, client d leaves and client d comes back."""
+"""Rounds before which client e joins, client d leaves (or later, if it has an order) and client d comes back."""
 
 
 class Client(Node):
@@ -47,10 +49,10 @@ class Client(Node):
         """Seconds until the reply to a message is there; None if it is lost."""
         if message.metadata.message_type != MessageType.TRAIN:
             return HELLO_S
-        order = self.orders[-1]
-        if (order.round, self.name) == LOST:
+        order, which = self.orders[-1], (self.name, len(self.orders))
+        if which == LOST:
             return None
-        late = DEADLINE_S if (order.round, self.name) == LATE else 0.0
+        late = DEADLINE_S if which == LATE else 0.0
         return 0.61 + 0.5 * order.lane + 0.3 * self.number + 0.07 * (order.round % 3) + late
 
 
@@ -75,7 +77,8 @@ class TimedGrid(LocalGrid):
 class Federation:
     """The clients, which outlive the server, and the server's folder."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, policy: str) -> None:
+        self.policy = policy
         self.folder, self.clients = folder, [Client(number) for number in range(5)]
         self.grid = TimedGrid(*self.clients[:4])
         self.grid.due, self.crashes = {}, False
@@ -85,7 +88,7 @@ class Federation:
         server = LaneStrategy(
             FedAdam(eta=0.5, fraction_evaluate=0.0),
             state_dir=self.folder,
-            schedule=ScheduleSettings(lanes=2, deadline_s=DEADLINE_S, policy="lane", seed=3, min_clients=4),
+            schedule=ScheduleSettings(lanes=2, deadline_s=DEADLINE_S, policy=self.policy, seed=3, min_clients=4),
             federation="golden",
             before_round=self._come_and_go,
         )
@@ -131,7 +134,7 @@ class Federation:
         nodes = self.grid.nodes
         if round + 1 == JOINS:
             nodes[200] = self.clients[4]
-        if round + 1 == LEAVES:
+        if LEAVES <= round + 1 < COMES_BACK and "d" not in chosen:
             nodes.pop(103, None)
         if round + 1 == COMES_BACK:
             nodes[103] = self.clients[3]

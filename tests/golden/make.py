@@ -43,7 +43,7 @@ def main() -> None:
         write_files(cases.FILES)
     made = [computed_by_another(environment, groups) for environment in environments()]
     kept = {} if groups == list(RUN_GROUPS) else records.stored()
-    written = {"arithmetics": [each["arithmetics"][0] for each in made]}
+    written = {"arithmetics": [identity for each in made for identity in each["arithmetics"]]}
     if kept and kept["arithmetics"] != written["arithmetics"]:
         raise SystemExit("digests.json comes from a machine of another arithmetic: write all of its groups")
     merged_groups = merged(made, set(written["arithmetics"]))
@@ -82,11 +82,13 @@ def computed_by_another(environment: dict[str, str], groups: list[str]) -> dict:
 
 def computed(groups: list[str]) -> dict:
     """Some groups of digests.json, for this machine's arithmetic."""
-    made = {"arithmetics": [records.arithmetic()]}
+    made = {"arithmetics": [records.arithmetic(), records.arithmetic(training=True)]}
     for group in groups:
         if group in cases.GROUPS:
             runs = {name: case.run() for name, case in cases.GROUPS[group].items()}
-            made[group] = records.by_part({name: records.run_parts(run.tables) for name, run in runs.items()})
+            training = group == "losses"
+            parts = {name: records.run_parts(run.tables, training=training) for name, run in runs.items()}
+            made[group] = records.by_part(parts)
         elif group == "episodes":
             import episodes
 
@@ -105,15 +107,18 @@ def computed(groups: list[str]) -> dict:
 
 
 def federation_records() -> dict:
-    """The federation when its server has crashed, and at its end."""
-    from federation import Federation
+    """The federations when their server has crashed, and at their end."""
+    from federation import POLICIES, Federation
 
-    with tempfile.TemporaryDirectory() as scratch:
-        federation = Federation(Path(scratch) / "state")
-        federation.crash()
-        crashed = federation.record()
-        federation.serve()
-        return {"crashed": crashed, "ended": federation.record()}
+    made = {}
+    for policy in POLICIES:
+        with tempfile.TemporaryDirectory() as scratch:
+            federation = Federation(Path(scratch) / "state", policy)
+            federation.crash()
+            made[f"{policy} crashed"] = federation.record()
+            federation.serve()
+            made[f"{policy} ended"] = federation.record()
+    return made
 
 
 def half_way_records() -> dict:
@@ -163,7 +168,7 @@ def write_files(folder: Path) -> None:
     opening.create_client_ledger(folder / "client" / "ledger")
     check(opening.run_command(cases.SAVED_SCHEDULE, folder / "out", "--save-schedule", "schedule.npz"))
     shutil.rmtree(folder / "out")
-    Federation(folder / "server-state").crash()
+    Federation(folder / "server-state", "lane").crash()
     (folder / "server-state" / ".lock").unlink()
     check(opening.command(*reproduce(folder / "reproduction")))
     shutil.rmtree(folder / "reproduction" / "quick" / "figures")
