@@ -198,6 +198,7 @@ def _learning(
         "learning.model": model,
         "learning.evaluate_every": 3,
         "privacy.max_uploads": 50,
+        **({"learning.learning_rate": 0.05} if mechanism == "none" else {}),  # a larger one makes rounding grow
         **{key.replace("__", "."): value for key, value in changes.items()},
     }
     seeds = (0,) if model == "cnn" else TWO_SEEDS
