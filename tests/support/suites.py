@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-SUITES = {"quick": "not slow and not long and not alone", "test": "not long and not alone", "long": "long", "all": ""}
+SUITES = {"quick": "not slow and not long", "test": "not long", "long": "long", "all": ""}
 """What each suite selects by markers."""
 LIMITS_S = {"quick": 1.0, "test": 20.0}
 """Processor seconds that one test may take.
