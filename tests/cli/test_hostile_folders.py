@@ -34,20 +34,17 @@ def check(result, what):
 
 
 @pytest.mark.parametrize("every", SOME_OR_ALL)
-def test_every_wrong_type_in_a_summary_is_a_result_or_one_line(folder, every, record_property):
+def test_every_wrong_type_in_a_summary_is_a_result_or_one_line(folder, every):
     path = folder / "summary.json"
     good = json.loads(path.read_text())
-    tried = refused = 0
+    refused = 0
     wrongs = itertools.product(places(good), ("text", None, [], {}, -1, 1e308, True))
     for place, wrong in list(wrongs)[::every]:
         path.write_text(json.dumps(replaced(good, place, wrong)))
         refused += check(fedlane("show", folder, cwd=folder.parent), (place, wrong))
-        tried += 1
     for place in list(places(good))[:: 4 * every]:
         path.write_text(json.dumps(replaced(good, place, "text")))
         refused += check(fedlane("report", folder, "--out", folder / "page.html", cwd=folder.parent), place)
-        tried += 1
-    record_property("attacks", tried)
     assert refused > 50 / every
 
 
@@ -113,7 +110,7 @@ def test_names_in_a_client_s_ledger_print_no_control_characters(tmp_path):
 
 
 @pytest.mark.parametrize("every", SOME_OR_ALL)
-def test_a_changed_checkpoint_is_one_line(folder, every, record_property):
+def test_a_changed_checkpoint_is_one_line(folder, every):
     """Every array replaced by one of another type or shape, and 100 flipped bytes."""
     path, chance = folder / "checkpoint.npz", random.Random(3)
     good = path.read_bytes()
@@ -146,7 +143,6 @@ def test_a_changed_checkpoint_is_one_line(folder, every, record_property):
         refused += check(fedlane("run", "--resume", copied, "--quiet", cwd=folder.parent), "flipped")
         shutil.rmtree(copied)
         tried += 1
-    record_property("attacks", tried)
     assert refused > 100 / every
 
 

@@ -53,10 +53,10 @@ def wrong_columns(rows):
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")  # infinite measures, for example
-def test_every_wrong_column_is_a_result_or_one_line(folder, monkeypatch, record_property):
+def test_every_wrong_column_is_a_result_or_one_line(folder, monkeypatch):
     """For a report and for `compare --with`; an index must be a whole number from 0 to 2^31 - 1."""
     monkeypatch.setattr("fedlane.report.run_files.ATTEMPTS", 1)  # nobody rewrites the folder meanwhile
-    tried = refusals = 0
+    refusals = 0
     for name, columns in COLUMNS.items():
         path = folder / f"{name}.parquet"
         good = pq.read_table(path)
@@ -71,11 +71,9 @@ def test_every_wrong_column_is_a_result_or_one_line(folder, monkeypatch, record_
         for table in changed:
             pq.write_table(table, path)
             refusals += refused(page_data, [folder]) + refused(extra_run, folder, 0.5)
-            tried += 2
         pq.write_table(good, path)
     assert not refused(page_data, [folder])
     assert not refused(extra_run, folder, 0.5)
-    record_property("attacks", tried)
     assert refusals > 150
 
 
@@ -89,22 +87,19 @@ def test_watch_reports_a_wrong_index_on_its_page(folder):
 
 
 @pytest.mark.slow
-def test_wrong_values_in_a_compared_summary_are_a_result_or_one_line(folder, record_property):
+def test_wrong_values_in_a_compared_summary_are_a_result_or_one_line(folder):
     path = folder / "summary.json"
     good = json.loads(path.read_text())
     wrongs = itertools.cycle(("text", 10**400, [], float("nan"), {}, float("-inf"), True))
-    tried = 0
     for key, value in good.items():
         inner = list(value) if isinstance(value, dict) else []
         for place, wrong in zip([None, None, None, *inner, *inner], wrongs, strict=False):
             path.write_text(json.dumps({**good, key: wrong if place is None else {**value, place: wrong}}))
             refused(extra_run, folder, 0.5)
-            tried += 1
     path.write_text(json.dumps({**good, "privacy": "text"}))
     assert refused(extra_run, folder, None)
     path.write_text(json.dumps({**good, "seeds": [0, 0]}))
     assert refused(extra_run, folder, None)
-    record_property("attacks", tried + 2)
 
 
 def test_a_wrong_extra_run_is_refused_before_anything_is_computed(folder):
@@ -229,7 +224,7 @@ def hostile_numbers(array):
 
 
 @pytest.mark.slow
-def test_hostile_numbers_in_a_checkpoint_are_a_result_or_one_line(folder, monkeypatch, record_property):
+def test_hostile_numbers_in_a_checkpoint_are_a_result_or_one_line(folder, monkeypatch):
     """Every array filled with numbers that would be indices outside of arrays, or reach the summary as infinity."""
     with np.load(folder / "checkpoint.npz") as checkpoint:
         arrays = dict(checkpoint)
@@ -244,13 +239,11 @@ def test_hostile_numbers_in_a_checkpoint_are_a_result_or_one_line(folder, monkey
         simulation.play()
         json.dumps(simulation.result().summary, allow_nan=False)
 
-    tried = refusals = 0
+    refusals = 0
     for name, array in arrays.items():
         for number in hostile_numbers(array) if name not in ("_seeds", "_learning") else ():
             forged = array.copy()
             forged[...] = number
             np.savez(folder / "checkpoint.npz", **{**arrays, name: forged})
             refusals += refused(resume)
-            tried += 1
-    record_property("attacks", tried)
     assert refusals > 60

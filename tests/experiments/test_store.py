@@ -410,24 +410,21 @@ WRONG_ARRAYS = (
 )
 
 
-def test_a_changed_store_is_one_line(store, record_property):
+def test_a_changed_store_is_one_line(store):
     store.schedule(RANDOM, [0])
     good = store.read("schedule", RANDOM, 0)
-    tried = 0
     for name, wrong in [(key, array) for key in good for array in (None, *WRONG_ARRAYS, good[key][:-1])]:
         arrays = {key: array for key, array in good.items() if key != name}
         store.write("schedule", RANDOM, 0, arrays if wrong is None else {**arrays, name: wrong})
         assert refused(store.result, RANDOM, 0), (name, wrong)
-        tried += 1
     for number in (-2, 10**6):
         store.write("schedule", RANDOM, 0, {**good, "client": np.full_like(good["client"], number)})
         assert refused(store.result, RANDOM, 0)
     store.write("schedule", RANDOM, 0, {**good, "learned": np.zeros(3)})
     refused(store.result, RANDOM, 0)
-    record_property("attacks", tried + 3)
 
 
-def test_a_changed_import_is_one_line(store, tmp_path, record_property):
+def test_a_changed_import_is_one_line(store, tmp_path):
     store.schedule(RANDOM, [0])
     clock = np.cumsum(store.result(RANDOM, 0).delay_s)
     tested = np.array([5, 11])
@@ -444,19 +441,14 @@ def test_a_changed_import_is_one_line(store, tmp_path, record_property):
 
     assert not imported({"rounds": ROUNDS, "rows": [row]}, good)
     odd = (None, -1, 2**70, 1e308, "x", "../../../x", [], {}, [1], "a" * 500)
-    tried = 0
     for key in (*row, "extra"):
         for value in odd:
             changed = {"rounds": ROUNDS, "rows": [{**row, key: value}]}
             assert imported(changed, good) or key == "seed", (key, value)
-            tried += 1
     for key in ("rounds", "rows"):
         for value in odd:
             imported({"rounds": ROUNDS, "rows": [row], key: value}, good)
-            tried += 1
     for name, wrong in [(name, wrong) for name in good for wrong in (None, *WRONG_ARRAYS)]:
         arrays = {key: array for key, array in good.items() if key != name}
         imported({"rounds": ROUNDS, "rows": [row]}, arrays if wrong is None else {**arrays, name: wrong})
-        tried += 1
     assert sorted(path.name for path in tmp_path.iterdir()) == ["pieces", "store"]
-    record_property("attacks", tried)

@@ -50,26 +50,21 @@ def wrong_entries(key, array):
         pytest.param("lane", MORE_CHANNELS, id="lane with places"),
     ],
 )
-def test_numbers_that_no_run_can_reach_are_refused(name, problem, record_property):
+def test_numbers_that_no_run_can_reach_are_refused(name, problem):
     policy, state = make_policy(name), played(make_policy(name), problem=problem)
     restored = policy.check_state(state, problem)
     assert all(restored[key].dtype == array.dtype for key, array in policy.init(problem).items())
-    tried = 0
     for key, array in state.items():
         for wrong, everywhere in itertools.product(wrong_entries(key, array) if array.size else (), (False, True)):
             forged = array.copy()
             forged[... if everywhere else (0,) * array.ndim] = wrong
             with pytest.raises(InputError, match=rf"^state\.{key} must "):
                 policy.check_state({**state, key: forged}, problem)
-            tried += 1
         for forged in (array[:1], array[..., None], array.astype(str), array.astype(complex)):
             with pytest.raises(InputError, match=rf"^state\.{key} must "):
                 policy.check_state({**state, key: forged}, problem)
-            tried += 1
         with pytest.raises(InputError, match=f"state.{key} is missing"):
             policy.check_state({other: state[other] for other in state if other != key}, problem)
-        tried += 1
-    record_property("attacks", tried)
 
 
 def test_places_that_are_no_probabilities_and_lines_that_fall_are_refused():

@@ -26,6 +26,7 @@ class Node:
     def __call__(self, message):
         if message.metadata.message_type == MessageType.QUERY:
             facts = {"size": self.size, "epsilon": self.epsilon, "max_uploads": self.limit}
+            facts |= {"batch_size": 8, "local_iterations": 2}
             known = introduction(self.name, uploads=len(self.orders), upload_noise=0.1, **facts)
             return RecordDict({KEY: known.record()})
         if message.metadata.message_type == MessageType.EVALUATE:

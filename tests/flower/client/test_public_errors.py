@@ -101,7 +101,7 @@ def reason_of(reply):
     return reply.error.reason if reply.has_error() else Report.read(reply.content).reason
 
 
-def test_no_text_of_a_client_s_code_or_files_reaches_the_server(tmp_path, monkeypatch, caplog, record_property):
+def test_no_text_of_a_client_s_code_or_files_reaches_the_server(tmp_path, monkeypatch, caplog):
     source = "import torch\ndef fail():\n    raise OSError(2, 'x', '/data/{0}.csv')\nclass Net(torch.nn.Module):\n"
     source += "    def __init__(self):\n        raise ValueError('{0}')\n"
     (tmp_path / "reply_modules.py").write_text(source.format(SECRET))
@@ -125,21 +125,17 @@ def test_no_text_of_a_client_s_code_or_files_reaches_the_server(tmp_path, monkey
             if kind == "train" and "data" in settings:
                 assert "Error" in caplog.text or SECRET in caplog.text
             tried += 1
-    record_property("attacks", tried)
     assert tried > 80
     sys.modules.pop("reply_modules", None)
 
 
-def test_errors_of_functions_that_make_or_wrap_a_client_are_not_sent(tmp_path, record_property):
-    tried = 0
+def test_errors_of_functions_that_make_or_wrap_a_client_are_not_sent(tmp_path):
     for error in foreign_errors():
         for kind in ("train", "query", "evaluate"):
             assert lane_app(raising(error))(t.message(kind), t.context()).error.reason == CLIENT_ERROR
         app = ClientApp(mods=[LaneMod(size=40, local_iterations=2, name="anna")])
         app.train()(raising(error))
         assert reason_of(app(t.order(), t.context())) == CLIENT_ERROR
-        tried += 4
-    record_property("attacks", tried)
 
 
 @pytest.mark.parametrize(

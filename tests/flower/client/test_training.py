@@ -293,7 +293,8 @@ def test_without_privacy_batch_normalisation_and_dropout_train():
     update = make_trainer(model, sent).train_plainly(TrainingTerms(**{**TERMS, "epsilon": None})).arrays
     assert int(update["norm.num_batches_tracked"].numpy()) == 123_458
     mean = records()[0].mean() / 255
-    assert float(update["norm.running_mean"].numpy()[0]) == pytest.approx(mean * (1 - 0.9**2), rel=0.05)
+    # Two drawn batches: the standard error is about 2%; one step instead of two would give 47% less.
+    assert float(update["norm.running_mean"].numpy()[0]) == pytest.approx(mean * (1 - 0.9**2), rel=0.15)
     assert np.abs(update["last.weight"].numpy() - sent["last.weight"].numpy()).max() > 1e-4
     module = Norms().eval()
     module.load_state_dict({name: torch.from_numpy(array.numpy()) for name, array in update.items()})
