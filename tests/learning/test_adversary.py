@@ -225,6 +225,21 @@ def test_a_sample_that_overflows_is_dropped_in_every_position(name, place, devic
     assert_close(total, rest, rtol=1e-4, atol=1e-5 if device.type == "cpu" else 2e-3)  # TF32
 
 
+@pytest.mark.slow  # torch.func imports a compiler
+@pytest.mark.parametrize("place", [0, 1, 2])
+@pytest.mark.parametrize("value", [1e36, 3e38])
+def test_torch_func_drops_a_sample_that_overflows_as_well(place, value):
+    """A module with a layer that has no fast path; the sum is that of the other two samples."""
+    model, (x, targets) = ModuleModel(Net), hostile_records((8, 8, 1), 10, copies=2)
+    model.slow_reason = "a layer has no fast path"
+    weights = model.initial(0) * 10
+    x[place] = value
+    kept = [k for k in range(3) if k != place]
+    total = batched_sum(model, weights, x[:3], targets[:3], 1.0)
+    assert torch.isfinite(total).all()
+    assert_close(total, batched_sum(model, weights, x[kept], targets[kept], 1.0), rtol=1e-4, atol=1e-5)
+
+
 def test_a_null_sample_may_overflow_as_well(device):
     """Biases that overflow on any input: padding that is computed must not reach the result either."""
     model = make_model("cnn", (3, 8, 8), 10)

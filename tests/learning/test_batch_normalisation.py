@@ -147,6 +147,16 @@ class HalfFrozen(nn.Module):
         return self.out(self.norm(x).flatten(1))
 
 
+@pytest.mark.parametrize("average", [2.9999998, 3.0000002])
+def test_an_average_of_counters_is_rounded_to_the_nearest(average):
+    """Counts of 3 whose weighted average in single precision is next to 3."""
+    model = checked(HalfFrozen)
+    weights = model.initial(0)
+    weights[-1] = average
+    counter = model.tensors(weights)["norm.num_batches_tracked"]
+    assert (counter.dtype, int(counter)) == (torch.int64, 3)
+
+
 def test_testing_leaves_each_layer_in_its_mode():
     model = checked(HalfFrozen)
     model.logits(model.initial(0)[None], records(3)[0][None])

@@ -120,7 +120,8 @@ def test_a_module_that_changes_a_buffer_is_refused(count, per_record):
         checked(lambda: Counting(count), per_record)
 
 
-def test_a_change_of_a_buffer_after_the_checks_is_refused_and_leaves_weights_and_buffer_as_they_were():
+@pytest.mark.parametrize("count", [count_in_place, count_by_assignment])
+def test_a_change_of_a_buffer_after_the_checks_is_refused_and_leaves_weights_and_buffer_as_they_were(count):
     model = checked(lambda: Counting(lambda layer: None), per_record=True)
     batch, first = Batch(torch.rand(1, 4, 8, 8, 1), torch.eye(10)[None, :4]), model.initial(0)[None]
 
@@ -130,12 +131,13 @@ def test_a_change_of_a_buffer_after_the_checks_is_refused_and_leaves_weights_and
         return weights
 
     expected, weights = step(), first.clone()
-    model.module.count = count_by_assignment
+    model.module.count = count
     with pytest.raises(InputError, match="changes its buffer"):
         model.descend(weights, batch, 1.0, torch.ones(1, 4))
     assert torch.equal(weights, first)
     model.module.count = lambda layer: None
     assert torch.equal(step(), expected)
+    model.check_constants()
 
 
 def test_a_batch_of_one_record_is_refused_where_batch_normalisation_needs_two():

@@ -154,3 +154,11 @@ def test_every_step_has_a_sample_of_its_own():
         samples = [set(indices[mask].tolist()) for indices, mask in zip(rows.indices[0], rows.mask[0], strict=True)]
         shared += [len(samples[0] & samples[1]), len(samples[1] & samples[2])]
     assert np.mean(shared) == pytest.approx(2.5, abs=6 * np.sqrt(2.5 / len(shared)))
+
+
+def test_the_sizes_of_samples_vary_as_numbers_of_coins_do():
+    """A sample of a fixed size, whose accounting would be another, has the right mean but no variance."""
+    sizes = system_rows(spec(local_iterations=2000), 1000).mask[0].sum(dim=1).double()
+    variance = 50 * 0.95
+    assert float(sizes.mean()) == pytest.approx(50, abs=6 * np.sqrt(variance / len(sizes)))
+    assert float(sizes.var()) == pytest.approx(variance, rel=6 * np.sqrt(2 / len(sizes)))

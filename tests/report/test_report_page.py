@@ -3,12 +3,15 @@
 import json
 import re
 import shutil
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from fedlane.number_text import number_text
+from fedlane.report import page as page_module
 from fedlane.report.page import build_page
 from fedlane.report.page_data import page_data
 from support.browsing import Tab, page_of, save_run
@@ -296,3 +299,15 @@ def test_runs_of_different_sizes_are_compared(browser, folders, tmp_path):
         assert tab.links() == assigned(tmp_path / "small", 0, 2)
         assert tab.page.locator("#map .node.client").count() == 5
         assert tab.errors == []
+
+
+def test_the_page_rounds_numbers_as_the_terminal_does(browser):
+    """Decimally, with twelve digits kept before rounding: half less 10^-13 is a half, half less 10^-11 is not."""
+    script = (Path(page_module.__file__).parent / "assets" / "format.js").read_text()
+    values = [0.95, -0.95, 12.45, 2.675, 0.1 + 0.2, 1234.5, 0.94999, 0.5 - 1e-13, 0.5 - 1e-11, 2.5]
+    tab = browser.new_page()
+    for digits in (0, 1, 2):
+        shown = tab.evaluate(f"values => {{ {script}; return values.map(value => fixed(value, {digits})) }}", values)
+        expected = [number_text(value, f"{{:,.{digits}f}}") for value in values]
+        assert [text.replace("\u2212", "-") for text in shown] == expected
+    tab.close()

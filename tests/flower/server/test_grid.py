@@ -165,6 +165,7 @@ def test_replies_are_polled_for_every_50_ms_until_they_are_there(clock, answer_s
     post = Post(asked)
     grid._send(answering, [asked], [post])
     assert post.wait(300)
+    assert POLL_S == 0.05
     polls = int(np.ceil(answer_s / POLL_S)) + 1
     np.testing.assert_allclose(answering.polled_s, POLL_S * np.arange(polls), atol=1e-9)
     assert 0 <= post.arrived_s - answering.polled_s[-1] <= POLL_S + 1e-9  # the poller moves the clock once more
