@@ -78,10 +78,9 @@ def test_presence_and_energy_are_those_of_the_tables(moving):
     assert run["battery_j"] == 0.02
 
 
-def test_an_old_folder_has_no_movement_absence_or_energy():
-    run = page_data([Path(__file__).parents[1] / "golden" / "files" / "run-folder"])["runs"][0]
+def test_a_federation_has_no_movement_and_no_energy():
+    run = page_data([Path(__file__).parents[1] / "golden" / "files" / "server-state"])["runs"][0]
     assert run["movement"] is None
-    assert run["detail"]["present"] is None
     assert run["detail"]["energy_j"] is None
     assert run["per_client"]["energy_j"] is None
     assert run["battery_j"] is None

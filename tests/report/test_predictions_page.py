@@ -2,7 +2,6 @@
 
 import csv
 import json
-from pathlib import Path
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -60,13 +59,11 @@ def test_the_curve_of_coverage_has_every_upload_once(folders, inside):
     assert mean @ (ends - starts) / 60 == pytest.approx(inside.mean())
 
 
-def test_runs_without_predictions_are_as_before(folders):
-    old = Path(__file__).parents[1] / "golden" / "files" / "run-folder"
-    for folder in (folders / "random", old):
-        run = page_data([folder])["runs"][0]
-        assert run["detail"]["predicted"] is None
-        assert "coverage" not in run["curves"]
-        assert run["measures"]["coverage_90"]["mean"] is None
+def test_a_run_without_predictions_shows_none(folders):
+    run = page_data([folders / "random"])["runs"][0]
+    assert run["detail"]["predicted"] is None
+    assert "coverage" not in run["curves"]
+    assert run["measures"]["coverage_90"]["mean"] is None
 
 
 def test_a_damaged_table_of_predictions_is_shown_without_them(folders, tmp_path):

@@ -113,7 +113,7 @@ class Schedule:
         >>> from fedlane import Scenario, Simulation
         >>> simulation = Simulation(Scenario.load("quickstart").with_values({"rounds": 5}), "lane", seeds=[0])
         >>> while not simulation.finished:
-        ...     simulation.step()
+        ...     outcome = simulation.step()
         >>> simulation.schedule().client.shape
         (1, 5, 4)
     """

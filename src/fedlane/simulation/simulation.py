@@ -76,7 +76,7 @@ class Simulation:
         >>> from fedlane import Scenario, Simulation
         >>> simulation = Simulation(Scenario.load("quickstart"), "lane", seeds=[0, 1])
         >>> for _ in range(50):
-        ...     simulation.step()
+        ...     outcome = simulation.step()
         >>> simulation.last_round().clock_s.shape
         (2,)
     """
