@@ -141,6 +141,7 @@ def test_compressed_arrays_do_not_fill_the_memory(tmp_path):
         {"a.npy": header((8,), "<f8") + b"0" * 63},
         {"a.npy": b"\x93NUMPY\x09\x00" + b"0" * 100},
         {"a.npy": b""},
+        {"a.npy": header((4,)).replace(b"}", b"(") + bytes(32)},  # a header that never ends
     ]
     del zeros
     for bomb in bombs:

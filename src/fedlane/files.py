@@ -10,6 +10,7 @@ import re
 import stat
 import struct
 import threading
+import tokenize
 import zipfile
 import zlib
 from collections.abc import Mapping
@@ -23,7 +24,7 @@ from fedlane.validate import InputError
 
 READ_ERRORS = (
     *(OSError, ValueError, KeyError, IndexError, EOFError, TypeError, AttributeError, RuntimeError),
-    *(OverflowError, SyntaxError, struct.error, zipfile.BadZipFile, zlib.error),
+    *(OverflowError, SyntaxError, tokenize.TokenError, struct.error, zipfile.BadZipFile, zlib.error),
 )
 """Exceptions that reading a missing, damaged or foreign file of arrays may raise."""
 MAX_EXPANSION, SPARE_BYTES = 20, 2**26
