@@ -29,6 +29,15 @@ def pytest_collection_modifyitems(items):
     items.sort(key=place)
 
 
+@pytest.fixture
+def one_thread():
+    """Sums of matrix products depend on the number of threads."""
+    from fedlane.learning.strict import one_thread
+
+    with one_thread():
+        yield
+
+
 @pytest.fixture(scope="session")
 def one_browser():
     from support.browsing import shared_chromium

@@ -9,14 +9,13 @@ from unittest import mock
 import numpy as np
 import opening
 import pytest
-import torch
 from cases import FILES, FINISHED, HALF_WAY, PLAYED
 from make import finished_record, reproduce
 from records import Course, arithmetic, same_curves, same_parts, stored
 
 from fedlane import Run, Scenario
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("one_thread")]
 TIMES = {"elapsed_s"}
 """Keys of a summary that a clock measured."""
 
@@ -30,15 +29,6 @@ def copied(tmp_path):
         return shutil.copytree(source, target) if source.is_dir() else shutil.copy(source, target)
 
     return copy
-
-
-@pytest.fixture(autouse=True)
-def _one_thread():
-    """Sums of matrix products depend on the number of threads."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 def same_run(run, then, course=Course.HERE):

@@ -6,22 +6,12 @@ processor and its BLAS library, so this holds only on the kind of machine that w
 
 import cases
 import pytest
-import torch
 from records import curve_record, pinned, run_parts, same_curves, same_parts, stored
 
 from support.parts import missing
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("one_thread")]
 RUNS = [(group, name) for group, runs in cases.GROUPS.items() for name in runs]
-
-
-@pytest.fixture(autouse=True)
-def _one_thread():
-    """Sums of matrix products depend on the number of threads."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 @pytest.mark.parametrize(("group", "name"), RUNS, ids=[f"{group}: {name}" for group, name in RUNS])

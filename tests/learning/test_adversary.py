@@ -53,15 +53,8 @@ CASES = {
     "convolutional module": (lambda: ModuleModel(ConvolutionalNet), (8, 8, 1), 8),
 }
 
+pytestmark = pytest.mark.usefixtures("one_thread")
 NEEDS_GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-
-
-@pytest.fixture(autouse=True)
-def single_thread():
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 @pytest.mark.slow

@@ -1,8 +1,8 @@
 """One round after another: who is ordered to train on which channel, what it costs, and what came of it.
 
-`Rounds` owns what changes from round to round: the clock, the queues, the charged uploads and the policy's state. It
-does not know what a world is made of. Whoever drives it asks the world who is present, hands the orders over, and
-settles the round with what arrived:
+`Rounds` owns what changes from round to round: the clock, the queues, the charged uploads and the policy's state. The
+world is separate: a simulated network or a real federation. A driver asks the world which clients are present, gives
+it the orders, and ends the round with what arrived:
 
     orders = rounds.decide(world.present(rounds))
     rounds.start(orders)
@@ -22,7 +22,6 @@ from fedlane.delay_predictions import PredictedDelays
 from fedlane.files import fitting_array
 from fedlane.records import (
     BoolArray,
-    ClientLosses,
     Context,
     Delays,
     Feedback,
@@ -176,42 +175,25 @@ class Rounds:
         """Whether all rounds of the problem have ended."""
         return self.round == self.problem.rounds
 
-    def context(
-        self,
-        present: BoolArray,
-        ready: BoolArray | None = None,
-        *,
-        losses: ClientLosses | None = None,
-        **required: Any,
-    ) -> Context:
+    def context(self, present: BoolArray, ready: BoolArray | None = None, **required: Any) -> Context:
         """Return what a policy sees before the next round.
 
         Args:
             present: (R, U): which clients are present: queues of others do not grow.
             ready: (R, U): which clients could take an order, if that is less than being present.
-            losses: The losses that clients have reported, if the policy requires them.
-            **required: What else the policy requires: fields of `Context`.
+            **required: What the policy requires: `losses`, `channel_state` or `distributions`.
         """
         available = (present if ready is None else ready) & (self.uploads < self.max_uploads)
-        self.seen = Context(
-            self.round, self.problem, available, present, self.queue, self.previous, losses=losses, **required
-        )
+        self.seen = Context(self.round, self.problem, available, present, self.queue, self.previous, **required)
         return self.seen
 
-    def decide(
-        self,
-        present: BoolArray,
-        ready: BoolArray | None = None,
-        *,
-        losses: ClientLosses | None = None,
-        **required: Any,
-    ) -> Orders:
+    def decide(self, present: BoolArray, ready: BoolArray | None = None, **required: Any) -> Orders:
         """Return the policy's orders for the next round; the arguments are those of `context`.
 
         Raises:
             PolicyError: They are no matching of available clients, or the predictions are impossible.
         """
-        context = self.context(present, ready, losses=losses, **required)
+        context = self.context(present, ready, **required)
         chosen = self.policy.select(self.state, context, self.streams.at(self.round))
         return self.order(chosen.channel, chosen.predicted) if isinstance(chosen, Choice) else self.order(chosen)
 

@@ -383,8 +383,8 @@ def _resized(before: NDArray[Any], fresh: NDArray[Any], learned: NDArray[Any]) -
     common = _corner(tuple(map(min, before.shape, fresh.shape)))
     if not np.array_equal(before[common], fresh[common]):
         return fresh
-    sizes = zip(before.shape, fresh.shape, learned.shape, strict=True)
-    result = np.zeros([new if new < old else max(new, size) for old, new, size in sizes], fresh.dtype)
+    # An array may have grown while rounds were run, beyond what init makes.
+    result = np.zeros(np.maximum(fresh.shape, learned.shape), fresh.dtype)
     for array in (fresh, learned):
         overlap = _corner(tuple(map(min, array.shape, result.shape)))
         result[overlap] = array[overlap]
