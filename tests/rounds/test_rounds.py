@@ -60,6 +60,7 @@ def test_a_round_by_hand():
     assert outcome.delay_s.tolist() == [DEADLINE_S]  # the late one is waited for until the deadline
     assert rounds.queue.tolist() == [[0.0, 0.5, 0.5]]
     assert rounds.uploads.tolist() == [[1, 1, 0]]  # a late upload is charged
+    assert rounds.context(everybody(rounds)).previous.tolist() == [[0, 1, -1]]  # the next choice knows this one
     assert rounds.state["late"].tolist() == [[0, 1, 0]]  # and its delay is infinite for the policy
     assert (outcome.start_s.tolist(), rounds.clock_s.tolist()) == ([0.0], [DEADLINE_S])
     assert settled(rounds, 1.5, 3.0, None).delay_s == pytest.approx(3.0)  # the slowest client ends the round
